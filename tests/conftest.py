@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures and hooks of all tests."""
 
 import gc
 import os
@@ -28,7 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is collected stays: to go over it for cycles again and again took a tenth of all."""
+    """Freeze what collection has made: collecting garbage in it took a tenth of the
+    suite's time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -39,14 +41,14 @@ def pytest_collection():
 
 @pytest.fixture(scope="module", autouse=True)
 def what_was_made_is_set_aside():
-    """A simulation collects what is not: else all that the modules before have left as well."""
+    """Freeze the objects of earlier modules, or each simulation's collections would scan them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def in_this_process():
-    """Runs of a command that would have processes of their own."""
+    """Run the tasks of a command in this process."""
     from one_by_one import one_by_one  # imports much that most tests do without
 
     with one_by_one():
@@ -55,7 +57,7 @@ def in_this_process():
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Slow live tests are of real processes against the clock."""
+    """Mark slow live tests, which run real processes against the clock."""
     for item in items:
         if "live" in item.path.parts and item.get_closest_marker("slow"):
             item.add_marker("alone")

@@ -1,4 +1,4 @@
-"""Which keys of a summary the documents explain."""
+"""Find the keys of a summary that the documents do not explain."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ FAMILY = re.compile(r"(mean_|median_|std_|p50_|p99_)((?:ttft|tpot|itl|e2el)_ms)"
 
 
 def undocumented(keys: Iterable[str], docs: str) -> list[str]:
-    """The keys without an explanation; the generated table, which has all of them, is none."""
+    """Return the keys without an explanation; the generated table does not count as one."""
     explained = re.sub(r"^## Units and directions$.*?(?=^#|\Z)", "", docs, flags=re.M | re.S)
     known = set(re.findall(r"`([a-z0-9_]+)`", explained))
     wanted = set()

@@ -1,4 +1,4 @@
-"""Cells and runs made by hand, as far as figures and claims look at them."""
+"""Helpers that make the cells and runs that figures read."""
 
 from statistics import fmean
 
@@ -12,7 +12,7 @@ PROFILE = "gpu/model/tp1/x"
 
 
 def interval(value, spread=0.0, **bounds):
-    """A metric as ``intervals.combine`` makes it; None stays undefined."""
+    """Return a metric in the form of ``intervals.combine``; None stays undefined."""
     if value is None:
         return None
     return {"mean": value, "low": value - spread, "high": value + spread, "runs": 1} | bounds
@@ -22,9 +22,9 @@ def cell(
     scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None, runs=(),
     seeds=(0,), at_least=(), spread=0.0, contended=True, window=None, **metrics,
 ):  # fmt: skip
-    """One scheduler at one place; a metric in ``at_least`` is only a lower bound.
+    """Return one scheduler's cell; a metric in ``at_least`` is only a lower bound.
 
-    A metric is a value, or one for each of ``seeds``. ``runs`` are the stored ones of each.
+    A metric is one value, or one value for each of ``seeds``. ``runs`` are the stored runs of each.
     """
     labels = {"scheduler": scheduler, "workload": workload, "scenario": scenario, "dp": dp}
     combined = labels | {"clients": [{"client": f"client-{n}"} for n in range(clients)]}
@@ -52,7 +52,7 @@ def cell(
 
 
 def of_seed(value, number):
-    """A metric of one of the seeds."""
+    """Return a metric of one seed."""
     return value[number] if isinstance(value, tuple) else value
 
 
@@ -66,7 +66,7 @@ UNDEFINED = dict.fromkeys(
 
 
 def stored_run(folder, service, requests, **summary):
-    """A run directory with tables of the given rows, each a dict; missing columns are 0."""
+    """Store a run with tables of the given rows, each a dict; missing columns are 0."""
     folder.mkdir(parents=True)
     _write(folder / "service.parquet", service, SERVICE)
     _write(folder / "requests.parquet", requests, ("arrival_s", "finish_s"))

@@ -1,4 +1,4 @@
-"""What a browser would make of a page, as far as tests look."""
+"""A reader of pages that sees what a browser would, as far as tests need."""
 
 from html.parser import HTMLParser
 

@@ -1,7 +1,7 @@
-"""What must hold of every simulation, numbered. Call ``check_all`` after every simulator test.
+"""Numbered invariants of every simulation. Call ``check_all`` after every simulator test.
 
-``run_checked`` runs a spec and checks its workers after every single event too. INV-3 to 5, 12 and
-13 are in worker_invariants.
+``run_checked`` also checks the workers of a spec after every event. INV-3 to 5, 12 and 13 are in
+worker_invariants.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ TOLERANCE_S = 1e-9
 
 @dataclass(frozen=True)
 class Records:
-    """The three tables as numpy columns, and what is needed to judge them.
+    """The three tables as numpy columns, and the facts needed to judge them.
 
-    ``profile`` is None where it is not known exactly. ``limited``: a rate limit refuses too.
-    ``conserving``: neither scheduler nor router leaves room unused on purpose.
+    ``profile`` is None where the profile is not known exactly. ``limited``: a rate limit may refuse
+    requests. ``conserving``: neither scheduler nor router leaves room unused on purpose.
     """
 
     requests: dict
@@ -40,7 +40,7 @@ class Records:
 
 
 def check_all(result, profile=None) -> None:
-    """Every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed."""
+    """Check every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed."""
     summary = result.summary
     if profile is None and not summary["timing_error_pct"]:
         profile = load_profile(summary["timing_profile"])
@@ -54,7 +54,7 @@ def check_all(result, profile=None) -> None:
 
 
 def run_checked(spec) -> RunResult:
-    """``simulate(spec)``, with the workers checked after every event and the rest at the end."""
+    """Run ``simulate(spec)``, checking workers after every event and the rest at the end."""
     source = spec.source()
     simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
@@ -68,7 +68,7 @@ def run_checked(spec) -> RunResult:
 
 
 def _plain(table) -> dict:
-    """Columns without dictionary encoding. The codes of clients and states are what we check."""
+    """Return columns without dictionary encoding, because the checks use the codes."""
     return {
         name: np.asarray(column.indices) if hasattr(column, "indices") else np.asarray(column)
         for name, column in table.items()
@@ -76,7 +76,7 @@ def _plain(table) -> dict:
 
 
 def check_records(records: Records) -> None:
-    """INV-1, 2, 6 to 10 and 22."""
+    """Check INV-1, 2, 6 to 10 and 22."""
     check_request_conservation(records)
     check_program_conservation(records)
     check_causality(records)
@@ -92,8 +92,7 @@ def check_records(records: Records) -> None:
 
 
 def check_request_conservation(records: Records) -> None:
-    """INV-1: every request made has one row, and is finished, refused or unfinished, with the
-    tokens that its state allows."""
+    """INV-1: every request has one row and a final state, with the tokens that its state allows."""
     r = records.requests
     assert sorted(r["request_id"]) == list(range(len(r["request_id"])))
     assert np.isin(r["status"], (FINISHED, REFUSED, UNFINISHED)).all()
@@ -115,8 +114,9 @@ def check_request_conservation(records: Records) -> None:
 
 
 def check_program_conservation(records: Records) -> None:
-    """INV-2: every program has one row, made the requests that name it, and if it finished it made
-    all that it demanded."""
+    """INV-2: every program has one row and its own requests; a finished one made all its
+    requests.
+    """
     p, r = records.programs, records.requests
     made = Counter(r["program_id"].tolist())
     ids = p["program_id"].tolist()
@@ -138,8 +138,10 @@ def check_program_conservation(records: Records) -> None:
 
 
 def check_causality(records: Records) -> None:
-    """INV-6: arrival <= admission <= first token <= finish; retracted before readmitted; a request
-    of depth d arrives after d others of its program have finished."""
+    """INV-6: arrival <= admission <= first token <= finish; retracted before readmitted.
+
+    A request of depth d arrives after d others of its program have finished.
+    """
     r, p = records.requests, records.programs
     chain = [r[name] for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s")]
     for earlier, later in pairwise(chain):
@@ -164,8 +166,10 @@ _TIMES = ("arrival_s", "finish_s")
 
 
 def check_service_totals(records: Records) -> None:
-    """INV-7: client by client the service log adds up to the requests' tokens. Of a prompt in
-    chunks, or of a recomputation, some may be missing where the run was cut off."""
+    """INV-7: each client's service in the log adds up to the tokens of its requests.
+
+    A chunked prompt or a recomputation may lack tokens where the run was cut off.
+    """
     r, s = records.requests, records.service
     begun, prefilled = ~np.isnan(r["admitted_s"]), ~np.isnan(r["first_token_s"])
     finished = r["status"] == FINISHED
@@ -185,7 +189,7 @@ def check_service_totals(records: Records) -> None:
 
 
 def _stretches(service: dict):
-    """Rows of the log by (worker, start), each as a mask-free list of row numbers, in order."""
+    """Return rows of the log by (worker, start), each as a list of row numbers, in order."""
     groups = {}
     keys = zip(service["worker"].tolist(), service["start_s"].tolist(), strict=True)
     for row, key in enumerate(keys):
@@ -206,8 +210,11 @@ def check_no_overlap(records: Records) -> None:
 
 
 def check_gpu_time(records: Records) -> None:
-    """INV-22: the clients' parts of a stretch add up to it, to the picosecond that a float holds,
-    so that those of the run add up to the workers' busy time."""
+    """INV-22: the clients' parts of a stretch add up to its time.
+
+    Equality holds to the picosecond, the precision of a float, so that all parts add up to the
+    workers' busy time.
+    """
     s = records.service
     keys = np.stack([s["worker"], s["start_s"]])
     stretches, row = np.unique(keys, axis=1, return_inverse=True)
@@ -219,8 +226,10 @@ def check_gpu_time(records: Records) -> None:
 
 
 def check_durations(records: Records) -> None:
-    """INV-9: a decode row's duration follows from its columns and the timing profile exactly, and
-    so does its output; a prefill row's lies between no and the longest possible prefix."""
+    """INV-9: the profile gives a decode row's duration and output exactly.
+
+    A prefill row's duration lies between those without and with the longest possible prefix.
+    """
     s, profile = records.service, records.profile
     for (_, start), rows in _stretches(s).items():
         first = rows[0]
@@ -250,8 +259,10 @@ def check_durations(records: Records) -> None:
 
 
 def check_work_conservation(records: Records) -> None:
-    """INV-10: no worker is idle while a request waits there, unless its scheduler says so, or KV is
-    copied to the host's memory and back, for no longer than that takes."""
+    """INV-10: no worker is idle while a request waits at it.
+
+    Exceptions: its scheduler holds requests, or KV is being copied to or from host memory.
+    """
     if not records.conserving:
         return
     r, s = records.requests, records.service
@@ -280,7 +291,7 @@ def check_work_conservation(records: Records) -> None:
 
 
 def _copies_s(records: Records, placed: np.ndarray) -> float:
-    """What the copies of these requests took; the column is there only if a scheduler swaps."""
+    """Return the copy time of these requests; only schedulers that swap have the column."""
     if "swapped_tokens" not in records.requests or records.profile is None:
         return 0.0
     tokens = int(records.requests["swapped_tokens"][placed].sum())
@@ -288,7 +299,7 @@ def _copies_s(records: Records, placed: np.ndarray) -> float:
 
 
 def heard_s(requests: dict, placed: np.ndarray, profile: TimingProfile | None) -> np.ndarray:
-    """When the engine can first know of each request: after its turn at HTTP and tokenizer."""
+    """Return when the engine can first know of each request: after HTTP and tokenization."""
     heard = requests["arrival_s"].astype(float).copy()
     if profile is None or profile.frontend == Frontend():
         return heard

@@ -1,4 +1,4 @@
-"""Tasks without processes of their own, for tests of something else: tests/execute has those."""
+"""Tasks without processes, for tests of other subjects; tests/execute tests the processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from fairbench.execute.local_processes import LocalProcesses
 
 
 class OneByOne:
-    """An executor in this process, which counts."""
+    """An executor in this process, which counts tasks."""
 
     def __init__(self):
         self.count = 0
@@ -23,7 +23,7 @@ class OneByOne:
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """What commands give to processes is done here: each of those would import everything."""
+    """Run a command's tasks in this process, since each new process would import everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "run", OneByOne().run)
         yield

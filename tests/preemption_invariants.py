@@ -1,8 +1,8 @@
-"""The numbered invariants of preemption, between any two events, for a worker of any engine."""
+"""Numbered invariants of preemption between two events, for a worker of any engine."""
 
 
 class Preemptions:
-    """What the worker computes, counted apart from its own books."""
+    """A count of a worker's computed tokens, kept apart from the worker's own books."""
 
     def __init__(self, worker) -> None:
         self.worker = worker
@@ -11,14 +11,16 @@ class Preemptions:
         self._fresh, self._again = {}, {}
 
     def check(self) -> None:
-        """INV-19 to 21, and then count."""
+        """Check INV-19 to 21, then count."""
         self.check_host()
         self.check_everyone_is_somewhere_once()
         self.count()
         self.check_recomputed_is_counted()
 
     def check_host(self) -> None:
-        """INV-19: the host holds what is swapped of waiting requests, and no more than it can."""
+        """INV-19: the host holds the swapped KV of waiting requests, and no more than
+        its capacity.
+        """
         host, worker = self.worker.host, self.worker
         waiting = [worker.waiting.sequence_of(one) for one in worker.waiting.queue_order()]
         assert host.used == sum(sequence.host_tokens for sequence in waiting)
@@ -28,12 +30,12 @@ class Preemptions:
         assert not any(sequence.host_tokens for sequence in worker._running())
 
     def check_everyone_is_somewhere_once(self) -> None:
-        """INV-20: a request waits or runs, and is in one place."""
+        """INV-20: a request either waits or runs, and is in one place."""
         everyone = self.worker.in_flight()
         assert len(everyone) == len(set(everyone))
 
     def count(self) -> None:
-        """An iteration has begun: which of its tokens were computed before?"""
+        """Count which tokens of the iteration that has begun were computed before."""
         prefills = getattr(self.worker, "_chunks", None) or getattr(self.worker, "_prefills", [])
         if prefills is self._seen or not prefills:
             return
@@ -48,8 +50,10 @@ class Preemptions:
             self._reached[sequence] = max(reached, cached + tokens)
 
     def check_recomputed_is_counted(self) -> None:
-        """INV-21: what was computed again is the request's ``recompute_tokens``, to the token, and
-        what was computed once is no more than its ``extend_tokens``."""
+        """INV-21: recomputed tokens equal the request's ``recompute_tokens``.
+
+        Tokens computed once are no more than its ``extend_tokens``.
+        """
         for sequence in [one for one in self._fresh if one.finish_ps >= 0]:
             assert sequence.recompute_tokens == self._again.pop(sequence)
             assert self._fresh.pop(sequence) <= sequence.extend_tokens

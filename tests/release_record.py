@@ -1,7 +1,7 @@
-"""What was seen of each engine release, and the page that says so: docs/reference/releases.md.
+"""Write the observations of each engine release, and their page docs/reference/releases.md.
 
-``tests/sglang_cpu/release.sh`` and ``tests/vllm_cpu/release.sh`` call ``record`` by way of
-``release_check.py``. ``python tests/release_record.py`` writes the page anew.
+``tests/sglang_cpu/release.sh`` and ``tests/vllm_cpu/release.sh`` call ``record`` through
+``release_check.py``. ``python tests/release_record.py`` rewrites the page.
 """
 
 import json
@@ -65,7 +65,7 @@ SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
 
 
 def record(engine, row):
-    """Put a release's row among the others, and write the page anew."""
+    """Add a release's row and rewrite the page."""
     rows = read()
     rows.setdefault(engine, {})[row["release"]] = row
     RECORD.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -73,12 +73,12 @@ def record(engine, row):
 
 
 def read():
-    """Engine -> release -> what was seen of it."""
+    """Return the observations: engine -> release -> row."""
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
 
 
 def page():
-    """The page, by the record and the releases that the plugins support."""
+    """Return the page for the record and the releases that the plugins support."""
     from fairbench.live.plugins.sglang.release import SUPPORTED as SGLANG
     from fairbench.live.plugins.vllm.release import SUPPORTED as VLLM
 
@@ -102,7 +102,9 @@ def _line(engine, release, row):
 
 
 def seen_in(cases, seeds, play):
-    """(streams, served, alike) over all cases and seeds; ``play`` answers (served, alike)."""
+    """Return (streams, served, alike) over all cases and seeds; ``play`` returns
+    (served, alike).
+    """
     total = served = alike = 0
     for case in cases:
         for seed in seeds:

@@ -1,4 +1,4 @@
-"""Files for tests that the project does not ship: they lie in ``shared`` beside the checkout."""
+"""Test files that the project does not ship; they are in ``shared`` beside the checkout."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ VLLM_MIXED_RUNS = SHARED / "data/serving_vllm_mixed.jsonl.gz"
 
 
 def needs(path):
-    """Skips a test where the file is absent, and says which."""
+    """Skip a test where the file is absent, and name the file."""
     return pytest.mark.skipif(
         not path.exists(),
         reason=f"needs shared/{path.relative_to(SHARED)} beside the checkout, which is not shipped",

@@ -9,22 +9,22 @@ LENGTHS = (1, 2, 5, 31, 32, 33, 40)
 
 
 def segments(keys="abc", lengths=LENGTHS):
-    """One segment of a few keys, so that prompts share prefixes often."""
+    """Draw one segment of a few keys, so that prompts share prefixes often."""
     return st.builds(Segment, st.sampled_from(keys), st.sampled_from(lengths))
 
 
 def prompts(keys="abc", lengths=LENGTHS, max_size=3):
-    """A prompt of a few segments."""
+    """Draw a prompt of a few segments."""
     return st.lists(segments(keys, lengths), min_size=1, max_size=max_size).map(tuple)
 
 
 def tokens_of(prompt):
-    """The prompt token by token: a token is (segment key, offset)."""
+    """Return the prompt token by token: a token is (segment key, offset)."""
     return tuple((key, offset) for key, length in prompt for offset in range(length))
 
 
 def common(one, other):
-    """Length of the common prefix of two token tuples."""
+    """Return the length of the common prefix of two token tuples."""
     for place, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return place
@@ -32,5 +32,5 @@ def common(one, other):
 
 
 def prefixes_of(tokens):
-    """Every non-empty prefix."""
+    """Return every non-empty prefix."""
     return [tokens[:length] for length in range(1, len(tokens) + 1)]

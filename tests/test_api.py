@@ -1,4 +1,4 @@
-"""``import fairbench``: the same runs as the commands', as values."""
+"""Test ``import fairbench``: the commands' runs, as values."""
 
 import inspect
 import json
@@ -41,7 +41,7 @@ def swept(tmp_path_factory):
 
 @pytest.fixture
 def empty(tmp_path, monkeypatch):
-    """An empty directory to be in, and one for temporary files."""
+    """Enter an empty directory, with another for temporary files."""
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     monkeypatch.chdir(tmp_path / "here")

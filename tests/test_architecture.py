@@ -1,4 +1,4 @@
-"""docs/contribute/architecture.md speaks of files that are there, and of every room."""
+"""Test that docs/contribute/architecture.md names existing files, and every package."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXTS = {
 
 
 def named(name):
-    """Files and folders in code font, but for those that stand for what one would write."""
+    """Return files and folders in code font, without placeholders."""
     return sorted(
         path for path in set(PATH.findall(TEXTS[name])) if not re.search("NAME|figN", path)
     )

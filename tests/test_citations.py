@@ -1,4 +1,4 @@
-"""Citations in comments and tables are defined in docs/contribute/papers.md."""
+"""Test that citations in comments and tables are defined in docs/contribute/papers.md."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documents say what the program has."""
+"""Test the documents against the program."""
 
 import re
 import shlex
@@ -92,7 +92,7 @@ def test_the_readme_has_two_commands_for_a_fresh_machine():
 
 
 def anchors(text):
-    """What a link into a document can name: its headings, as GitHub writes them."""
+    """Return the anchors of a document: its headings, as GitHub writes them."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -110,7 +110,9 @@ def test_links_lead_somewhere(name):
 
 
 def parse(words):
-    """Raises KeyError for an unknown command, what the program raises for unknown options."""
+    """Parse a command line; raise KeyError for unknown commands, a usage error for
+    unknown options.
+    """
     command, words = COMMANDS[words[0]], words[1:]
     while hasattr(command, "commands"):
         if words[0] not in command.commands and hasattr(command, "default"):

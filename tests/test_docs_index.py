@@ -1,4 +1,4 @@
-"""RUN.md is an index of what docs/studies/ says; the reference's Python calls what is there."""
+"""Test RUN.md against the studies, and the reference's Python against the package."""
 
 import ast
 import re
@@ -49,7 +49,7 @@ def test_numbers_of_the_index_are_those_of_the_results():
 
 
 def test_python_in_the_reference_calls_what_is_there():
-    """Its names are the package's, its keywords the flags of the command of the same name."""
+    """The names are the package's, and the keywords are flags of the command of the same name."""
     (block,) = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
     calls = [
         node

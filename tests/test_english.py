@@ -1,4 +1,4 @@
-"""Docstrings, comments and help texts begin with a verb or the thing itself."""
+"""Test that docstrings, comments and help texts begin with a verb or the thing itself."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The notebook runs as it stands, and was saved with what it shows."""
+"""Test that the notebook runs as stored and shows its saved outputs."""
 
 import ast
 import json
@@ -37,7 +37,7 @@ def test_its_code_still_runs_and_shows_what_it_did(tmp_path, monkeypatch, capsys
 
 
 def value_of_last(tree, names):
-    """What a notebook shows of a cell: the value of its last line, if that is an expression."""
+    """Return what a notebook shows of a cell: the value of a final expression."""
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "cell", "exec"), names)
     return last and eval(compile(ast.Expression(last.value), "cell", "eval"), names)

@@ -1,4 +1,4 @@
-"""The worked example of docs/concepts/fairness.md is what the metrics compute."""
+"""Test that the metrics compute the worked example of docs/concepts/fairness.md."""
 
 from pathlib import Path
 

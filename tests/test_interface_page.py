@@ -1,4 +1,4 @@
-"""The page on the interface of schedulers: its tables are the code's, and its example runs."""
+"""Test the page on the schedulers' interface: its tables are the code's, and its example runs."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def example(monkeypatch, tmp_path):
 
 
 def test_the_example_serves_clients_alike(example):
-    """The heavy client of a short run gets less under it than under FCFS."""
+    """The heavy client of a short run gets less under the example than under FCFS."""
     flags = {"workload": "chat", "duration_s": 20.0, "router": "round-robin"}
     shares = [
         simulate(resolve({**flags, "local": local})).summary["jain_index"]

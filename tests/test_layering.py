@@ -1,6 +1,6 @@
-"""Arrows point one way: down the floors, and in every folder without a circle.
+"""Test the direction of imports: down the layers, and without cycles in every folder.
 
-An import inside a function is an arrow too, and so is one under ``TYPE_CHECKING``.
+Imports inside functions and under ``TYPE_CHECKING`` count too.
 """
 
 import ast
@@ -52,14 +52,14 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Where a file calls something or names what it imports."""
+    """Return the nodes where a file calls something or names an import."""
     every = ast.walk(tree_of(path))
     return tuple(node for node in every if isinstance(node, ast.Call | ast.ImportFrom))
 
 
 @cache
 def imports(path: Path) -> tuple[str, ...]:
-    """Every module that a file names in an import, wherever in the file."""
+    """Return every module that a file imports, wherever in the file."""
     return tuple(_imports(tree_of(path), path))
 
 
@@ -81,7 +81,7 @@ def within(name: str, parents: tuple[str, ...]) -> bool:
 
 
 def target(name: str) -> Path | None:
-    """The file of the package that an imported name is in, None if it is not in the package."""
+    """Return the file of the package that defines an imported name, None if outside the package."""
     package, *parts = name.split(".")
     if package != "fairbench":
         return None
@@ -100,7 +100,7 @@ def room(path: Path) -> str:
 
 @cache
 def arrows() -> dict[Path, set[Path]]:
-    """The files that each file imports."""
+    """Return the files that each file imports."""
     return {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
@@ -124,7 +124,7 @@ def test_a_room_imports_only_from_the_floors_below(name):
 
 @cache
 def arrows_within() -> dict[Path, dict[str, set[str]]]:
-    """Of every folder, which of its files and folders import which others of them."""
+    """Return, for every folder, which of its files and folders import which others."""
     graphs = defaultdict(lambda: defaultdict(set))
     for path, used in arrows().items():
         here = path.relative_to(SOURCE).parts
@@ -153,7 +153,7 @@ def test_a_circle_would_be_noticed():
 
 
 def test_the_package_imports_no_study():
-    """``studies.py`` finds them when one is asked for: a wheel has none."""
+    """``studies.py`` finds studies on request, because a wheel has none."""
     assert not [
         path for path in MODULES for name in imports(path) if "studies" in name.split(".")[0]
     ]
@@ -211,7 +211,7 @@ def test_nothing_imports_the_source_root():
 
 @cache
 def calls(path: Path) -> set[str]:
-    """The names of what a file calls, as they are written there."""
+    """Return the names of a file's calls, as written there."""
     return {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
 
 
@@ -285,7 +285,7 @@ PARSERS = {"json", "tomllib", "csv", "pickle", "numpy", "gzip", "io"}  # called 
 
 
 def reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The calls in a module by which it reads files, as they are written there."""
+    """Return the calls by which a module reads files, as written there."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in PARSERS:
             yield from (
@@ -302,7 +302,7 @@ def reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _writes(call: ast.Call, name: str) -> bool:
-    """Whether a call of ``open`` is in a mode that writes."""
+    """Tell whether a call of ``open`` is in a mode that writes."""
     at = 1 if name in ("open", "io.open", "gzip.open") else 0  # else a path's own method
     named = [word.value for word in call.keywords if word.arg == "mode"]
     mode = next(iter([*named, *call.args[at : at + 1]]), None)
@@ -329,7 +329,7 @@ def test_what_reads_a_file(code: str, found: list[str]) -> None:
 
 
 def test_users_files_are_read_in_one_room():
-    """So that no size, depth or number in one of them can harm: ``files/reader.py`` has limits."""
+    """``files/reader.py`` limits the size, depth and numbers of users' files."""
     found = {
         str(path.relative_to(SOURCE)): sorted(calls)
         for path in MODULES
@@ -339,7 +339,7 @@ def test_users_files_are_read_in_one_room():
 
 
 def test_the_compiled_modules_exist_each_once():
-    """The compiler stops at a module that is listed twice; a moved one would be left out."""
+    """The compiler stops at a module listed twice, and omits a moved one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     package = ROOT / "bench" / "fairbench"

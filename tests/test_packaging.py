@@ -1,4 +1,4 @@
-"""What is shipped works where nothing but Python is installed."""
+"""Test that the shipped package works where only Python is installed."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist, and the wheel that is built from it."""
+    """Build the sdist, and the wheel from it."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True)
@@ -33,7 +33,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fresh(built, tmp_path_factory):
-    """The programs of a fresh environment that has nothing but the wheel."""
+    """Return the programs of a fresh environment with only the wheel."""
     folder = tmp_path_factory.mktemp("fresh")
     venv.create(folder, with_pip=True)
     programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
@@ -100,7 +100,7 @@ def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
 
 
 def test_a_wheel_finds_the_studies_of_a_checkout(fresh, tmp_path):
-    """From a folder below the repository, too."""
+    """This also works from a folder below the repository."""
     command = [fresh / "fairbench", "reproduce", "textbook", "--claims-dir", tmp_path]
     subprocess.run(command, cwd=ROOT / "docs", check=True, stdout=subprocess.PIPE)
     assert (tmp_path / "textbook-claims.md").exists()

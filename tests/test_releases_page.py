@@ -1,4 +1,4 @@
-"""docs/reference/releases.md is what tests/release_record.py makes of the record."""
+"""Test that docs/reference/releases.md is what tests/release_record.py makes of the record."""
 
 from release_record import PAGE, page
 

@@ -1,4 +1,4 @@
-"""The documents as a site: its navigation has every page, and every link leads somewhere."""
+"""Test the site of the documents: its navigation has every page, and every link works."""
 
 import importlib.util
 import re
@@ -66,7 +66,7 @@ def test_links_are_changed_outside_of_code_only(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def built(staged, tmp_path_factory):
-    """The folder of the site that zensical builds of the staged documents."""
+    """Return the folder of the site that zensical builds from the staged documents."""
     zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
     if zensical is None:
         pytest.skip('no zensical beside this Python, which builds the site: pip install ".[docs]"')

@@ -1,4 +1,4 @@
-"""Named random streams."""
+"""Test named random streams."""
 
 from fairbench.streams import stream
 

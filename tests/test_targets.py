@@ -1,4 +1,4 @@
-"""Targets: how they are written, laid over each other, and when they make a request due."""
+"""Test targets: their syntax, their overriding, and the deadlines of requests."""
 
 import re
 
@@ -102,7 +102,7 @@ def test_when_a_request_is_due_by_hand():
 
 
 def lone_requests(gpu, input_tokens, output_tokens):
-    """Requests of one length that come far apart."""
+    """Return requests of one length that arrive far apart."""
     workload = "vtc-overload"
     ends = {"input": input_tokens, "output": output_tokens}
     settings = {f"{workload}.{k}_{end}": v for k, v in ends.items() for end in ("min", "max")}

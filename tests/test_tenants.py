@@ -1,4 +1,4 @@
-"""The tree that clients' names spell."""
+"""Test the tree of tenants in clients' names."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Commands of the README and the tutorials run as printed, with the numbers that pages show."""
+"""Test that commands of the README and the tutorials run and give the pages' numbers."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def test_both_workflows_of_a_gate_have_the_tutorials_scheduler_and_baseline():
 
 
 def run_blocks(text, folder):
-    """Run the commands of a text in a new folder that has only the examples."""
+    """Run the commands of a text in a new folder with only the examples."""
     (folder / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}

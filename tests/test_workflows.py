@@ -1,4 +1,4 @@
-"""The workflows in examples/ and the composite action: their commands can be typed."""
+"""Test the workflows in examples/ and the composite action: their commands parse."""
 
 import os
 import re
@@ -23,7 +23,7 @@ FLAGS, VALUE = re.compile(r'"\$\{\w+\[@\]\}"'), re.compile(r'"?\$\w+"?')
 
 
 def steps(path):
-    """The steps of a workflow, or of a composite action."""
+    """Return the steps of a workflow, or of a composite action."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "runs" in content:
         return content["runs"]["steps"]
@@ -31,13 +31,13 @@ def steps(path):
 
 
 def commands(path):
-    """The fairbench command lines of all steps, without redirections."""
+    """Return the fairbench command lines of all steps, without redirections."""
     lines = [line.strip() for step in steps(path) for line in step.get("run", "").splitlines()]
     return [re.sub(r"\s*>>?.*", "", line) for line in lines if line.startswith("fairbench ")]
 
 
 def parsed(line):
-    """The context of a command line as the application reads it; nothing runs."""
+    """Return the context of a command line as the application reads it; nothing runs."""
     words = shlex.split(VALUE.sub("x", FLAGS.sub("", line)))[1:]
     command = load(words.pop(0))
     while hasattr(command, "commands"):
@@ -107,7 +107,7 @@ def test_a_comment_says_why_a_check_could_not_run(tmp_path):
 
 
 def test_gates_judge_what_the_docs_recommend():
-    """The worst windowed share, the P95 of the well-behaved and the throughput, no raw index."""
+    """The docs recommend the worst windowed share, the well-behaved P95 and the throughput."""
     gates = [
         (kind, params["fail_if"])
         for path in FILES[1:]

@@ -1,4 +1,4 @@
-"""The numbered invariants of one worker, which hold between any two events. See invariants."""
+"""Numbered invariants of one worker between any two events; see invariants."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from fairbench.sim.engine.client_cache import ClientCache
 
 
 def watch(clock, workers) -> None:
-    """Check the workers after every event of the clock, and that it never runs backwards."""
+    """Check the workers after every event of the clock, and that the clock never runs backwards."""
     step = clock.step
 
     def checked() -> None:
@@ -22,7 +22,7 @@ def watch(clock, workers) -> None:
 
 
 def check_worker(worker) -> None:
-    """INV-3 to 5 and 12, between any two events."""
+    """Check INV-3 to 5 and 12 between any two events."""
     holders = holders_of(worker)
     check_kv_conservation(worker, holders)
     check_locks(worker, holders)
@@ -31,7 +31,7 @@ def check_worker(worker) -> None:
 
 
 def check_batch(batch) -> None:
-    """INV-13: the batch's sums are those of a walk over it, and nobody runs beyond its end."""
+    """INV-13: the batch's sums equal a walk over it, and no request runs beyond its end."""
     produced = [batch.produced(sequence) for sequence in batch.sequences]
     inputs = [sequence.request.input_tokens for sequence in batch.sequences]
     assert batch.context_tokens == sum(produced) + sum(inputs)
@@ -40,7 +40,7 @@ def check_batch(batch) -> None:
 
 
 def holders_of(worker) -> list:
-    """Sequences that hold memory: running, prefilling, or between two chunks."""
+    """Return the sequences that hold memory: running, prefilling, or between two chunks."""
     prefilling = [prefill.sequence for prefill in worker._prefills]
     chunked = [] if worker._chunked is None else [worker._chunked]
     return list(dict.fromkeys([*worker.batch.sequences, *prefilling, *chunked]))
@@ -92,7 +92,7 @@ def check_open_leaves_are_queued(cache) -> None:
 
 
 def check_evictable_leaves_are_listed(cache) -> None:
-    """INV-12: eviction knows every unlocked leaf, and lists a node once at most."""
+    """INV-12: eviction lists every unlocked leaf, and each node at most once."""
     if isinstance(cache, ClientCache):
         check_open_leaves_are_queued(cache)
         return
@@ -104,8 +104,10 @@ def check_evictable_leaves_are_listed(cache) -> None:
 
 
 def check_rest(worker) -> None:
-    """INV-3, 4 and 10 at the end: with nothing running nothing is locked or private, and a worker
-    that has waiting requests is not asleep."""
+    """INV-3, 4 and 10 at the end: with nothing running, no memory is locked or private.
+
+    A worker with waiting requests is not asleep.
+    """
     if not holders_of(worker):
         assert worker.cache.locked == 0
         assert worker.cache.free + worker.cache.evictable == worker.cache.capacity

@@ -1,4 +1,4 @@
-"""Behaviours as workloads: what stays the same, what an attacker changes, and the known files."""
+"""Test attack behaviours as workloads: unchanged load, changed behaviour, and the bundled files."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ def sent(workload, scenario, client, duration_s=200.0):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_files_of_known_attacks_are_current_and_can_be_read(name):
-    """If not: docs/guide/attack.md says how to write them anew."""
+    """If this test fails, docs/guide/attack.md says how to write the files again."""
     path = ROOT / "workloads" / "attacks" / f"{name}.toml"
     assert path.read_text(encoding="utf-8") == known_file(name)
     assert load_workload(str(path)) == known_workload(name)
@@ -61,7 +61,7 @@ def test_the_honest_behaviour_is_the_twin():
     ],
 )
 def test_it_sends_as_many_programs_as_its_twin(behaviour):
-    """On average: here over 20,000 s."""
+    """Compare the mean number of programs over 20,000 s."""
     workload = attacked(behaviour)
     plans = plan_clients(workload, ATTACK, duration_s=20_000.0)
     mine = [plan for plan in plans if plan.misbehaving]

@@ -1,4 +1,4 @@
-"""The search itself, on simulations of seconds: twins, resumption, budgets, what is refused."""
+"""Test the attack search on short simulations: twins, resumption, budgets and refused input."""
 
 import json
 import signal
@@ -48,7 +48,7 @@ PLAN = Plan(
 
 
 class InOrder:
-    """An executor that needs no process. It is interrupted once so many tasks have ended."""
+    """An executor without processes, which can be interrupted after a given number of tasks."""
 
     def __init__(self, most=1000):
         self.left = most
@@ -194,7 +194,9 @@ SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
 
 @pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
 def test_memory_attacks_cost_hits_under_lru_and_repeat_themselves(behaviour):
-    """A victim has about two documents of 2,000 tokens at a time, and a share of 7,500."""
+    """A victim uses about two documents of 2,000 tokens at a time, and its share is
+    7,500 tokens.
+    """
     flags = {"workload": "long-qa", "duration": 600.0, "request_rate": 0.01, "seed": 3}
     sets = {"long-qa.document_tokens": 2000.0, "long-qa.document_sigma": 0.0}
     sets |= {"long-qa.gap_mean_s": 10.0, "engine.max_total_tokens": 30_000}
@@ -388,7 +390,7 @@ def _known_harms(seeker, name):
 
 @pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
 def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration):
-    """Also where the time is no whole number of periods, which begin with what is sent."""
+    """The counts also agree where the duration is not a whole number of periods."""
     spec = spec_of(duration=duration)
     made = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
     for behaviour in (

@@ -1,8 +1,9 @@
-"""Calls a simulated request takes: python tests/benchmarks/calls.py [--by-module | --bytecodes]
+"""Count the calls per simulated request: python tests/benchmarks/calls.py [--by-module]
 
-Of Python and C functions, as cProfile counts them, and events of the clock. Unlike times they are
-the same however busy the machine is. They leave out what happens within a call. Bytecodes, which
-the interpreter is made to report one by one (minutes), leave out only what C functions do.
+Counts calls of Python and C functions with cProfile, and events of the clock. Unlike times, the
+counts do not depend on the load of the machine, but they leave out the work within a call.
+``--bytecodes`` has the interpreter report each bytecode, which takes minutes and leaves out only
+the work of C functions.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def simulation_of(flags):
 
 
 def profiled(flags):
-    """The simulation of a cell, which has run, and the statistics of the run alone."""
+    """Run the simulation of a cell; return it and the profiler's statistics of the run alone."""
     simulation = simulation_of(flags)
     profile = cProfile.Profile()
     with no_collector():
@@ -60,7 +61,7 @@ def row(flags):
 
 
 def by_module(flags):
-    """Calls a request of each module's functions and of the C functions that these call."""
+    """Return the calls per request of each module's functions, including called C functions."""
     simulation, stats = profiled(flags)
     requests, found = len(simulation.cluster.request_log), Counter()
     for where, (_, count, _, _, callers) in stats.items():
@@ -73,7 +74,7 @@ def by_module(flags):
 
 
 def bytecodes(flags):
-    """Bytecodes of Python functions a request."""
+    """Return the bytecodes of Python functions per request."""
     simulation, count = simulation_of(flags), 0
 
     def trace(frame, event, _):

@@ -1,4 +1,4 @@
-"""What a centralised DLPM costs: python tests/benchmarks/centralised.py [--rounds 30]
+"""Measure the cost of a centralised DLPM: python tests/benchmarks/centralised.py [--rounds 30]
 
 Prints, as a Markdown table, the time of one round of the strawman of section 5.1 of the D2LPM paper
 by number of workers and length of the global queue, and the overhead as a share of one decode step

@@ -1,8 +1,8 @@
-"""The driver against a null server: python tests/benchmarks/live_driver.py [--sglang-python PYTHON]
+"""Benchmark the driver on a null server: tests/benchmarks/live_driver.py [--sglang-python PYTHON]
 
-Requests of 256 tokens are answered in 16 chunks, 5 ms apart, by a server without a model in another
-process. Reported as Markdown: CPU time per request, how late requests were sent, and requests per
-second. With the Python of an installation of SGLang its own ``bench_serving`` gets the same load.
+A server without a model, in another process, answers requests of 256 tokens in 16 chunks, 5 ms
+apart. Prints a Markdown table: CPU time per request, lateness of the sends, and requests per
+second. Given the Python of a SGLang installation, SGLang's ``bench_serving`` gets the same load.
 """
 
 import argparse
@@ -88,13 +88,13 @@ def ours(url: str, rate: float, requests: int) -> None:
 
 
 def measure_ours(url: str, rate: float, requests: int) -> dict[str, float]:
-    """``ours`` in a process of its own."""
+    """Run ``ours`` in another process."""
     command = [sys.executable, __file__, "--url", url, "--rate", str(rate), "-n", str(requests)]
     return json.loads(subprocess.check_output(command))
 
 
 def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer: str):
-    """``bench_serving`` under the same load: its CPU ms per request and its requests/s."""
+    """Return the CPU ms per request and the requests/s of ``bench_serving`` under the same load."""
     arguments = (
         f"--backend sglang --base-url {url} --dataset-name random-ids --num-prompts {requests} "
         f"--random-input-len {INPUT_TOKENS} --random-output-len {OUTPUT_TOKENS} "
@@ -112,7 +112,7 @@ def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer:
 
 @contextlib.contextmanager
 def null_server():
-    """The URL of a null server in another process."""
+    """Start a null server in another process; yield its URL."""
     command = [sys.executable, str(NULL_SERVER), "--chunks", str(CHUNKS), "--gap-ms", str(GAP_MS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

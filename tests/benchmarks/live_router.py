@@ -1,9 +1,10 @@
-"""What a router costs: python tests/benchmarks/live_router.py [--requests 2000] [--gap-ms 1]
+"""Measure the cost of a router: python tests/benchmarks/live_router.py [--requests 2000] [--gap-ms
+1]
 
-Four null workers answer streams at once; the same client asks them directly (in rotation), through
-``fairbench serve`` and through sglang-router, in turn and several times over. CPU is that of the
-router's process per request, the least of the rounds; requests/s is the most. Latency is that of
-one request at a time, and what is added to it is a difference of percentiles.
+Four null workers answer streams at once. The same client asks them directly (in rotation), through
+``fairbench serve`` and through sglang-router, in turn, over several rounds. CPU is the time of the
+router's process per request in the cheapest round; requests/s is the highest rate. Latency is
+measured with one request at a time, and the added latency is a difference of percentiles.
 """
 
 import argparse
@@ -57,14 +58,14 @@ def await_health(url: str) -> None:
 
 
 def cpu_s(process: subprocess.Popen) -> float:
-    """CPU time of a process and its children."""
+    """Return the CPU time of a process and its children."""
     root = psutil.Process(process.pid)
     times = [one.cpu_times() for one in (root, *root.children(recursive=True))]
     return sum(t.user + t.system for t in times)
 
 
 async def ask(connection, path: str, body: bytes) -> float:
-    """One request on a kept-alive connection; returns its seconds."""
+    """Send one request on a kept-alive connection; return the seconds that it took."""
     reader, writer = connection
     start = time.perf_counter()
     writer.write(
@@ -78,7 +79,7 @@ async def ask(connection, path: str, body: bytes) -> float:
 
 
 async def load(urls: list[str], path: str, body: bytes, requests: int, at_once: int) -> list[float]:
-    """Latencies of ``requests`` requests, always ``at_once`` of them under way."""
+    """Return the latencies of ``requests`` requests, with ``at_once`` of them always under way."""
     left, latencies, targets = iter(range(requests)), [], cycle(urls)
 
     async def client(url: str) -> None:

@@ -1,9 +1,11 @@
-"""What many clients cost: python tests/benchmarks/many_clients.py [SCHEDULER...] [--clients 3 1000]
+"""Measure the cost of many clients: tests/benchmarks/many_clients.py [SCHEDULER...] [--clients 3
+1000]
 
-Prints a Markdown table: microseconds of CPU a request, the simulation and its metrics apart, and
-how many rows of the service log a request has. The load in all is the same, chat without a
-misbehaver. Then requests for the time of 10 million plain additions of this interpreter, since
-machines differ. CPU time is of this process, imports left out; compare ratios within one run.
+Prints a Markdown table: CPU microseconds per request of the simulation and of its metrics, and rows
+of the service log per request. The total load is the same for each number of clients: chat without
+a heavy client. The last column is the number of requests in the time that this interpreter takes
+for 10 million additions, because machines differ. CPU time is of this process without imports;
+compare ratios within one run.
 """
 
 import argparse
@@ -46,7 +48,7 @@ def cost(flags):
 
 
 def row(scheduler, clients, dp, duration_s, rounds):
-    """Of each number of clients the cheapest of some rounds, in turn."""
+    """Return the cheapest of several rounds for each number of clients, measured in turn."""
     found = {}
     for _ in range(rounds):
         for count in clients:
@@ -69,7 +71,7 @@ def row(scheduler, clients, dp, duration_s, rounds):
 
 
 def additions_s():
-    """Seconds of CPU of so many plain additions."""
+    """Return the CPU seconds of a given number of plain additions."""
     total, start_s = 0, time.process_time()
     for one in repeat(1, ADDITIONS):
         total += one
@@ -77,7 +79,7 @@ def additions_s():
 
 
 def yardstick(rounds):
-    """Requests in the time of the additions, by experiment."""
+    """Return, by experiment, the number of requests in the time of the additions."""
     for name, (workload, scheduler) in YARDSTICK.items():
         flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": 4}
         found = []

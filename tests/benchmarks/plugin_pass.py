@@ -1,16 +1,16 @@
-"""CPU time of a scheduling pass inside the engines: python tests/benchmarks/plugin_pass.py ENGINE
+"""Measure the CPU time of a scheduling pass in the engines: tests/benchmarks/plugin_pass.py ENGINE
 
 Run it in the environment of ``tests/sglang_cpu/install.sh`` (ENGINE is ``sglang``, with the prefix
 tree in Python, or ``sglang-rust``) or of ``tests/vllm_cpu/install.sh`` (``vllm``). The engine's own
 scheduler, queue, cache and memory run without a model, sixteen requests at a time, while the queue
-is kept at a fixed length. Prompts have 1,500 tokens. ``cold``: no two have a token in common.
-``warm``: 1,000 of them are one of 64 cached prefixes. ``stock`` is the engine's own FCFS without
-the plugin.
+is kept at a fixed length. Prompts have 1,500 tokens. In ``cold`` no two prompts share a token; in
+``warm`` 1,000 tokens of each are one of 64 cached prefixes. ``stock`` is the engine's own FCFS
+without the plugin.
 
-Columns, medians: milliseconds of a pass that admits a request, the same of a pass in which the
-batch is full, and of an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM
-is ``schedule``, so both include the engine's own work. CPU time, but of a busy machine: compare
-rows of one run only. ``--profile`` prints where the time of one row goes.
+Columns are medians in milliseconds: a pass that admits a request, a pass in which the batch is
+full, and an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM is
+``schedule``; both include the engine's own work. Compare only rows of one run, because the load of
+the machine changes the times. ``--profile`` prints a profile of one row.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SCHEDULERS = ("stock", "lpm", "dlpm", "vtc")
 
 
 class Load:
-    """Endless requests with random token ids below those of any vocabulary."""
+    """An endless source of requests with random token ids."""
 
     def __init__(self, warm):
         self._random, self._warm = random.Random(7), warm
@@ -46,7 +46,7 @@ class Load:
         return self._random.choices(range(1, 30_000), k=number)
 
     def request(self):
-        """Number, client, prompt and outputs of a request."""
+        """Return the number, client, prompt and output length of a request."""
         number, client = next(self._numbers), self._random.randrange(CLIENTS)
         prompt = self._tokens(PROMPT)
         if self._warm:
@@ -81,7 +81,7 @@ class SGLang:
         self._engine.submit(number, prompt, output, len(output), client)
 
     def iterate(self):
-        """Run one iteration. Returns seconds of its pass, and whether it admitted anybody."""
+        """Run one iteration; return the seconds of its pass and whether it admitted a request."""
         self._timer.took_s = 0.0
         batch = self._engine.plan()
         admitted = batch is not None and batch.forward_mode.is_extend()
@@ -124,7 +124,7 @@ class VLLM:
         return process_time() - started_s
 
     def iterate(self):
-        """Run one step. Returns seconds of its pass, and whether it admitted anybody."""
+        """Run one step; return the seconds of its pass and whether it admitted a request."""
         self._timer.took_s = 0.0
         plan = self._engine.plan()
         admitted = bool(self._admitted(plan))
@@ -136,11 +136,11 @@ class VLLM:
         return len(self._engine.scheduler.waiting)
 
     def close(self):
-        """Nothing global was changed."""
+        """Do nothing: no global state was changed."""
 
 
 class Timer:
-    """CPU seconds that calls of a method have taken. ``profile`` sees them if it is set."""
+    """A sum of the CPU seconds of a method's calls, which ``profile`` also records if it is set."""
 
     profile = None
 
@@ -162,7 +162,9 @@ class Timer:
 
 
 def measure(engine, load, waiting, profile=None):
-    """Median milliseconds of a pass that admits, of one in a full batch, and of an arrival."""
+    """Return median ms of a pass that admits a request, of one in a full batch, and of
+    an arrival.
+    """
     admitting, full, arrivals = [], [], []
 
     def fill():

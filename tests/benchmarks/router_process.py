@@ -1,13 +1,12 @@
-"""Where one process of ``fairbench serve`` ends: python tests/benchmarks/router_process.py
+"""Find the limits of one ``fairbench serve`` process: python tests/benchmarks/router_process.py
 
-A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. What the router's process
-takes of CPU is read before and after, which a busy machine changes little, and what it could do
-with a core of its own is extrapolated from that. Prompts are of conversations: 66 words that all
-share, then a client's own, of which the last 40 are new. Rows vary one thing each: the length of
-prompts, the chunks of an answer, the workers; then what streams take that are open at once, what
-it takes to ask workers how they are, and to tell a peer the sums of 10,000 clients.
-Writes results/tables/router-process.csv and, what follows from it for 1,000 workers,
-results/tables/router-fleet.csv.
+A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. The script reads the CPU
+time of the router's process before and after, and extrapolates to a core of its own. Prompts belong
+to conversations: 66 words that all share, then the client's own, of which the last 40 are new. Rows
+vary one factor each: the length of prompts, the chunks of an answer, and the number of workers.
+Further rows measure open streams, health checks of workers, and messages to a peer with the totals
+of 10,000 clients. Writes results/tables/router-process.csv, and the extrapolation to 1,000 workers
+to results/tables/router-fleet.csv.
 """
 
 import asyncio
@@ -62,7 +61,7 @@ TOLD, LATER = 10, 100
 
 
 async def listen(workers, chunks, gap_s):
-    """The fleet, which prints its ports."""
+    """Start the fleet, which prints its ports."""
     server = NullServer(chunks=chunks, gap_s=gap_s, keep=False)
     loop = asyncio.get_running_loop()
     made = [
@@ -75,7 +74,7 @@ async def listen(workers, chunks, gap_s):
 
 @contextmanager
 def serving(workers, chunks, gap_s=0.0):
-    """The router's process and its port."""
+    """Start the router; return its process and its port."""
     fleet = [sys.executable, __file__, "fleet", f"{workers}", f"{chunks}", f"{gap_s}"]
     with running(fleet) as started:
         port = free_port()
@@ -88,7 +87,7 @@ def serving(workers, chunks, gap_s=0.0):
 
 
 def calls(words, number):
-    """Requests as they are sent, of clients in turn."""
+    """Return the requests in the order in which they are sent, of clients in turn."""
     rng = random.Random(0)
     shared = " ".join(f"s{place}" for place in range(66))
     own = [[f"w{rng.randrange(100_000)}" for _ in range(words - 66)] for _ in range(SENDERS)]
@@ -106,7 +105,7 @@ def calls(words, number):
 
 
 async def load(port, sent, at_once):
-    """Send all of these, always so many under way; how many bytes came back."""
+    """Send all of these requests, a fixed number at a time; return the bytes received."""
     left, bytes_ = iter(sent), 0
     beginning = asyncio.Semaphore(BEGINNING)
 
@@ -129,7 +128,7 @@ async def load(port, sent, at_once):
 
 
 async def begin(port, sent):
-    """Begin each of these, and hang up."""
+    """Begin each of these requests, and hang up."""
     for call in sent:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(call)
@@ -138,7 +137,7 @@ async def begin(port, sent):
 
 
 def of_requests(words, chunks, workers, number):
-    """CPU of the router a request, and what a core of its own could do."""
+    """Return the router's CPU per request, and the rate that a core of its own allows."""
     with serving(workers, chunks) as (process, port):
         sent = list(calls(words, number + WARM))
         asyncio.run(load(port, sent[:WARM], AT_ONCE))
@@ -153,14 +152,14 @@ def of_requests(words, chunks, workers, number):
 
 
 def idle_share(process):
-    """Which part of a core it takes to do nothing but ask after the workers."""
+    """Return the share of a core that an idle router spends on health checks of its workers."""
     before = cpu_s(process)
     time.sleep(IDLE_S)
     return (cpu_s(process) - before) / IDLE_S
 
 
 def of_open_streams(number, gap_s):
-    """Memory of the router a stream that is open, and CPU a chunk."""
+    """Return the router's memory per open stream, and its CPU per chunk."""
     chunks = 8
     with serving(64, chunks, gap_s) as (process, port):
         sent = list(calls(512, WARM + number))
@@ -187,16 +186,16 @@ def of_open_streams(number, gap_s):
 
 
 def idle(workers):
-    """CPU a second of a router that has nothing to do but to ask after its workers."""
+    """Return the CPU per second of a router that only checks its workers."""
     with serving(workers, 1) as (process, _):
         share = idle_share(process)
     return [f"idle, {workers:,} workers: {share:.1%} of a core", "", "", "", "", ""]
 
 
 def of_peers(whole):
-    """CPU of one message to a peer, and of one heard, when there are 10,000 clients.
+    """Measure the CPU of one message sent to a peer and of one received, with 10,000 clients.
 
-    Either ``whole``, or what has changed since the one before: as many requests came and ended.
+    The message is either ``whole`` or has only the changes since the previous message.
     """
     one, other = (Traffic("d2lpm", 64) for _ in range(2))
     for traffic in (one, other):
@@ -224,9 +223,9 @@ def of_peers(whole):
 
 
 def fleet(measured):
-    """How many routers 1,000 workers need that are busy 70%, by a line through what was measured.
+    """Extrapolate the number of routers, 70% busy, that 1,000 workers need.
 
-    A chunk of a stream is a token. Every router asks after every worker.
+    A chunk of a stream counts as a token. Every router checks every worker.
     """
 
     def cost_ms(words, chunks):

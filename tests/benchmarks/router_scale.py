@@ -1,10 +1,10 @@
-"""What a router's process can do as the fleet grows: python tests/benchmarks/router_scale.py
+"""Measure a router's process as the fleet grows: python tests/benchmarks/router_scale.py
 
-Decisions (a route and, later, its finish) per CPU second, Python and C calls a decision, which are
-the same in every run, and memory, at 64 to 1,000 workers and 10,000 clients. Each cell is a process
-of its own. Every client converses: its requests extend its last prompt by 40 tokens, after 66 that
-all share and 500 of its own. Eight requests a worker are under way. Nothing is evicted, so that the
-tree holds every prompt. Writes results/tables/router-scale.csv.
+Reports decisions (a route and, later, its finish) per CPU second, Python and C calls per decision
+(the same in every run), and memory, at 64 to 1,000 workers and 10,000 clients. Each cell runs in
+its own process. Every client holds a conversation: each request extends its last prompt by 40
+tokens, after 66 tokens that all share and 500 of its own. Each worker has eight requests under way.
+Nothing is evicted, so the tree holds every prompt. Writes results/tables/router-scale.csv.
 """
 
 import csv
@@ -26,7 +26,7 @@ DECISIONS, COUNTED = 10_000, 200
 
 
 class Traffic:
-    """One request after the other, of clients in turn; the oldest under way ends meanwhile."""
+    """A sequence of requests, of clients in turn, in which the oldest under way ends meanwhile."""
 
     def __init__(self, name, workers):
         self.router = build_router(name, {}, workers)
@@ -51,7 +51,7 @@ class Traffic:
 
 
 def cell(name, workers):
-    """Decisions a CPU second, calls a decision, and MiB more than before there was a router."""
+    """Return decisions per CPU second, calls per decision, and the MiB that the router added."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     traffic = Traffic(name, workers)
     for _ in range(CLIENTS):

@@ -1,8 +1,8 @@
-"""Routing decisions per CPU second: python tests/benchmarks/routers.py [--workers 64]
+"""Measure routing decisions per CPU second: python tests/benchmarks/routers.py [--workers 64]
 
-Prints a Markdown table, the best of three runs in each cell. A decision is a route and, at once,
-its finish. Prompts: trees of thought of 512 to 1,400 tokens as segments; and prompts of 512, 2,700
-and 21,000 tokens given as token ids, which are made pages first. One in four prompts is new; the
+Prints a Markdown table with the best of three runs in each cell. A decision is a route followed at
+once by its finish. Prompts are trees of thought of 512 to 1,400 tokens as segments, and prompts of
+512, 2,700 and 21,000 token ids, which are first divided into pages. One in four prompts is new; the
 others extend an earlier one, as follow-up requests do.
 """
 

@@ -1,4 +1,4 @@
-"""Speed and memory of the simulator: python tests/benchmarks/simulator.py MODE
+"""Measure the speed and memory of the simulator: python tests/benchmarks/simulator.py MODE
 
 Prints Markdown tables. CPU time is of this process, start-up (imports) left out; compare ratios
 within one run, since machines differ and are shared.
@@ -50,7 +50,7 @@ def table(corner, columns, rows):
 
 
 def measure(flags, settings=None):
-    """Requests and CPU seconds of one experiment."""
+    """Return the requests and CPU seconds of one experiment."""
     spec = resolve(flags, settings or {})
     start_s = time.process_time()
     requests = simulate(spec).summary["num_requests"]
@@ -63,7 +63,7 @@ def per_second(flags, settings=None):
 
 
 def cells(workloads, schedulers, dps):
-    """Above dp 4, which already has many workers, runs are shorter: as many requests in all."""
+    """Measure each cell; above dp 4 the runs are shorter, with the same number of requests."""
 
     def rate(workload, scheduler, dp):
         flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": dp}
@@ -98,9 +98,9 @@ def ordering_pass():
 
 
 def pass_ms(local):
-    """CPU time of the pass that orders 1,000 newcomers, and the median of later ones.
+    """Return the CPU ms of the pass that orders 1,000 new requests, and the median of later passes.
 
-    None admits anyone.
+    No pass admits a request.
     """
     scheduler, cache = build_local(local, UNLIMITED_RPM), KVCache(10**7)
     queue = WaitingQueue(cache, scheduler.cache_aware)
@@ -152,7 +152,9 @@ def length():
 
 
 def prompts():
-    """The same number of prompt tokens in every row, 9.6 million: the cost must not follow."""
+    """Measure 9.6 million prompt tokens in every row: cost must not grow with the
+    prompt's length.
+    """
 
     def row(folder, tokens):
         path = Path(folder) / f"{tokens}.csv"
@@ -183,7 +185,7 @@ def scale():
 
 
 def run_and_save(duration_s):
-    """Requests, CPU seconds, their ratio and the peak memory of this process."""
+    """Return requests, CPU seconds, their ratio, and the peak memory of this process."""
     spec = resolve(
         {
             "workload": "chat",

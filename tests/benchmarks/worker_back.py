@@ -1,12 +1,12 @@
-"""How soon a worker that was away serves again: python tests/benchmarks/worker_back.py
+"""Measure how soon a returned worker serves again: python tests/benchmarks/worker_back.py
 
-Simulated: sixteen clients whose requests each begin with their client's own 2,048 tokens, before
-four workers under ``d2lpm``. Worker 1 gets nothing more at half time. After 20 s it is back, and
-the router knows of nothing in its cache. Each row is a value of ``d2lpm.fill_below``; 0 is
-Algorithm 2 as published. Columns: the number of requests that were dispatched in the 60 s after
-the return, the part of them that worker 1 got (a quarter is its share), requests a second over the
-whole run, and the mean end-to-end latency of requests that arrived in those 60 s. The second table
-has the same loads with no worker lost: what the rule costs where nothing is wrong.
+In the simulation, sixteen clients use four workers under ``d2lpm``, and each client's requests
+begin with its own 2,048 tokens. Worker 1 receives nothing after half of the time. It returns after
+20 s with an empty cache, as far as the router knows. Each row is a value of ``d2lpm.fill_below``; 0
+is Algorithm 2 as published. Columns: requests dispatched in the 60 s after the return, worker 1's
+share of them (a quarter is fair), requests per second over the whole run, and the mean end-to-end
+latency of requests that arrived in those 60 s. The second table repeats the loads without losing a
+worker, and so shows the cost of the rule.
 """
 
 import json
@@ -25,7 +25,7 @@ RATES = (20.0, 30.0, 45.0)
 
 
 def trace_of(folder, rate):
-    """A file of Poisson arrivals, ``rate`` a second in all."""
+    """Return a trace file of Poisson arrivals at a total of ``rate`` per second."""
     rng, at_s, lines = random.Random(7), 0.0, []
     while at_s < END_S:
         client = rng.randrange(CLIENTS)
@@ -45,7 +45,7 @@ def trace_of(folder, rate):
 
 
 class Watched:
-    """A router's ``route`` that makes changes when their time has come, and writes down choices."""
+    """A router's ``route`` that makes changes at their times and records the choices."""
 
     def __init__(self, router, changes):
         self._route, self._changes, self.sent = router.route, list(changes), []
@@ -59,7 +59,9 @@ class Watched:
 
 
 def simulated(path, limit, *, lost):
-    """Requests in the window, worker 1's part of them, requests a second, latency there."""
+    """Return the window's requests, worker 1's share of them, requests/s, and the
+    window's latency.
+    """
     settings = {"d2lpm.fill_below": limit}
     spec = experiment({"trace": str(path), "scheduler": "d2lpm", "dp": WORKERS}, settings)
     simulation = Simulation(spec, spec.client_plans(), source := spec.source())

@@ -1,4 +1,4 @@
-"""A plan: the same as trying every cluster, at a load that does not change with it."""
+"""Test that a plan finds the answer of trying every cluster size at a fixed load."""
 
 import json
 

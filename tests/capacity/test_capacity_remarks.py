@@ -1,4 +1,4 @@
-"""What the lines below the answer of a plan say."""
+"""Test the remarks that a plan prints below its answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The search finds what trying every number would, and says when there was no one step."""
+"""Test that the search finds the answer of trying every size, and reports non-monotone results."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ from fairbench.capacity.search import Found, bisected, each, is_monotone
 
 
 def searched(search, enough):
-    """What a search finds, and in which order it asked."""
+    """Return the result of a search and the order of the sizes that it tried."""
     asked, wanted = [], next(search)
     while True:
         assert wanted, "who asks for nothing is never told anything"

@@ -1,4 +1,4 @@
-"""Targets as users write them, and judged by hand."""
+"""Test targets as users write them, judged by hand-computed values."""
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_a_lower_bound_of_a_latency_keeps_no_limit():
 
 @pytest.mark.parametrize(("unfinished", "met"), [(1, True), (2, False)])
 def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, met):
-    """Of 100 requests one may lie beyond the 99th percentile, two may not."""
+    """With 100 requests one may lie beyond the 99th percentile, and two may not."""
     slo = parse_slo("ttft_p99<2s")
     run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)
     assert judge(slo, [run]).met is met

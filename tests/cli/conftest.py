@@ -1,4 +1,4 @@
-"""What the commands' tests have in common."""
+"""Helpers shared by the tests of commands."""
 
 import pytest
 from typer.testing import CliRunner
@@ -8,7 +8,9 @@ from fairbench.cli.app import app
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Run a command in the test's directory, where it leaves no file; its one line of complaint."""
+    """Run a command in the test's directory; return its one-line error, with no file
+    left behind.
+    """
     monkeypatch.chdir(tmp_path)
 
     def refused(*arguments, code=2):

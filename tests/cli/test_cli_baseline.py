@@ -1,4 +1,4 @@
-"""``fairbench baseline`` from end to end, and the baselines that are committed."""
+"""Test ``fairbench baseline`` end to end, and the committed baselines."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def updated(tmp_path_factory):
-    """What ``update`` said and stored of a baseline of which only the experiment was written."""
+    """Return the output of ``update``, and the baseline that it stored for a bare experiment."""
     folder = tmp_path_factory.mktemp("baseline")
     (folder / "mine").mkdir()
     (folder / "mine" / "experiment.toml").write_text(EXPERIMENT)
@@ -40,7 +40,7 @@ def updated(tmp_path_factory):
 
 @pytest.fixture
 def folder(updated, tmp_path):
-    """A stored baseline to spoil."""
+    """Return a stored baseline that a test may damage."""
     return shutil.copytree(updated[1], tmp_path / "copy")
 
 

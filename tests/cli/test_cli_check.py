@@ -1,4 +1,4 @@
-"""``fairbench check`` from end to end, and a scheduler that lost its lift."""
+"""Test ``fairbench check`` end to end, also on a scheduler that lost its lift."""
 
 import subprocess
 import textwrap
@@ -30,7 +30,7 @@ def run(parent, arguments):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """The same tiny experiment twice, the second time with a number edited."""
+    """Store one tiny experiment twice, the second time with an edited number."""
     folder = tmp_path_factory.mktemp("runs")
     one, two = run(folder / "one", TINY), run(folder / "two", TINY)
     (summary,) = two.glob("*/summary.json")
@@ -120,7 +120,7 @@ def test_sweeps_are_compared_with_what_only_they_know(tmp_path, in_this_process)
 
 
 def enter_without_lift(account, client, waiting):
-    """The bug: who comes back keeps the credit of the time away."""
+    """The seeded bug: a client that returns keeps the credit of the time away."""
     account.of.setdefault(client, 0)
 
 
@@ -135,7 +135,7 @@ def test_vtc_without_its_lift_turns_the_gate_red(tmp_path, monkeypatch):
 
 
 def script_of_the_action():
-    """The last step's shell script in action.yml."""
+    """Return the shell script of the last step in action.yml."""
     text = (ROOT / "action.yml").read_text(encoding="utf-8")
     return textwrap.dedent(text.rpartition("run: |\n")[2])
 

@@ -1,4 +1,4 @@
-"""The list of commands, each loaded when it is used, and what a shell completes."""
+"""Test the list of commands, their loading on first use, and shell completion."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""``fairbench compare`` from end to end, on tiny runs."""
+"""Test ``fairbench compare`` end to end on tiny runs."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """Two schedulers over two seeds, and their directory."""
+    """Compare two schedulers over two seeds; return the directory."""
     parent = tmp_path_factory.mktemp("runs")
     with one_by_one():
         result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)

@@ -1,4 +1,4 @@
-"""Directories of runs in which a file was damaged: one line, exit code 2, nothing written."""
+"""Test run directories with a damaged file: a one-line error, exit code 2, nothing written."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def run(good, tmp_path):
 
 
 def change_column(path, name, change):
-    """Replace a column of a table by what ``change`` makes of its values."""
+    """Replace a column of a table by the result of ``change`` on its values."""
     table = pq.read_table(path)
     values = change(table.column(name).to_pylist())
     pq.write_table(table.set_column(table.column_names.index(name), name, values), path)

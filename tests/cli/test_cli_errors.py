@@ -1,4 +1,4 @@
-"""Bad input: one clear line, exit code 2, nothing written."""
+"""Test bad input: a one-line error, exit code 2, nothing written."""
 
 import copy
 import gzip
@@ -41,7 +41,7 @@ def whole_summary():
 
 @pytest.fixture
 def summary(whole_summary):
-    """The summary of a real run, to be damaged."""
+    """Return the summary of a real run, which tests then damage."""
     return copy.deepcopy(whole_summary)
 
 
@@ -325,7 +325,7 @@ def test_a_signal_ends_a_command_that_reads_with_a_line_and_its_code(tmp_path, s
 
 
 def opened_to_write(pipe, reader):
-    """A named pipe's descriptor, once the process ``reader`` has opened the other end."""
+    """Return the descriptor of a named pipe once ``reader`` has opened the other end."""
     deadline = time.monotonic() + 300
     while True:
         try:

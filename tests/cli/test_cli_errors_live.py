@@ -1,4 +1,4 @@
-"""Bad input of the commands for real servers: one clear line, exit code 2, nothing started."""
+"""Test bad input of commands for real servers: a one-line error, exit code 2, nothing started."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Files that broke a command once: one clear line, exit code 2, nothing written."""
+"""Test files that once broke a command: a one-line error, exit code 2, nothing written."""
 
 import gzip
 import json
@@ -142,7 +142,9 @@ finally:
 
 
 def limited(arguments):
-    """The most memory that the command had, bytes, and its one line of complaint (exit code 2)."""
+    """Return the peak memory of a failing command in bytes, and its one-line error (exit
+    code 2).
+    """
     command = [sys.executable, "-c", PEAK, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *lines, peak_kib = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""``fairbench leaderboard`` on lines and stored sweeps, and what it refuses."""
+"""Test ``fairbench leaderboard`` on rows and stored sweeps, and its refusals."""
 
 import json
 
@@ -20,7 +20,9 @@ def invoke(*arguments):
 
 @pytest.fixture
 def lines(tmp_path):
-    """Two schedulers at two places over three seeds: vtc serves a tenth less, twice as fast."""
+    """Return two schedulers in two configurations over three seeds; vtc serves 10% less, twice as
+    fast.
+    """
     rows = [
         f"{place},{row},{seed},gpu/m,true,{rate * (100 + seed)},60,{late * (1 + seed)}"
         for place in ("tot s1 dp 2", "chat s1 dp 2")
@@ -33,7 +35,7 @@ def lines(tmp_path):
 
 
 def stored_sweep(folder, schedulers, values, **changes):
-    """A sweep with a run per scheduler and seed, of these rates of service."""
+    """Store a sweep with one run per scheduler and seed, with the given service rates."""
     grid = {"workload": "chat", "scenario": "none", "scheduler": schedulers, "num_programs": 1}
     sweep = make_sweep({"name": "s", "num_runs": len(values[0]), "grid": grid})
     specs = points(sweep)

@@ -1,4 +1,4 @@
-"""Files that took gigabytes, or no end: one line within moments, and nothing half written."""
+"""Test files that once took gigabytes or never ended: a one-line error, nothing half written."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ app()
 
 
 def limited(*arguments, file_bytes=0, code=2):
-    """The line of complaint of a command that may write so many bytes to a file (0: any)."""
+    """Return the error of a command whose files may have a limited size (0: no limit)."""
     command = [sys.executable, "-c", LIMITED, str(file_bytes), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
@@ -114,7 +114,7 @@ def test_a_bomb_behind_a_log_is_known_too(tmp_path, monkeypatch):
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_not_added(tmp_path):
-    """As of a full disk: the file is as long as it may be, but for half of a line."""
+    """Simulate a full disk: the file may grow by only half of a line."""
     path = tmp_path / "lines.jsonl"
     append_line(path, {"a": 1})
     before = path.read_text()

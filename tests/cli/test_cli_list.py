@@ -1,4 +1,4 @@
-"""``fairbench list``."""
+"""Test ``fairbench list``."""
 
 import pytest
 from typer.testing import CliRunner
@@ -24,7 +24,7 @@ def listed(*kind):
 
 
 def entries(text):
-    """The names, which are indented by two."""
+    """Return the names, which are indented by two spaces."""
     lines = [line for line in text.split("\n") if line.startswith("  ") and line[2] != " "]
     return [line.split()[0] for line in lines]
 

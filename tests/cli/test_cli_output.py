@@ -1,4 +1,4 @@
-"""Progress on stderr, and the width of the summary."""
+"""Test progress on stderr and the width of the summary."""
 
 import re
 import sys

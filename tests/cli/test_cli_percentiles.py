@@ -1,4 +1,4 @@
-"""``--percentiles`` from the outside: run, show, score, compare, and what is refused."""
+"""Test ``--percentiles`` of run, show, score and compare, and its refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``fairbench profile``: what it prints and writes, and what it refuses."""
+"""Test the output, files and refusals of ``fairbench profile``."""
 
 import json
 

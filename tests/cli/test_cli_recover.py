@@ -1,4 +1,4 @@
-"""A simulated run that is killed leaves its records, and ``fairbench recover`` makes them a run."""
+"""Test that a killed simulated run leaves records that ``fairbench recover`` turns into a run."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def under_way(tmp_path):
-    """A run whose first records are on disk, and its directory."""
+    """Start a run; return it and its directory once its first records are on disk."""
     process = subprocess.Popen(
         [*COMMAND, *ENDLESS, "--result-dir", str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``fairbench report``: a page on a run, on repeats and on a sweep."""
+"""Test ``fairbench report`` pages for a run, for repeats and for a sweep."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The directory of a run whose tag is not harmless."""
+    """Return the directory of a run whose tag contains HTML."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke("run", *TINY, "--tag", HOSTILE, "--scheduler", "vtc", "--result-dir", parent)
     assert result.exit_code == 0, result.output

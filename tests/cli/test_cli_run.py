@@ -1,4 +1,4 @@
-"""``fairbench run`` and ``fairbench show`` from end to end, on a tiny workload."""
+"""Test ``fairbench run`` and ``fairbench show`` end to end on a tiny workload."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def only(parent):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """One tiny run: what the command printed, and its directory."""
+    """Run one tiny experiment; return its output and its directory."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke("run", *TINY, "--result-dir", parent)
     assert result.exit_code == 0, result.output

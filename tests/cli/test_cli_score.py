@@ -1,4 +1,4 @@
-"""``fairbench score`` from the outside, and the lines that other tools read."""
+"""Test the command line of ``fairbench score``, and its output for other tools."""
 
 import gzip
 import json
@@ -216,7 +216,7 @@ def _is(name, path):
 
 
 def idle_log(folder, *, session=""):
-    """180 calls of three clients, 1.5 s apart, that take 1 s: only one, of c1, fails."""
+    """Return 180 calls of three clients, 1.5 s apart, that take 1 s each; one call of c1 fails."""
     rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s,session"]
     for number in range(180):
         status, out = (500, 0) if number == 82 else (200, 100)
@@ -248,7 +248,7 @@ def test_the_latency_of_a_session_says_what_it_includes(tmp_path):
 
 
 def test_a_page_calls_the_wait_of_a_failed_request_failed(tmp_path):
-    """Of the two requests of a client, one failed: the P95 is the wait of that one."""
+    """The P95 is the wait of the failed request, the worse of the client's two."""
     rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s"]
     rows += ["0,a,10,2,200,0.5,1", "1,b,10,2,200,0.25,1", "2,a,10,0,500,,", "3,b,10,2,200,0.25,1"]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")

@@ -1,4 +1,4 @@
-"""The studies: found in a checkout, or else one line that says how to get them."""
+"""Test that studies are found in a checkout, or that one line says how to get them."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from fairbench.schedulers.registry import LOCALS
 
 @pytest.fixture
 def no_studies(monkeypatch, tmp_path):
-    """A fresh interpreter's view of a wheel: no studies beside it, none imported."""
+    """Hide the studies, as in an interpreter that runs from a wheel."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [one for one in sys.path if not one.endswith("studies")])
     for name in [name for name in sys.modules if name.partition(".")[0] == studies.PACKAGE]:
@@ -28,7 +28,7 @@ def no_studies(monkeypatch, tmp_path):
 
 
 def checkout(folder, text):
-    """A repository in a folder, whose studies have one module of that text."""
+    """Make a repository in a folder, whose studies have one module with the given text."""
     package = folder / "studies" / studies.PACKAGE
     package.mkdir(parents=True)
     (folder / "bench" / "fairbench").mkdir(parents=True)

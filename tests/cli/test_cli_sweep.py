@@ -1,4 +1,4 @@
-"""``fairbench sweep`` from end to end, on tiny grids."""
+"""Test ``fairbench sweep`` end to end on tiny grids."""
 
 import json
 import re
@@ -27,14 +27,14 @@ def invoke(*arguments):
 
 
 def contents(path):
-    """Every file below but locks, with its time of writing."""
+    """Return every file below a folder, except locks, with its modification time."""
     files = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
     return {str(file): file.stat().st_mtime_ns for file in files}
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep of two points, in processes, and its directory."""
+    """Run a sweep of two points in processes; return its directory."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output
@@ -211,7 +211,7 @@ def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_proces
 
 
 def endless(parent, signum):
-    """Starts a sweep of a tiny and an endless point, and signals it when the tiny one is done."""
+    """Start a sweep of a tiny and an endless point, and signal it when the tiny one is done."""
     sweep = parent / "endless.toml"
     sweep.write_text(
         '[base]\nworkload = "chat"\nscheduler = "vtc"\n'

@@ -1,4 +1,4 @@
-"""Traces on the command line: what is wrong with a file or a flag is one line, and exit code 2."""
+"""Test trace commands: an error in a file or a flag is one line with exit code 2."""
 
 import json
 
@@ -120,7 +120,7 @@ def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
     ],
 )
 def test_a_trace_without_heavy_clients_says_that_nobody_is_named(tmp_path, command):
-    """The flooder counts as a well-behaved client, so the latency of those includes its own."""
+    """The flooder counts as well-behaved, so that group's latency includes its own."""
     file = tmp_path / "log.csv"
     lines = [f"{number},{'ab'[number % 2]},10,2" for number in range(8)]
     file.write_text("\n".join(["time_s,client,isl,osl", *lines]))

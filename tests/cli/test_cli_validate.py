@@ -1,4 +1,4 @@
-"""``fairbench validate`` from the outside."""
+"""Test the command line of ``fairbench validate``."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from shared_data import VTC_RUNS, needs
 
 
 def record(path):
-    """Twelve requests of two clients, one every 2 s."""
+    """Return twelve requests of two clients, one every 2 s."""
     n = 12
     return {
         "path": path,
@@ -159,7 +159,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 @needs(VTC_RUNS)
 @pytest.mark.slow
 def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
-    """docs/studies/measured.md names the causes."""
+    """docs/studies/measured.md names the cause of each miss."""
     whole = json.loads(invoke(VTC_RUNS, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
     assert {name: misses for name, misses in missed.items() if misses} == {

@@ -1,6 +1,6 @@
-"""Prints, as JSON, what a simulated run came to, and whether its engine was compiled.
+"""Print the result of a simulated run as JSON, and whether its engine was compiled.
 
-Columns are compared as Python values: every bit of a float is in its repr.
+Columns are compared as Python values, because the repr of a float shows every bit.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Specs and sweeps made in one line, and complaints about them."""
+"""Helpers that make specs and sweeps in one line, and return their errors."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""What serves an experiment: part of its identity, unless it is the simulator."""
+"""Test that the backend is part of an experiment's identity, unless it is the simulator."""
 
 import tomllib
 
@@ -16,7 +16,7 @@ ENDPOINT = {"backend": {"base_url": "http://host:8000"}}
 
 
 def stored(flags):
-    """What the experiment file of a run with these flags holds."""
+    """Return the stored experiment file of a run with these flags."""
     return tomllib.loads(to_toml(resolve(flags)))
 
 

@@ -1,4 +1,4 @@
-"""What nobody chose, and what of a stored file gives way to flags."""
+"""Test defaults, and which values of a stored file give way to flags."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""--prefill and --decode: what they resolve to, how that is stored, and what is refused."""
+"""Test --prefill and --decode: their resolution, storage and refusals."""
 
 import pytest
 from config_helpers import message, reread

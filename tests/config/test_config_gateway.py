@@ -1,4 +1,4 @@
-"""A gateway in an experiment: flags, files, sweeps, names, and what does not go together."""
+"""Test a gateway in an experiment: flags, files, sweeps, names and conflicts."""
 
 import pytest
 from config_helpers import message, reread, sweep
@@ -43,7 +43,7 @@ def test_any_local_scheduler_is_a_policy_and_shares_its_parameters_with_the_work
 
 
 def test_what_nobody_asks_for_is_not_stored():
-    """So runs that were stored before these parameters are still the same."""
+    """Runs stored before these parameters existed therefore keep their identity."""
     plain = resolve({**DRR, "gateway": "vtc", "saturation": "concurrency"})
     assert not {"concurrency.headroom", "gateway.outputs"} & plain.settings.keys()
     asked = {"concurrency.headroom": 1, "gateway.outputs": "ahead"}

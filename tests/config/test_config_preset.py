@@ -1,4 +1,4 @@
-"""Presets: a paper's documented settings under what the user says."""
+"""Test presets: a paper's documented settings, overridden by the user's."""
 
 from math import inf
 

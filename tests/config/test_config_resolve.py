@@ -1,4 +1,4 @@
-"""From flags, settings and a file to one full spec, and back to a file."""
+"""Test the resolution of flags, settings and a file into one full spec, and its storage."""
 
 import tomllib
 from math import inf, nan

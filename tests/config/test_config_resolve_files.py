@@ -1,4 +1,4 @@
-"""Experiment files: flags over stored ones, and what is wrong in one."""
+"""Test experiment files: flags override stored values, and errors are named."""
 
 import pytest
 

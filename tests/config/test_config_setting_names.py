@@ -1,4 +1,4 @@
-"""Settings under the names of today and of before, in flags, files and stored experiments."""
+"""Test current and former names of settings, in flags, files and stored experiments."""
 
 import json
 import tomllib

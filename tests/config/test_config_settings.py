@@ -1,4 +1,4 @@
-"""``NAME.PARAM`` settings: which hold, and which are refused."""
+"""Test ``NAME.PARAM`` settings: which are accepted and which are refused."""
 
 import tomllib
 

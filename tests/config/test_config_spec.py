@@ -1,4 +1,4 @@
-"""The spec: frozen, written to a file and read back, told apart."""
+"""Test that a spec is frozen, survives writing and reading, and has an identity."""
 
 import tomllib
 from math import inf

@@ -1,4 +1,4 @@
-"""Sweeps: what a grid stands for, and what is wrong in one."""
+"""Test the points of a grid and the errors in a sweep."""
 
 import tomllib
 from math import inf
@@ -44,7 +44,7 @@ def test_a_stored_sweep_has_the_same_points(axes):
 
 
 def test_a_stored_sweep_keeps_what_is_infinite():
-    """All at once, or a slack that nothing exceeds: JSON, by way of which it goes, has none."""
+    """JSON, in which a sweep is stored, has no infinity."""
     swept = sweep(grid={"request_rate": [1.0, inf], "fair-finish.slack": inf}, base={"seed": 1})
     assert make_sweep(tomllib.loads(to_toml(swept))) == swept
 

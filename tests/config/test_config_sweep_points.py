@@ -1,4 +1,4 @@
-"""The points that a sweep stands for."""
+"""Test the points of a sweep."""
 
 from math import prod
 

@@ -1,4 +1,4 @@
-"""Reading and writing TOML."""
+"""Test reading and writing TOML."""
 
 import tomllib
 

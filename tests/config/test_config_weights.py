@@ -1,4 +1,4 @@
-"""Weights of clients in an experiment: from the workload, a file, settings and flags."""
+"""Test clients' weights of an experiment from the workload, a file, settings and flags."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ NAMED = CHAT | {"client_names": ["gold", "free"], "client_weights": {"gold": 4, 
 
 
 def stored(spec):
-    """The keys of its experiment file."""
+    """Return the keys of the stored experiment file."""
     return tomllib.loads(to_toml(spec))
 
 

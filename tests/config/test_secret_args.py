@@ -1,4 +1,4 @@
-"""Secrets among the flags of servers."""
+"""Test that secrets among server flags are hidden."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A flood in an access log: its client, its window and its victims are named rightly."""
+"""Test that a flood in an access log is found: its client, its window and its victims."""
 
 import json
 import re
@@ -17,7 +17,7 @@ NAMES = tuple(f"team-{number:02d}" for number in range(40))
 
 
 def requests(flooding=True):
-    """Requests of 40 teams by time; one floods from 120 to 360 s with nine requests a second."""
+    """Return requests of 40 teams by time; one floods from 120 to 360 s at 9 requests/s."""
     rng = np.random.default_rng(1)
     rows = [(at, team) for team in range(40) for at in rng.uniform(0, SPAN_S, 70)]
     if flooding:
@@ -26,7 +26,7 @@ def requests(flooding=True):
 
 
 def one_server(rows, service_s=0.1):
-    """The wait of each in a queue of one server, first come, first served: by Lindley."""
+    """Return each request's wait in a first-come, first-served queue of one server (Lindley)."""
     waits, free_s = [], 0.0
     for at, _ in rows:
         free_s = max(free_s, at)
@@ -78,7 +78,7 @@ def test_a_flood_that_delays_nobody_does_no_harm():
 
 
 def test_sessions_come_in_bursts_and_are_no_floods():
-    """Forty sessions of 12 calls within 20 s: a burst of 3 times the mean that anybody has."""
+    """Forty sessions of 12 calls within 20 s: each client has bursts of 3 times the mean."""
     rng = np.random.default_rng(3)
     starts = [(team, at) for team in range(40) for at in rng.uniform(0, SPAN_S, 4)]
     rows = sorted((at + call, team) for team, at in starts for call in rng.uniform(0, 20, 12))
@@ -116,7 +116,7 @@ def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
 
 
 def test_replicas_for_sessions_are_judged_by_each_call(tmp_path):
-    """Whole sessions last a minute and meet no target of seconds; their calls do."""
+    """Whole sessions last a minute and miss any target in seconds; their calls meet it."""
     header = "time,client,input_tokens,output_tokens,session"
     lines = [
         f"{30 * n + 20 * turn},{NAMES[n % 3]},{500 + 100 * turn},50,s{n}"
@@ -143,7 +143,7 @@ def test_the_best_stretch_by_hand():
 
 @pytest.fixture
 def log(tmp_path):
-    """The flood as a file with waits."""
+    """Write the flood, with waits, to a file."""
     rows = requests()
     return written(tmp_path / "access.csv", rows, one_server(rows))
 

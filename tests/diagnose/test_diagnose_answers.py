@@ -1,4 +1,4 @@
-"""``fairbench diagnose`` on logs with known answers: replicas, floods, and doubtful replays."""
+"""Test ``fairbench diagnose`` on logs with known answers: replicas, floods and doubtful replays."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def written(path, rows, header=HEADER):
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "lightllm"])
 def test_a_light_load_needs_one_replica_of_each_engine(engine, tmp_path):
-    """Two requests a second of 1,000 and 100 tokens: an A100 serves some 10 of them."""
+    """The load is two requests a second of 1,000 and 100 tokens; an A100 serves about 10."""
     log = written(tmp_path / "log.csv", [(*one, 1000, 100) for one in steady(10, 5.0, 100.0)])
     found = numbers(log, "--no-plan", "--scheduler", "fcfs", "--engine", engine)
     assert found["dp"] == 1
@@ -129,7 +129,7 @@ def test_a_replay_unlike_the_log_is_marked_wherever_it_is_cited(recorded_s, like
 
 
 def test_two_floods_do_harm_apart_and_schedulers_are_judged_in_both(tmp_path):
-    """The clients wait 10 s from 110 to 130 s and 20 s from 310 to 340 s, and 0.1 s else."""
+    """The clients wait 10 s from 110 to 130 s, 20 s from 310 to 340 s, and 0.1 s otherwise."""
 
     def wait_s(at_s):
         return 10.0 if 110 <= at_s < 130 else 20.0 if 310 <= at_s < 340 else 0.1

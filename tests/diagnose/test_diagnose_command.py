@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: who floods a log, who is hurt and when, and what would help."""
+"""Test ``fairbench diagnose``: the heavy clients, their victims, the times, and the remedies."""
 
 import json
 import random
@@ -71,7 +71,7 @@ def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flood
     [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)],
 )
 def test_a_replay_on_another_cluster_than_the_logs_says_so(cluster, unlike):
-    """The example's servers are those of the second case, where the replay repeats the waits."""
+    """The example's servers are those of the second case, in which the replay repeats the waits."""
     text = " ".join(diagnosed(EXAMPLE, "--no-plan", "--scheduler", "fcfs,vtc", *cluster).split())
     assert (
         "The replay is not like your cluster: the log has a TTFT P95 of 96.1 s" in text
@@ -89,7 +89,7 @@ def test_a_log_in_which_nobody_floods_says_so(tmp_path):
 
 
 def test_recorded_latencies_tell_who_waited(tmp_path):
-    """Half of the teams wait in this log, and only while team-7 floods."""
+    """In this log half of the teams wait, and only while team-7 floods."""
     slow = {f"team-{n}" for n in range(6)}
     lines = [
         f"{at_s:.3f},{client},1200,150,{at_s + wait_s:.3f},{at_s + wait_s + 1:.3f}"
@@ -117,7 +117,7 @@ def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
 
 @pytest.mark.parametrize("answers", [",first_token,end", ""])
 def test_sessions_of_a_log_can_be_switched_off(answers, tmp_path):
-    """Each call waits for the one before it only where sessions are on, and then is none."""
+    """With sessions each call waits for the previous one; without them no call does."""
     cells = [f",{at_s + 0.1:.1f},{at_s + 1:.1f}" if answers else "" for at_s in range(40)]
     lines = [f"{n},team-{n % 4},s{n % 4},900,90{cells[n]}" for n in range(40)]
     header = f"time,client,session_id,input_tokens,output_tokens{answers}"

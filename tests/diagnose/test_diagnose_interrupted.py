@@ -1,4 +1,4 @@
-"""An interrupted diagnosis: what was finished is kept, and what is missing is named."""
+"""Test that an interrupted diagnosis keeps its finished part and names what is missing."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SCHEDULERS = ("fcfs", "vtc", "fair-finish")
 
 
 class StoppedAfter:
-    """An executor that runs tasks here in the given order; Ctrl-C comes after ``count`` of them."""
+    """An executor that runs tasks in this process and is interrupted after ``count`` of them."""
 
     def __init__(self, count, order=range(9)):
         self.left, self.order = count, order
@@ -41,7 +41,7 @@ class StoppedAfter:
 
 
 def written(path, *, measured, seconds=150, flood=15.0):
-    """A log in which team-1 floods from 40 to 90 s and the others wait for it."""
+    """Write a log in which team-1 floods from 40 to 90 s and the others wait for it."""
     rng = random.Random(1)
     rows = [(at_s, f"team-{at_s % 4 + 2}") for at_s in range(seconds)]
     rows += [(rng.uniform(40, 90), "team-1") for _ in range(int(50 * flood))]
@@ -62,7 +62,7 @@ def interrupted_after(count, log, *, plan=False, **order):
 
 
 def shown(found):
-    """The text in one line, after a check that the page and the JSON can be made of it, too."""
+    """Return the text in one line, after checking that the page and the JSON can be made too."""
     assert json.loads(json.dumps(diagnosis_json(found)))["missing"] == list(found.missing)
     assert found.missing[0] in as_html(diagnosis_page(found))
     return " ".join(diagnosis_text(found).split())

@@ -1,4 +1,4 @@
-"""Files and values of users: every mistake is one line."""
+"""Test that every mistake in a user's file or value is a one-line error."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Names and texts of strangers, on a terminal and in the log of a CI job."""
+"""Test that hostile names and texts are safe on a terminal and in a CI job's log."""
 
 import json
 
@@ -24,7 +24,10 @@ HOSTILE = [
 
 
 def is_command(line):
-    """As the runner of GitHub Actions has it: the one at the start, the other one anywhere."""
+    """Tell whether GitHub's runner reads a line as a command:
+
+    ``::`` at its start, ``##[`` anywhere.
+    """
     line = line.lstrip()
     return (line.startswith("::") and "::" in line[2:]) or "##[" in line
 
@@ -58,7 +61,7 @@ def test_lines_and_tabs_stay():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_client_of_others_records_cannot_write_into_a_log(name, tmp_path):
-    """A line of the table began with ``::error``, which ends a job of GitHub Actions."""
+    """A table row that begins with ``::error`` would end a job of GitHub Actions."""
     times = {"start": 0, "first_token": 0.5, "end": 1, "input_tokens": 10, "output_tokens": 5}
     records = [{"client": client, **times} for client in (name, "other")]
     path = tmp_path / "records.jsonl"

@@ -1,4 +1,4 @@
-"""A process that talks to no Ray, and dies like one whose cluster has: see ``serve``."""
+"""A process that stands in for the Ray bridge and fails on request: see ``serve``."""
 
 import os
 import pickle
@@ -12,10 +12,10 @@ from fairbench.execute.on_ray.tasks import Ended, Outcome, Over
 
 
 def serve(pipe, address):
-    """Do what the next letter in the file ``address`` says, "." if none is left.
+    """Act on the next letter in the file ``address``, or on "." if none is left.
 
-    x: die after one task; -: find no cluster; d: die at once; .: do all tasks. Leaves a line for
-    each task that it does in a file beside it.
+    x: die after one task; -: find no cluster; d: die at once; .: do all tasks. Adds a line to a
+    file beside it for each task done.
     """
     script = Path(address)
     text = script.read_text()
@@ -39,7 +39,7 @@ def serve(pipe, address):
 
 
 def serve_forgotten(pipe):
-    """Connect to a cluster that does not know this process's node any more."""
+    """Connect to a cluster that no longer knows this process's node."""
     sys.modules["ray"] = SimpleNamespace(
         init=lambda *_, **__: None,
         nodes=list,

@@ -1,4 +1,4 @@
-"""Tasks for the pool, importable by its processes."""
+"""Tasks for the pool, which its processes import."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ def double(number, interrupted):
 
 
 def noted(folder, number, interrupted):
-    """Leaves a mark in the folder when it begins."""
+    """Leave a mark in the folder at the start."""
     (folder / str(number)).write_text(str(os.getpid()))
     return number
 
@@ -32,7 +32,7 @@ def die(interrupted):
 
 
 def wait_for_the_end(mark: Path, interrupted):
-    """Begins, says so, and goes on until it is asked to stop."""
+    """Start, report that, and continue until asked to stop."""
     mark.write_text(str(os.getpid()))
     while not interrupted():
         time.sleep(0.01)
@@ -41,7 +41,7 @@ def wait_for_the_end(mark: Path, interrupted):
 
 
 def keep(folder: Path, interrupted):
-    """Saves a folder with a file and a file; says where."""
+    """Save a folder with a file, and a file; return their paths."""
     (folder / "run").mkdir(parents=True)
     (folder / "run" / "table").write_bytes(b"rows")
     (folder / "note").write_bytes(b"noted")

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, whose processes find our tests' modules."""
+"""A Ray cluster of several nodes on this machine, whose processes can import the test modules."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"
 
 @contextmanager
 def cluster_of(nodes: int, **head) -> Iterator[object]:
-    """A ``ray.cluster_utils.Cluster`` with so many nodes of one processor; gone at the end."""
+    """Yield a ``ray.cluster_utils.Cluster`` with the given number of one-processor nodes."""
     here = str(Path(__file__).parent)
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))

@@ -1,9 +1,10 @@
-"""Sweeps on a Ray cluster of two nodes on this machine, while parts of it die.
+"""Run sweeps on a Ray cluster of two nodes on this machine while parts of it die.
 
-    python tests/execute/ray_failures.py WORK_DIR [PROGRAMS]
+python tests/execute/ray_failures.py WORK_DIR [PROGRAMS]
 
-Each time the same sweep is run; its tables must be those of local processes byte for byte, each
-point stored once, and no task may outlive its command. Prints what happened; fails if it must.
+Each failure is tried on the same sweep. Its tables must equal those of local processes byte for
+byte, each point must be stored once, and no task may outlive its command. Prints the events; exits
+1 if a check fails.
 """
 
 import os
@@ -54,7 +55,7 @@ def until(condition, patience_s=PATIENCE_S):
 
 
 def tasks():
-    """The processes of this machine that do a task of ours for Ray."""
+    """Return the processes of this machine that run a fairbench task for Ray."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -71,7 +72,7 @@ def say(text):
 
 @contextmanager
 def checked(name, work, expected):
-    """Inside, the sweep is run to its end in the folder ``name``; then looked at."""
+    """Run the sweep in the folder ``name`` to its end inside the block; then check it."""
     folder = work / name
     folder.mkdir()
     yield folder

@@ -1,4 +1,4 @@
-"""Whether two sweeps have the same results, byte for byte.
+"""Tell whether two sweeps have the same results, byte for byte.
 
 fairbench sweep fig7 --name here
 fairbench sweep fig7 --name there --executor ray
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def results(store):
-    """All results of a sweep, by experiment and file; what says when and where is left out."""
+    """Return all results of a sweep, by experiment and file, without times and places."""
     found = {("alone", path.name): path.read_bytes() for path in (store / "alone").glob("*.json")}
     for run in (store / "runs").iterdir():
         experiment = json.loads((run / "manifest.json").read_text())["spec_identity"]

@@ -1,4 +1,4 @@
-"""How long a sweep takes, by what this machine can do and how busy it is."""
+"""Test the estimate of a sweep's duration from this machine's speed and load."""
 
 import os
 
@@ -10,7 +10,7 @@ from fairbench.execute.simulations import estimate as module
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine of two processors that adds in 100 ns, with so many other busy processes."""
+    """Return a machine of two processors that adds in 100 ns, with given busy processes."""
 
     def machine(load):
         monkeypatch.setattr(os, "cpu_count", lambda: 2)

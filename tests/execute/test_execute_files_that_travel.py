@@ -1,4 +1,4 @@
-"""Files of a user's that an experiment reads, and how they get to another machine and back."""
+"""Test that the user's files of an experiment reach another machine, and that results return."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output
 
 @pytest.fixture
 def at_home(tmp_path, monkeypatch):
-    """The folder of a user, who is in it."""
+    """Change to the folder of a user."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
@@ -28,7 +28,7 @@ def at_home(tmp_path, monkeypatch):
 
 
 def packed(*names):
-    """Half of them for a task that saves, half for one that does not."""
+    """Pack one half of the files for a task that saves, the other for one that does not."""
     saving = Saving(pool_tasks.keep, Path("anywhere"), names[::2])
     return SentFiles.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
 

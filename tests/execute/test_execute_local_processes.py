@@ -1,4 +1,4 @@
-"""Processes that run tasks: results, crashes, interruption, and the death of their parent."""
+"""Test processes that run tasks: results, crashes, interruption, and the death of their parent."""
 
 import multiprocessing
 import os

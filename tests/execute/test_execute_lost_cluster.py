@@ -1,4 +1,4 @@
-"""A cluster's head that is lost: what had ended is kept, the rest begun again, each once."""
+"""Test a lost Ray head: finished tasks are kept, and the others are started again, once each."""
 
 import signal
 from functools import partial
@@ -15,7 +15,7 @@ from fairbench.execute.on_ray import cluster
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Five tasks where the bridge does as a text says; their results, and the tasks it did."""
+    """Run five tasks with a bridge that follows a script; return results and the tasks it did."""
     monkeypatch.setattr(cluster, "serve", fake_bridge.serve)
     monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # as if Ray were here
 
@@ -46,7 +46,7 @@ def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
 
 
 def test_a_node_that_dies_while_it_is_connected_to_is_one_that_is_lost():
-    """Which is made good as above; it ended in a traceback."""
+    """A connection to a dying node counts as a lost node, which once ended in a traceback."""
     child = start_child(fake_bridge.serve_forgotten)
     with pytest.raises(EOFError):
         child.pipe.recv()

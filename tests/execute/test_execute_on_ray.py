@@ -1,6 +1,6 @@
-"""Tasks on two nodes of a real Ray cluster: results, failures, files that travel, interruption.
+"""Test tasks on two nodes of a real Ray cluster: results, failures, sent files, interruption.
 
-What happens to nodes that die is in ``tests/execute/ray_failures.py``.
+``tests/execute/ray_failures.py`` tests nodes that die.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The load of a live run, sent from two nodes of a real Ray cluster; and when one of them dies."""
+"""Test a live run's load sent from two Ray nodes, also when one of them dies."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def on(cluster):
 
 
 def under_way(process, parent):
-    """Once both drivers have told of a few requests."""
+    """Wait until both drivers have reported a few requests."""
 
     def told(number):
         paths = parent.glob(f"*/live/driver-{number}/requests.jsonl")

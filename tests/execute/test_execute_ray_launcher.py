@@ -1,4 +1,4 @@
-"""Live runs whose emulated replicas are on two nodes of a real Ray cluster, and what ends them."""
+"""Test live runs with emulated replicas on two Ray nodes, and their endings."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def launcher(cluster):
 
 
 def servers():
-    """The emulated replicas of this machine that were started for Ray, by their numbers."""
+    """Return, by number, the emulated replicas of this machine that were started for Ray."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -117,7 +117,7 @@ def test_no_server_outlives_the_command(cluster, tmp_path, signum):
 
 
 def refused(launcher, wanted, error=UsageError, **options):
-    """What is said instead of giving places."""
+    """Return the error that is raised instead of places."""
     with pytest.raises(error) as caught, places_of(launcher, wanted, **options):
         pass
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Places for replicas on a Ray cluster that is lost, or has a node that says nothing."""
+"""Test places for replicas on a lost Ray cluster, or on one with a silent node."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Runs, repeats and sweeps without any command: on an executor of one's own, and interrupted."""
+"""Test runs, repeats and sweeps without a command: on a custom executor, and interrupted."""
 
 import signal
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ EMULATED = TINY | {"backend": {"kind": "emulator"}}
 
 
 class InOrder:
-    """An executor that needs no process. It is interrupted once so many tasks have ended."""
+    """An executor without processes, which can be interrupted after a given number of tasks."""
 
     def __init__(self, most=100):
         self.most = most
@@ -42,7 +42,7 @@ class InOrder:
 
 
 class Counting(Silent):
-    """Progress that keeps what it is told."""
+    """A progress display that records its calls."""
 
     def __init__(self):
         self.done = []

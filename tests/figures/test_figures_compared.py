@@ -1,4 +1,4 @@
-"""Pictures and tables of own sweeps: legends that fit, swept parameters, marks, no libraries."""
+"""Test pictures and tables of a user's sweeps: legends, swept parameters, marks, no libraries."""
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +12,7 @@ from fairbench.figures.style import caption, panels, save
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of a scheduler with three values of a parameter."""
+    """Return runs of a scheduler with three values of a parameter."""
     folder = tmp_path_factory.mktemp("runs")
     common = ["--workload", "chat", "--scenario", "none", "--num-programs", "1"]
     for name in ("500", "2000", "8000"):
@@ -35,7 +35,7 @@ def test_a_swept_parameter_has_a_picture(runs):
 
 
 def test_no_panel_is_empty(runs):
-    """Demand limits these runs, so no scheduler has a fair share to draw."""
+    """Demand limits these runs, so there is no fair share to draw."""
     pytest.importorskip("seaborn")
     cells = read_own(runs)
     assert all(cell.demand_limited for cell in cells)

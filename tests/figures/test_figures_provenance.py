@@ -1,4 +1,4 @@
-"""What figures say of their numbers' origin."""
+"""Test the origin that figures state for their numbers."""
 
 from fairbench_studies.kit.provenance import of_first_runs, provenance
 from figure_helpers import PROFILE, cell

@@ -1,4 +1,4 @@
-"""What clients got over time, by hand-computed examples."""
+"""Test service over time by hand-computed examples."""
 
 import numpy as np
 import pytest

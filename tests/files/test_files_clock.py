@@ -1,4 +1,4 @@
-"""The clock of a log: its dates, beside seconds from its first request."""
+"""Test the clock of a log: dates beside seconds from the first request."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -71,7 +71,9 @@ TEXTS = {
 
 
 def log_of(folder, time_of):
-    """A log of 100 s: heavy sends 10 times as much as each of four others from 20 to 80 s."""
+    """Return a log of 100 s in which heavy sends 10 times the load of four others from
+    20 to 80 s.
+    """
     rows = [
         (at_s, client)
         for at_s in range(101)

@@ -1,4 +1,4 @@
-"""Parquet files: which columns are read, and which are refused."""
+"""Test which columns of Parquet files are read and which are refused."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +9,7 @@ from fairbench.files.parquet import read_parquet
 
 
 def test_a_column_of_which_nothing_is_known_is_read_as_that(tmp_path):
-    """As of a metric that no run of a sweep has."""
+    """Such a column arises from a metric that no run of a sweep has."""
     pq.write_table(pa.table({"x": [1, 2], "unknown": pa.nulls(2)}), tmp_path / "a.parquet")
     table = read_parquet(tmp_path / "a.parquet")
     assert table.to_pydict() == {"x": [1, 2], "unknown": [None, None]}

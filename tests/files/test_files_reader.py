@@ -1,4 +1,4 @@
-"""Files of strangers: each is read within its memory, or refused in one line."""
+"""Test that a foreign file is read within the memory limit, or refused in one line."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from fairbench.files.toml_text import MAX_BYTES, read_toml
 
 @pytest.fixture
 def little(monkeypatch):
-    """A memory of 1 MiB, so that what is too large stays small."""
+    """Limit the memory to 1 MiB, so that files beyond the limit stay small."""
     monkeypatch.setenv(VARIABLE, "1")
     return MIB
 

@@ -1,8 +1,8 @@
-"""JSON bodies with odd values in fields of engines, sent to a router before a worker that records.
+"""Send JSON bodies with odd values in engine fields to a router before a recording worker.
 
-``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_bodies.py 300 [SEED]`` prints how they were
-answered, and each body that was answered wrongly or reached the worker with a harmful field. What
-is harmful is written down here once more, as docs/guide/hardening.md has it.
+``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_bodies.py 300 [SEED]`` prints how the bodies
+were answered, and each body that was answered wrongly or reached the worker with a harmful field.
+The list of harmful fields repeats docs/guide/hardening.md on purpose.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ ALLOWED = {GENERATE: passed.GENERATE, COMPLETIONS: passed.COMPLETIONS, CHAT: pas
 
 
 def field_of(rng, allowed):
-    """A field and a value for it: an allowed one near its bounds, or of any engine and any kind."""
+    """Return a field and a value: an allowed one near its bounds, or any field with any value."""
     if rng.random() < 0.6:
         name = rng.choice(sorted(RANGES.keys() & allowed) or sorted(RANGES))
         least, most = RANGES[name]
@@ -80,7 +80,7 @@ def field_of(rng, allowed):
 
 
 def body_of(rng):
-    """A path, the bytes of a body, and headers that say how it is encoded."""
+    """Return a path, the bytes of a body, and headers that name its encoding."""
     path = rng.choice((GENERATE, COMPLETIONS, CHAT))
     body = json.loads(json.dumps(PATHS[path]))
     for _ in range(rng.choice((1, 1, 1, 2))):
@@ -99,7 +99,7 @@ def body_of(rng):
 
 
 def encoded(text, rng):
-    """The same in another encoding, whole or cut off."""
+    """Return the body in another encoding, whole or cut off."""
     data = text.encode()
     kind = rng.choice(("utf-16", "utf-8-sig", "gzip", "cut gzip", "zip", "cut", "escaped", "deep"))
     if kind in ("utf-16", "utf-8-sig"):
@@ -121,7 +121,7 @@ def encoded(text, rng):
 
 
 def harm_in(body):
-    """What in a body could harm a worker or others; an empty list where nothing could."""
+    """Return the parts of a body that could harm a worker or other clients."""
     found = []
     for given in (body, body.get("sampling_params") or {}):
         found += sorted((REFUSED - {"routing_key"}) & given.keys())
@@ -152,9 +152,9 @@ def is_number(value):
 
 
 async def attempts(count, seed, went_on=None):
-    """So many bodies: how they were answered, and complaints.
+    """Send a number of bodies; return how they were answered, and complaints.
 
-    The list ``went_on`` gets the bodies that reached the worker, each with its path.
+    The list ``went_on`` gets each body that reached the worker, with its path.
     """
     rng, ends, wrong = random.Random(seed), Counter(), []
     async with cluster(1, info={"vocab_size": VOCABULARY}) as (router, (worker,)):

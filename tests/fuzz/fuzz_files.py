@@ -1,7 +1,7 @@
-"""Valid files, mutated, given to the commands that read them.
+"""Give mutated valid files to the commands that read them.
 
-``python tests/fuzz/fuzz_files.py 5000 [SEED]`` prints how every input ended and the inputs that
-ended otherwise than in success or one line of complaint.
+``python tests/fuzz/fuzz_files.py 5000 [SEED]`` prints how each input ended, and the inputs that
+ended neither in success nor in a one-line error.
 """
 
 import gzip
@@ -182,11 +182,11 @@ RUN_COMMANDS = (
 
 
 class TooLong(BaseException):
-    """The simulation that an input asks for."""
+    """The input asks for a simulation that takes too long."""
 
 
 def mutated(data, rng):
-    """A change or a few to the bytes, or to a value of the JSON in them."""
+    """Change a few bytes, or a value of the JSON in them."""
     if rng.random() < 0.5 and (structured := _structured(data, rng)) is not None:
         return structured
     changed = bytearray(data)
@@ -206,7 +206,7 @@ def mutated(data, rng):
 
 
 def _structured(data, rng):
-    """With an odd value somewhere; None for what holds neither JSON nor TOML."""
+    """Return the text with one odd value; None if it is neither JSON nor TOML."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -244,7 +244,7 @@ def _with_odd(value, rng):
 
 @contextmanager
 def prepared():
-    """A directory with every valid input and a run, ``good``, and the present one while inside."""
+    """Prepare a directory with every valid input and a run, ``good``, and enter it."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         flags = {"workload": "tot", "scenario": "s1", "num_programs": 2}
@@ -262,7 +262,9 @@ def prepared():
 
 
 def attempt(here, rng):
-    """One mutated input to one command: how it ended, and the input if that was not well."""
+    """Give one mutated input to one command; return how it ended, and the input if it
+    ended badly.
+    """
     if rng.random() < 0.6:
         name = rng.choice(list(INPUTS))
         data, command = INPUTS[name]
@@ -278,13 +280,13 @@ def attempt(here, rng):
 
 
 def copy_run(here):
-    """The valid run, ``good``, anew as ``run``, to be damaged."""
+    """Copy the valid run, ``good``, to ``run``, which is then damaged."""
     shutil.rmtree(here / "run", ignore_errors=True)
     shutil.copytree(here / "good", here / "run")
 
 
 def outcome(command):
-    """``0``, ``1`` (of ``check``), ``2`` with its line, ``too long``, or what went wrong."""
+    """Return ``0``, ``1`` (of ``check``), ``2`` with its line, ``too long``, or the fault."""
 
     def too_long(*_):
         raise TooLong
@@ -313,7 +315,7 @@ def outcome(command):
 
 
 def well(ended, command):
-    """Only what simulates may take long."""
+    """Tell whether the outcome is acceptable; only a simulating command may take long."""
     return ended in ("0", "1", "2") or (
         ended == "too long" and command[0] in ("run", "compare", "diagnose")
     )

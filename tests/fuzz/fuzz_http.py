@@ -1,7 +1,7 @@
-"""Mutated HTTP requests, given to a router and to the emulated workers behind it.
+"""Give mutated HTTP requests to a router and to the emulated workers behind it.
 
-``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_http.py 5000 [SEED]`` prints what they were
-answered and the requests whose answer is none, or that left a line of trouble in a log.
+``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_http.py 5000 [SEED]`` prints the statuses of
+the answers, and each request that got no answer or left an error in a log.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ METHODS = ["POST"] * 20 + ["GET", "PUT", "HEAD", "OPTIONS"]
 
 
 class Trouble(logging.Handler):
-    """What servers say of errors."""
+    """A log handler that collects the errors of servers."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -62,7 +62,7 @@ class Trouble(logging.Handler):
 
 
 def request_of(rng):
-    """A valid request with a change or a few: method, path, body, headers."""
+    """Return a valid request with a few changes: method, path, body, headers."""
     path = rng.choice(list(BODIES))
     body = mutated(json.dumps(BODIES[path]).encode(), rng) if rng.random() < 0.9 else b""
     names = rng.sample(list(HEADERS), rng.choice((0, 0, 1, 2)))
@@ -76,7 +76,7 @@ def request_of(rng):
 
 
 async def sent(session, url, rng):
-    """One request: how it was answered, and the request if that was no answer."""
+    """Send one request; return how it was answered, and the request if it got no answer."""
     asked = method, path, body, headers = request_of(rng)
     try:
         async with session.request(
@@ -98,7 +98,7 @@ async def sent(session, url, rng):
 
 
 async def attempts(count, seed):
-    """So many requests, half to a router, half to a worker: ends, and those that are wrong."""
+    """Send half of the requests to a router, half to a worker; return statuses and failures."""
     rng, ends, wrong, trouble = random.Random(seed), Counter(), [], Trouble()
     logging.getLogger().addHandler(trouble)
     try:

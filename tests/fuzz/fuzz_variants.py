@@ -1,8 +1,8 @@
-"""The same records, written otherwise: other names, units, encodings, files.
+"""Write the same records in other forms: names, units, encodings and files.
 
-``PYTHONPATH=tests python tests/fuzz/fuzz_variants.py 500 [SEED]`` writes 24 requests in so many
-ways and reads each as ``score`` and ``trace`` do. Their numbers have to be the same, or the file is
-refused in one line. Prints how many were right, refused and wrong.
+``PYTHONPATH=tests python tests/fuzz/fuzz_variants.py 500 [SEED]`` writes 24 requests in that many
+forms and reads each with ``score`` and ``trace``. Either the numbers are the same or the file is
+refused in one line. Prints the counts of right, refused and wrong files.
 """
 
 import csv
@@ -42,7 +42,7 @@ OTHERS = [
 
 
 def records_of(rng):
-    """The requests, of three clients."""
+    """Return the requests of three clients."""
     at, found = 0.0, []
     for _ in range(REQUESTS):
         ttft = rng.choice((0.125, 0.25, 0.5))
@@ -54,7 +54,7 @@ def records_of(rng):
 
 
 def facts(path):
-    """What ``score`` and ``trace`` read of a file, request by request."""
+    """Return the numbers that ``score`` and ``trace`` read from a file, request by request."""
     scored, trace = read_scored([path]), read_trace(TraceParams(f"{path}")).trace.table()
     of = scored.requests
     columns = (of.arrival_s, of.first_token_s, of.finish_s, of.input_tokens, of.output_tokens)
@@ -68,7 +68,7 @@ def facts(path):
 
 
 class Writer:
-    """One way to write records: names of columns, units and the kind of file."""
+    """A form of records: the names of columns, the units and the kind of file."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -84,7 +84,7 @@ class Writer:
         self.names["output_tokens"] = self.name("output_tokens")
 
     def name(self, field, unit=None):
-        """A common name of a field, with its unit if that is not told otherwise."""
+        """Return a common name of a field, with its unit unless the unit is stated elsewhere."""
         name = self.rng.choice(NAMES[field])
         name = self.rng.choice(CASES)(PRETTY.get(name, name))
         return self.rng.choice(SHAPES).format(name, unit) if unit else name
@@ -118,7 +118,7 @@ class Writer:
         return row
 
     def file(self, records):
-        """Its ending, its bytes, and whether it is one that can be read."""
+        """Return the file's ending, its bytes, and whether it is a readable form."""
         rows = [self.row(one) for one in records]
         for name, value in self.rng.sample(OTHERS, self.rng.choice((0, 1, 2, 3))):
             rows = [{**row, name: value} for row in rows]
@@ -161,7 +161,7 @@ class Writer:
 
 
 def attempts(count, seed):
-    """So many files: how many were right or refused, and those that should not have been."""
+    """Write that many files; return the counts of right and refused files, and the failures."""
     rng, ends, wrong = random.Random(seed), Counter(), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Mutated files of users end in success or in one line, never in a traceback."""
+"""Test that mutated user files end in success or in a one-line error, never in a traceback."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Mutated requests get an answer in HTTP, and leave no trouble in a log."""
+"""Test that mutated requests get an HTTP answer and leave no error in a log."""
 
 import asyncio
 

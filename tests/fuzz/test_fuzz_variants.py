@@ -1,4 +1,4 @@
-"""The same records in other words give the same numbers."""
+"""Test that the same records in another form give the same numbers."""
 
 from fuzz_variants import attempts
 

@@ -1,4 +1,4 @@
-"""Stored runs for the gate: those of one real, tiny experiment, edited."""
+"""Helpers that edit stored runs of one real, tiny experiment for the gate."""
 
 import json
 from functools import cache
@@ -17,12 +17,12 @@ def _summary():
 
 
 def summary(**values):
-    """What the experiment gives, but for these values."""
+    """Return the experiment's summary with some values replaced."""
     return json.loads(_summary()) | values
 
 
 def store(path, *, complete=True, spec=None, **values):
-    """A run directory without tables; ``spec`` are flags of the experiment."""
+    """Store a run directory without tables; ``spec`` are flags of the experiment."""
     resolved = resolve(TINY | (spec or {}))
     path.mkdir(parents=True)
     (path / "experiment.toml").write_text(to_toml(resolved))
@@ -38,7 +38,7 @@ def store(path, *, complete=True, spec=None, **values):
 
 
 def measured(parent, metric, values, **spec):
-    """Runs of one experiment on a server, a seed each, in which only ``metric`` differs."""
+    """Store server runs of one experiment, one per seed, in which only ``metric`` differs."""
     backend = {"backend": {"base_url": "http://127.0.0.1:1"}, "scheduler": "as served"}
     for seed, value in enumerate(values):
         flags = {**backend, "seed": seed, **spec}

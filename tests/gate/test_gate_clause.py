@@ -1,4 +1,4 @@
-"""Clauses of the gate: their grammar, their limits, and which way a metric is worse."""
+"""Test clauses of the gate: grammar, limits, and the direction in which a metric is worse."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""The outcome of the gate, and its four formats."""
+"""Test the outcome of the gate and its four formats."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -18,7 +18,9 @@ CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 
 @pytest.fixture(scope="module")
 def outcome():
-    """One clause passes, one fails, and one cannot be told; another metric changed as well."""
+    """Return an outcome with one clause passed, one failed, one inconclusive, and
+    another change.
+    """
     before = summary(jain_index=0.9, victim_p99_s=1.0, refused=0, duration=8.125)
     after = summary(jain_index=0.85, victim_p99_s=1.05, refused=0, duration=8.25)
     after["censored"] = ["victim_p99_s"]
@@ -63,7 +65,7 @@ def test_numbers_have_as_many_digits_as_tell_them_apart(before, after, texts):
 
 
 def test_changes_say_how_much_and_whether_they_are_worse():
-    """30 s to 324.3 s is 981% more, 100 to 1,446 is 1,346% more; no duration is worse."""
+    """30 s to 324.3 s is 981% more, and 100 to 1,446 is 1,346% more; no duration is worse."""
     one = {"victim_p99_s": 30.0, "jain_index": 0.5, "mean_ttft_ms": 100.0, "duration": 9.0}
     other = {"victim_p99_s": 324.3, "jain_index": 0.75, "mean_ttft_ms": 1446.0, "duration": 8.0}
     pairs = [PairedPoint("p", True, (summary(**one),), (summary(**other),))]

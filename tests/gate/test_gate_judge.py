@@ -1,4 +1,4 @@
-"""What a clause says of one run against one, and of several against several."""
+"""Test the verdict of a clause on one run against one, and on several against several."""
 
 from itertools import combinations
 from random import Random
@@ -164,7 +164,9 @@ def test_a_bound_has_no_rank():
 
 
 def brute_force(first, second):
-    """The share of all splits in which the second part ranks at least as high as it does."""
+    """Return the share of all splits whose second part ranks at least as high as the
+    observed one.
+    """
     pooled = [*first, *second]
 
     def rank_sum(chosen):

@@ -1,4 +1,4 @@
-"""Which runs the gate compares with which, and what it refuses."""
+"""Test which runs the gate compares with each other, and what it refuses."""
 
 import json
 import re
@@ -185,7 +185,7 @@ def test_repeats_of_a_seed_are_one_value_of_it(tmp_path):
 
 
 def of_a_version(run, rate, chosen=None):
-    """Make a stored run one of a version whose workload had this rate by default."""
+    """Rewrite a stored run as if a version with this default rate had made it."""
     file = run / "experiment.toml"
     before, _, after = file.read_text().partition("[workload.scenarios.s1]\n")
     was = re.search(r"^rate = .*$", after, re.MULTILINE)[0]

@@ -1,4 +1,4 @@
-"""A flooder and a modest client, each with so many requests under way all the time."""
+"""Run a flooder and a modest client, each with a fixed number of requests under way."""
 
 import asyncio
 import random
@@ -14,7 +14,9 @@ SETTLE_S = 6.0
 
 
 def run(url, seconds, seed):
-    """Who got how many answers after ``SETTLE_S``, how long they took, output tokens a second."""
+    """Return answers by client after ``SETTLE_S``, their durations, and output tokens
+    per second.
+    """
     return asyncio.run(_run(url, seconds, seed))
 
 

@@ -1,6 +1,6 @@
-"""Writes a model of Llama-3.1-8B's shape without weights, and a tokenizer of as many words.
+"""Write a model of Llama-3.1-8B's shape without weights, and a tokenizer of the same size.
 
-``python llama_8b.py DIR``. With ``--load-format dummy`` SGLang computes what it does with weights.
+``python llama_8b.py DIR``. With ``--load-format dummy`` SGLang computes as with real weights.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Closed loops against a SGLang server, in the form that ``fairbench validate FILE`` reads."""
+"""Run closed loops against a SGLang server, in the form that ``fairbench validate FILE`` reads."""
 
 import asyncio
 import json
@@ -13,10 +13,10 @@ VOCABULARY = range(16, 128_000)
 
 @dataclass(frozen=True)
 class Loop:
-    """A set of prompts, no two alike, sent ``concurrency`` at a time; then once more if ``warm``.
+    """A set of distinct prompts, sent ``concurrency`` at a time; then once more if ``warm``.
 
-    ``prompts`` and ``outputs`` are lengths in tokens, of one request each. ``forbid_end`` asks for
-    the length as fairbench's driver does (``min_new_tokens``), else the end is ignored.
+    ``prompts`` and ``outputs`` are lengths in tokens, of one request each. ``forbid_end`` sets the
+    output length as fairbench's driver does (``min_new_tokens``); otherwise ``ignore_eos`` does.
     """
 
     name: str
@@ -40,26 +40,26 @@ class Loop:
 
 
 def fixed(name, concurrency, number, prompt, output, **more):
-    """All requests alike."""
+    """Return requests of equal length."""
     return Loop(name, concurrency, (prompt,) * number, (output,) * number, **more)
 
 
 def mixed(name, concurrency, number, output):
-    """The four lengths of the A100 runs, as often as there."""
+    """Return the four lengths of the A100 runs, at the same frequencies."""
     draw = random.Random("mixed")
     lengths = draw.choices((785, 3089, 6161, 12305), weights=(78, 62, 34, 26), k=number)
     return Loop(name, concurrency, tuple(lengths), (output,) * number)
 
 
 def varied(name, concurrency, number):
-    """Every request of another length."""
+    """Return requests that all differ in length."""
     draw = random.Random("varied")
     prompts = tuple(draw.randint(100, 4000) for _ in range(number))
     return Loop(name, concurrency, prompts, tuple(draw.randint(16, 400) for _ in range(number)))
 
 
 def run(url, loop):
-    """Play it out of an empty cache, and out of a warm one: the records of both."""
+    """Run the loop with an empty cache, then with a warm one; return the records of both."""
     return asyncio.run(_run(url, loop))
 
 

@@ -1,8 +1,8 @@
-"""Measures SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
+"""Measure SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
 
 Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
-gateway) and ``live`` (fairbench's own runs, one a scheduler). A step that would not end in time is
-left out, and said. Every server is ended, whatever happens.
+gateway) and ``live`` (fairbench's own runs, one per scheduler). A step that would not end in time
+is skipped with a message. Every server is stopped, whatever happens.
 """
 
 import argparse
@@ -66,7 +66,7 @@ SCHEDULERS = {
 
 
 class Session:
-    """Where results go, and until when."""
+    """The output directory and the deadline of a session."""
 
     def __init__(self, out, seconds):
         self.out, self.end_s = out, time.monotonic() + seconds
@@ -79,7 +79,7 @@ class Session:
         print(f"[{left:6.1f} s left] {text}", flush=True)
 
     def has(self, seconds, what):
-        """Whether a step still fits; says so if not."""
+        """Tell whether a step still fits in the session; print a message if not."""
         if time.monotonic() + seconds < self.end_s:
             return True
         self.say(f"left out for want of time: {what}")
@@ -92,7 +92,7 @@ class Session:
 
 @contextlib.contextmanager
 def process(session, name, command, environment=None):
-    """A process with a log, whose whole group is gone afterwards."""
+    """Run a process with a log, and kill its process group afterwards."""
     with (session.out / f"{name}.log").open("wb") as log:
         started = subprocess.Popen(
             command, stdout=log, stderr=log, start_new_session=True,
@@ -124,7 +124,7 @@ def free_port():
 
 @contextlib.contextmanager
 def stock_server(session, name):
-    """SGLang as it is, first come, first served."""
+    """Start SGLang with its own first-come, first-served scheduler."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(session.model)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -161,7 +161,7 @@ def _line(record):
 
 
 def gateways(session, worker, seconds):
-    """A stock server under a flood, behind a router with and without a gateway, in turns."""
+    """Flood a stock server behind a router, with and without a gateway in turn."""
     for turn, policy in enumerate(TURNS):
         if not session.has(seconds + 10, f"gateway {policy}"):
             continue
@@ -179,7 +179,7 @@ def gateways(session, worker, seconds):
 
 
 def live(session, name, seconds, *more):
-    """One run of fairbench on a server of its own."""
+    """Run fairbench once on a server of its own."""
     runs = session.out / "runs" / name
     command = [sys.executable, "-m", "fairbench", "run", "--backend", "sglang"]
     command += ["--model", str(session.model), *SCHEDULERS[name], "--dp", "1"]

@@ -1,7 +1,7 @@
-"""Stand-ins for what SGLang 0.5.17 imports on a GPU, and serving a Llama never calls.
+"""Stand-ins for modules that SGLang 0.5.17 imports on a GPU and that serving a Llama never calls.
 
-With this folder on ``PYTHONPATH`` every Python process imports this file at its start. What is
-really installed wins. A call of a stand-in raises, so nothing is served by one unseen.
+With this folder on ``PYTHONPATH`` every Python process imports this file at its start. Installed
+modules take precedence. Calling a stand-in raises, so none can serve a request unnoticed.
 """
 
 import importlib.machinery
@@ -13,7 +13,7 @@ BETTER_ABSENT = ("flashinfer.norm",)  # then sgl_kernel has its own
 
 
 class _Finder:
-    """Finds stand-ins for what nothing before it on ``sys.meta_path`` has found."""
+    """A finder of stand-ins for modules that no other finder on ``sys.meta_path`` has found."""
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] not in ABSENT or name in BETTER_ABSENT:
@@ -26,11 +26,11 @@ class _Loader:
         return _StandIn(spec.name)
 
     def exec_module(self, module):
-        """Nothing to run."""
+        """Do nothing: there is nothing to run."""
 
 
 class _StandIn(types.ModuleType):
-    """A package whose attributes are classes that nobody can make an object of."""
+    """A package whose attributes are classes that cannot be instantiated."""
 
     def __init__(self, name):
         super().__init__(name)

@@ -22,7 +22,7 @@ HOST_MS = 0.5
 
 
 def operators(model, system, version, tp, backend="sglang"):
-    """Return what prices an iteration of an engine, in ms."""
+    """Return a function that prices an iteration of an engine, in ms."""
     config = {"schema_version": 1, "pp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
     config |= {"attention_dp_size": 1, "backend": backend, "backend_version": version}
     config |= {"model_path": model, "model_name": model, "tp_size": tp}
@@ -31,9 +31,9 @@ def operators(model, system, version, tp, backend="sglang"):
 
 
 def drawn(count, rng, most_context):
-    """Iterations, a third each of prefill, decode and both: columns of sequences and tokens.
+    """Draw iterations, a third each of prefill, decode and both: columns of sequences and tokens.
 
-    Sequences of one kind in an iteration are alike, since only sums are asked for.
+    Sequences of one kind in an iteration are alike, since only sums matter.
     """
 
     def between(low, high):
@@ -55,7 +55,7 @@ def drawn(count, rng, most_context):
 
 
 def priced(model, it):
-    """Milliseconds of each iteration by its operators."""
+    """Return the milliseconds of each iteration by its operators."""
     times = []
     for n, new, prefix, nd, context in zip(*it.values(), strict=True):
         scheduled = {"num_prefill_requests": n, "sum_prefill_tokens": n * new}
@@ -68,7 +68,7 @@ def priced(model, it):
 
 
 def predicted(values, it):
-    """Milliseconds of each iteration by the profile's form, without the host."""
+    """Return the milliseconds of each iteration by the profile's formula, without the host."""
     c = dict(zip(NAMES, values, strict=True))
     linear = c["c_T"] * (it["n"] * it["new"] + it["nd"])
     joined = np.logaddexp(*(c["p"] * np.log(np.maximum(1e-12, x)) for x in (c["c_w"], linear)))
@@ -79,7 +79,7 @@ def predicted(values, it):
 
 
 def fitted(it, times):
-    """Coefficients: least squares of the logarithms, soft-L1, none negative, p from 1 to 8."""
+    """Fit non-negative coefficients by least squares of logarithms, soft-L1, with p from 1 to 8."""
     start = np.array([2.0, 5.0, 0.05, 2.0, 1e-6, 5e-5, 0.02, 0.002])
     low, high = np.zeros(8), np.full(8, np.inf)
     low[3], high[3] = 1.0, 8.0
@@ -94,7 +94,7 @@ def fitted(it, times):
 
 
 def errors_pct(values, it, times):
-    """Relative errors in per cent: mean, percentiles and largest of the amounts, and bias."""
+    """Return relative errors in per cent: mean, percentiles, largest, and bias."""
     off = 100 * (predicted(values, it) / times - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}

@@ -1,4 +1,4 @@
-"""FlashAttention 2 as vLLM uses it: what it costs beyond the profile, worked out by hand."""
+"""Test vLLM's FlashAttention 2 cost beyond the profile, by hand-computed values."""
 
 import pytest
 

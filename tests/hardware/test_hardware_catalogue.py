@@ -1,4 +1,4 @@
-"""The bundled profiles: the shared numbers, and what names one."""
+"""Test the bundled profiles: shared numbers and names."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Whose a step's time is: by hand, and that nothing is lost."""
+"""Test the split of a step's time between clients: by hand, and that nothing is lost."""
 
 import pytest
 from hypothesis import given, settings

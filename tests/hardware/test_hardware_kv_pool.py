@@ -1,4 +1,4 @@
-"""KV pools by the documented formula."""
+"""Test KV pools by the documented formula."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_the_pool_formula_by_hand():
 
 
 def test_the_pool_that_a_public_log_shows():
-    """78.81 GB before and 63.72 GB after the weights: 444,500 logged, 444,520 by the formula."""
+    """The log shows 78.81 GB before the weights and 63.72 GB after: 444,500 tokens, not 444,520."""
     pool = resolve_profile("a100", "llama-3.1-8b").pool
     logged = type(pool)(78.81, 78.81 - 63.72, pool.kv_bytes_per_token, 0.88, 8192)
     assert logged.tokens(0.88) == 444_520
@@ -40,7 +40,7 @@ def test_tensor_parallelism_divides_weights_and_kv():
 
 
 def test_the_pool_of_a_large_model_on_four_by_hand():
-    """70.55 x 10^9 parameters of 2 bytes, a fourth on each; 80 layers of 8 heads of 128."""
+    """70.55 x 10^9 parameters of 2 bytes, a quarter on each GPU; 80 layers of 8 heads of 128."""
     pool = load_profile("a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10").pool
     assert pool.weights_gib == pytest.approx(70.55e9 * 2 / 2**30 / 4, rel=1e-3)
     assert pool.kv_bytes_per_token == 2 * 2 * 80 * 8 * 128 / 4

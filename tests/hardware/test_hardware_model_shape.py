@@ -1,4 +1,4 @@
-"""Shapes of models: their published sizes, their KV, and what is wrong with a config."""
+"""Test model shapes: published sizes, KV per token, and errors in a config."""
 
 import pytest
 

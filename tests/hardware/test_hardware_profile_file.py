@@ -1,4 +1,4 @@
-"""Profiles in files: what is read is what was written, and what is wrong is named."""
+"""Test profile files: reading returns what was written, and errors are named."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ QWEN = "h100-80gb/qwen3-14b/tp1/measured-vllm"
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """A profile of Qwen3-14B in ``mine.toml`` of the current folder."""
+    """Write a profile of Qwen3-14B to ``mine.toml`` in the current folder."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.toml"
     path.write_text(dumps(table_of(load_profile(QWEN), "a test", {"MAPE": 1.0})))

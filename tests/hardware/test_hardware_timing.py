@@ -1,4 +1,4 @@
-"""Iteration times against the documented formula and the shared evaluator."""
+"""Test iteration times against the documented formula and the shared evaluator."""
 
 import importlib.util
 
@@ -15,7 +15,7 @@ QUANTUM_PS = 1  # what rounding to whole picoseconds may cost, per rounded coeff
 
 
 def plain_ms(profile, prefills, contexts):
-    """The formula of TimingProfile, read off its docstring."""
+    """Compute the time by the formula in the docstring of TimingProfile."""
     c, n, k = profile.coefficients_ms, len(contexts), sum(contexts)
     tokens = sum(new for _, new in prefills) + n
     attention = sum(
@@ -76,7 +76,7 @@ def test_the_reference_evaluator_agrees():
     ],
 )
 def test_no_step_of_a_large_model_beats_its_gpus(name, tb_s, tflops):
-    """Data sheets: a step reads every weight once, a token takes two operations a weight."""
+    """A step reads every weight once, and a token takes two operations a weight (data sheets)."""
     profile, ps = load_profile(name), 1e12
     reading_s = profile.pool.weights_gib * 2**30 / (tb_s * 1e12)
     assert reading_s < profile.decode_ps(1, 100) / ps < 2 * reading_s

@@ -1,4 +1,4 @@
-"""``--timing-error``: one draw a run, within its limits, everything else as before."""
+"""Test ``--timing-error``: one draw per run, within its limits, with everything else unchanged."""
 
 import random
 

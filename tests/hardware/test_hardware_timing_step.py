@@ -1,4 +1,4 @@
-"""The time of a step that mixes prefill chunks and decoding."""
+"""Test the time of a step that mixes prefill chunks and decoding."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ CHUNKS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 8_192)), max_
 
 
 def formula_ms(profile, chunks, sequences, context):
-    """The formula as TimingProfile states it, term by term."""
+    """Compute the time by the formula of TimingProfile, term by term."""
     c = profile.coefficients_ms
     tokens, p = sum(new for _, new in chunks) + sequences, c["p"]
     attention = sum(

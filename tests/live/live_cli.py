@@ -1,4 +1,4 @@
-"""The command as a process of its own, all of whose descendants can be found."""
+"""A command in a process of its own, whose descendants can all be found."""
 
 import json
 import os
@@ -16,7 +16,9 @@ WAIT_S = 900  # machines are busy
 
 @contextmanager
 def running(*arguments):
-    """``fairbench`` with these arguments; inside, ``process.mark`` finds all that it started."""
+    """Run ``fairbench`` with these arguments; ``process.mark`` finds all processes that
+    it started.
+    """
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, "-m", "fairbench", *map(str, arguments)],
@@ -39,7 +41,7 @@ def running(*arguments):
 
 
 def lasting(mark):
-    """Descendants that are still there once those that are ending had two minutes."""
+    """Return descendants that still run after two minutes."""
     deadline = time.monotonic() + 120
     while (found := descendants(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -47,7 +49,7 @@ def lasting(mark):
 
 
 def descendants(mark):
-    """Processes that carry the mark; a zombie has none any more."""
+    """Return processes that carry the mark, which zombies no longer do."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -61,7 +63,7 @@ def descendants(mark):
 
 
 def tree(pid):
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (stat := _stat(int(folder.name))):
@@ -73,13 +75,13 @@ def tree(pid):
 
 
 def runs(pid):
-    """Whether a process is there and no zombie, which only its parent could take away."""
+    """Tell whether a process exists and is no zombie, which only its parent can remove."""
     stat = _stat(pid)
     return bool(stat) and stat[0] != "Z"
 
 
 def _stat(pid):
-    """State, parent and so on of a process, as /proc has them."""
+    """Return the fields of a process's stat file in /proc: state, parent and so on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -87,7 +89,9 @@ def _stat(pid):
 
 
 def wait_until(condition, process):
-    """Poll until it holds; fails after ``WAIT_S`` seconds, or if the process ends before."""
+    """Poll until the condition holds; fail after ``WAIT_S`` seconds, or if the process
+    ends before.
+    """
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert process.poll() is None, process.stderr.read()
@@ -96,7 +100,7 @@ def wait_until(condition, process):
 
 
 def wait_until_gone(pids):
-    """Poll until none of the processes runs; fails after ``WAIT_S`` seconds."""
+    """Poll until none of the processes runs; fail after ``WAIT_S`` seconds."""
     deadline = time.monotonic() + WAIT_S
     while left := [pid for pid in pids if runs(pid)]:
         assert time.monotonic() < deadline, left
@@ -104,23 +108,25 @@ def wait_until_gone(pids):
 
 
 def lines(path):
-    """How many lines a file has, 0 if there is none."""
+    """Return the number of lines in a file, 0 if there is none."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def only(parent):
-    """The only thing in a directory."""
+    """Return the only entry of a directory."""
     (found,) = parent.iterdir()
     return found
 
 
 def summary(path):
-    """That of a run's directory."""
+    """Return the summary in a run's directory."""
     return json.loads((path / "summary.json").read_text())
 
 
 def under_way(process, parent):
-    """The directory of the only run in ``parent``, once a few of its requests have finished."""
+    """Return the directory of the only run in ``parent``, once a few of its requests
+    have finished.
+    """
     records = "*/live/requests.jsonl"
     wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
     return only(parent)

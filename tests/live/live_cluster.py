@@ -1,4 +1,4 @@
-"""Emulated workers and a router, each a process of its own, driven as a user's run is."""
+"""Emulated workers and a router, each in its own process, driven like a user's run."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ class Server:
 
 @contextmanager
 def server(*arguments):
-    """A command of ours that serves; killed at the end."""
+    """Run one of fairbench's servers; kill it at the end."""
     process = subprocess.Popen(
         [*FAIRBENCH, *map(str, arguments)], stdout=subprocess.PIPE, text=True
     )
@@ -43,7 +43,7 @@ def server(*arguments):
 
 
 def settings_of(spec, *parts):
-    """``--set`` for every parameter of these parts."""
+    """Return ``--set`` flags for every parameter of these parts."""
     return [
         flag
         for key, value in spec.settings.items()
@@ -53,7 +53,7 @@ def settings_of(spec, *parts):
 
 
 def emulator_flags(spec, **flags):
-    """How to start a worker of this spec."""
+    """Return the flags that start a worker of this spec."""
     more = [
         part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", value)
     ]
@@ -66,7 +66,7 @@ def emulator_flags(spec, **flags):
 
 @contextmanager
 def emulated_cluster(spec, **flags):
-    """``(workers, router)`` of a spec."""
+    """Yield ``(workers, router)`` of a spec."""
     with ExitStack() as stack:
         workers = [
             stack.enter_context(server(*emulator_flags(spec, **flags))) for _ in range(spec.dp)
@@ -88,7 +88,7 @@ def emulated_cluster(spec, **flags):
 
 
 def run_emulated(spec, folder: Path, router, *, time_scale=1.0, **options):
-    """Drive the spec's clients against the router; returns records and summary."""
+    """Drive the spec's clients against the router; return records and summary."""
     target = Target(router.address, lengths="header", time_scale=time_scale)
     result = asyncio.run(drive(spec, target, folder, vocab=VOCAB, **options))
     records = read_records(folder)

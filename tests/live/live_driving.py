@@ -1,4 +1,4 @@
-"""Drives small experiments against a null server in this process."""
+"""Small experiments driven against a null server in this process."""
 
 import asyncio
 import tempfile
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def small_spec(workload="chat", settings=None, **flags):
-    """Two well-behaved clients (or those of a scenario) and two programs of each."""
+    """Return a spec with two well-behaved clients, or a scenario's, and two programs of each."""
     given = {"scenario": "none", "clients": 2, "num_programs": 2, "request_rate": 1.0}
     params = SMALL[workload] | (settings or {})
     return resolve(
@@ -34,7 +34,7 @@ def small_spec(workload="chat", settings=None, **flags):
 
 
 def driven(spec, *, target=None, interrupted=lambda server: False, **server_settings):
-    """(records, server, result) of a spec; ``target`` are fields of the ``Target``."""
+    """Return (records, server, result) of a spec; ``target`` are fields of the ``Target``."""
 
     async def run(folder):
         async with null_server(**server_settings) as server:

@@ -19,7 +19,7 @@ CONFIG = EmulatorConfig(
 
 @asynccontextmanager
 async def running(loop, **changes):
-    """``(emulator, session)``: requests of the session go to the emulator."""
+    """Yield ``(emulator, session)``; requests of the session go to the emulator."""
     emulator = build(replace(CONFIG, **changes), loop)
     runner = web.AppRunner(emulator_app(emulator), handler_cancellation=True)
     await runner.setup()
@@ -36,7 +36,7 @@ async def running(loop, **changes):
 
 
 async def generate(session, ids, new=4, **more):
-    """The JSON answer of /generate."""
+    """Return the JSON answer of /generate."""
     body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": new}, **more}
     async with session.post("/generate", json=body) as answer:
         assert answer.status == 200, await answer.text()
@@ -44,7 +44,7 @@ async def generate(session, ids, new=4, **more):
 
 
 async def events(answer):
-    """The JSON of every server-sent event; the last must be the end mark."""
+    """Return the JSON of every server-sent event; the last event must be the end mark."""
     lines = [line async for line in answer.content]
     payloads = [line.removeprefix(b"data: ").strip() for line in lines if line.strip()]
     assert payloads.pop() == b"[DONE]"

@@ -1,4 +1,4 @@
-"""A stand-in for a server, with a child of its own: what the launcher starts in tests.
+"""A stand-in server with a child process, which the launcher starts in tests.
 
     python live_fake_server.py PORT [--after S] [--exit CODE] [--stubborn] [--pids FILE]
 

@@ -1,10 +1,10 @@
-"""Somebody else's router, as tests have it: a round-robin proxy that knows nothing of fairbench.
+"""A foreign router: a round-robin proxy that knows nothing of fairbench.
 
-    python live_foreign_router.py PORT [--drop-headers] [--drop-all] [--die-after N] URL,URL...
+python live_foreign_router.py PORT [--drop-headers] [--drop-all] [--die-after N] URL,URL...
 
-``--drop-headers`` passes on no header but ``x-request-id``, and none of an answer;
-``--drop-all`` drops that too, and calls every answer by a name of its own. With ``--die-after`` it
-ends with exit code 7 when it is asked for the N-th time. A child of its own must not outlive it.
+``--drop-headers`` forwards only the header ``x-request-id``, and no header of an answer.
+``--drop-all`` drops that header too, and gives every answer a name of its own. With ``--die-after``
+the router exits with code 7 at the N-th request. It has a child process that must not outlive it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A fast HTTP server without a model that answers like SGLang: for tests and benchmarks.
+"""A fast HTTP server without a model that answers like SGLang, for tests and benchmarks.
 
 It speaks ``/generate``, ``/v1/completions`` and ``/v1/chat/completions`` as streams, and writes
 each chunk on its own, ``gap_s`` after the one before. As a program it prints its URL:
@@ -23,11 +23,11 @@ FIRST_OUTPUT_ID = 40_000
 
 @dataclass
 class Fault:
-    """What goes wrong with a request, after so many chunks.
+    """A fault of a request after a number of chunks.
 
     ``kind`` is status (answered with ``status`` at once), disconnect, hang, error (an event with an
     error), abort (SGLang's finish reason of that name), cut (the stream ends too early) or junk
-    (what is not JSON).
+    (not JSON).
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass
 class Request:
-    """A request as it came in."""
+    """A request as the server received it."""
 
     path: str
     headers: dict[str, str]
@@ -48,12 +48,12 @@ class Request:
 
 @dataclass
 class NullServer:
-    """Settings and what happened. ``worker`` is its number in the header of the answers.
+    """The server's settings and records. ``worker`` is its number in the header of the answers.
 
-    ``faults(number, request)`` may name a fault for the number-th request. With ``keep`` requests
-    are kept, and cached tokens are the longest prefix shared with any sequence seen before.
-    ``one_shot`` drops a connection when a second request comes on it. ``most`` is how many were
-    ever under way.
+    ``faults(number, request)`` may name a fault for the number-th request. With ``keep`` the server
+    stores requests, and cached tokens are the longest prefix shared with any earlier sequence.
+    ``one_shot`` drops a connection at its second request. ``most`` is the highest number of
+    requests under way.
     """
 
     chunks: int = 4
@@ -86,7 +86,7 @@ class NullServer:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: requests one after the other, each answered before the next is read."""
+    """A connection that answers each request before it reads the next."""
 
     def __init__(self, server: NullServer) -> None:
         self.server = server
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
 
 
 def events_of(server, request, number, fault):
-    """The payloads of an answer's events, a fault's included."""
+    """Return the payloads of an answer's events, including those of a fault."""
     if request.path == GENERATE:
         events = generate_events(server, request.body, number)
     else:
@@ -228,7 +228,7 @@ def generate_event(number, ids, prompt, cached, reason, done=0, queue_time_s=Non
 
 
 def openai_events(server, request, number):
-    """Words are tokens here."""
+    """Return the events of OpenAI's API, with words as tokens."""
     body, chat = request.body, request.path == CHAT
     output = body.get("min_tokens") or body.get("max_completion_tokens") or body["max_tokens"]
     if chat:
@@ -256,7 +256,7 @@ def openai_events(server, request, number):
 
 @asynccontextmanager
 async def null_server(**settings):
-    """A server in this process, on a free port of 127.0.0.1."""
+    """Run a server in this process, on a free port of 127.0.0.1."""
     server = NullServer(**settings)
     listening = await asyncio.get_running_loop().create_server(
         lambda: Connection(server), "127.0.0.1", 0

@@ -1,4 +1,4 @@
-"""A router in this process, and workers of ours that can be stopped, started and looked into."""
+"""A router in this process, and workers that tests can stop, start and inspect."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ POLL_S = 0.01
 
 @dataclass
 class Worker:
-    """A small worker. ``seen`` are its requests; it answers three words.
+    """A small worker that answers three words. ``seen`` are its requests.
 
-    With ``held_at`` it waits before that word for ``released``. With a ``key`` it answers 401 to
-    whoever does not show it, on every page. ``padding`` comes before the words
-    of a stream, piece by piece. A ``status`` other than 200 is its whole answer; ``says`` replaces
-    its answers that are no streams, and ``ending`` the last event of those that are.
+    With ``held_at`` the worker waits before that word for ``released``. With a ``key`` it answers
+    401 on every page to requests without the key. ``padding`` comes before the words of a stream,
+    piece by piece. A ``status`` other than 200 is the whole answer; ``says`` replaces answers that
+    are no streams, and ``ending`` the last event of streams.
     """
 
     port: int = 0
@@ -60,7 +60,7 @@ class Worker:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self):
-        """On the port it had before, if it had one."""
+        """Start on the previous port, if there was one."""
         app = web.Application(client_max_size=1 << 26, middlewares=[self.guard])
         app.add_routes([web.post(path, self.answer) for path in PATHS])
         app.router.add_get("/health", self.health)
@@ -74,7 +74,7 @@ class Worker:
         self.port = self.runner.addresses[0][1]
 
     def pages(self):
-        """Routes of a subclass's own."""
+        """Return further routes of a subclass."""
         return []
 
     @web.middleware
@@ -88,7 +88,7 @@ class Worker:
         return answer
 
     async def stop(self):
-        """End at once: whoever waits for an answer sees the connection break."""
+        """Stop at once: waiting clients see the connection break."""
         if self.runner.server is None:
             return
         for connection in list(self.runner.server.connections):
@@ -197,7 +197,7 @@ class RouterUnderTest:
 
     @property
     def up(self):
-        """The workers in rotation."""
+        """Return the workers in rotation."""
         return set(self.proxy.dispatcher.up)
 
     async def status(self, path):
@@ -212,7 +212,7 @@ class RouterUnderTest:
 
 @asynccontextmanager
 async def router_before(workers, traces=NO_TRACES, **settings):
-    """A router before these workers, which must have started."""
+    """Run a router before these workers, which must have started."""
     settings = {"router": "round-robin", "health_interval_s": 0.05, **settings}
     addresses = [w if isinstance(w, WorkerAddress) else WorkerAddress(w.url) for w in workers]
     app = router_app(RouterConfig(workers=addresses, **settings), traces)
@@ -232,7 +232,7 @@ async def router_before(workers, traces=NO_TRACES, **settings):
 
 @asynccontextmanager
 async def cluster(count, *, router=None, **settings):
-    """``count`` workers and a router before them; ``router`` holds its settings."""
+    """Run ``count`` workers and a router before them; ``router`` holds its settings."""
     workers = [Worker(**settings) for _ in range(count)]
     for worker in workers:
         await worker.start()
@@ -245,7 +245,7 @@ async def cluster(count, *, router=None, **settings):
 
 
 async def until(condition, timeout_s=120.0):
-    """Wait until it holds, at most so long: machines are busy."""
+    """Wait until the condition holds, with a generous limit for busy machines."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(POLL_S)
@@ -256,7 +256,7 @@ def streamed(path):
 
 
 def payloads(data):
-    """The JSON payloads of a stream's events; it must end as it should."""
+    """Return the JSON payloads of a stream's events, after checking its end."""
     events = data.split(b"\n\n")
     assert events[-2:] == [b"data: [DONE]", b""]
     return [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]
@@ -264,9 +264,10 @@ def payloads(data):
 
 @dataclass
 class Flood:
-    """Clients by name, each with so many requests waiting or under way at a worker.
+    """Clients by name, each with a fixed number of requests waiting or under way at a worker.
 
-    All go to ``path`` and are of ``prompt`` tokens, no two alike, until ``requests`` were answered.
+    All requests go to ``path`` and have ``prompt`` tokens, no two alike, until ``requests`` were
+    answered.
     """
 
     clients: Mapping[str, int]
@@ -278,7 +279,9 @@ class Flood:
     path: str = GENERATE
 
     async def against(self, under_test, sampling):
-        """Requests served to each client, and how often a place was empty while one was held."""
+        """Return requests served by client, and how often a slot was empty while a
+        request waited.
+        """
         dispatcher, left = under_test.proxy.dispatcher, self.requests
         had, idle = Counter(), 0
 

@@ -1,4 +1,4 @@
-"""A driver whose clock is wrong, as a process of its own can be told to be."""
+"""A driver with a wrong clock, which can be started in a process of its own."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Real vLLM servers on the CPU with the tiny model, as fairbench starts them."""
+"""Real vLLM servers on the CPU with the tiny model, started as fairbench starts them."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ SERVERS += ["--ready-check-timeout-sec", "900"]
 
 
 def command_of(pid):
-    """The command line of a process, nothing if it is gone."""
+    """Return the command line of a process, empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
@@ -31,11 +31,11 @@ def command_of(pid):
 
 
 def engine_cores(process):
-    """The processes that compute: what holds the model, behind each API server."""
+    """Return the engine core processes behind each API server."""
     return [pid for pid in tree(process.pid) if "EngineCore" in " ".join(command_of(pid))]
 
 
 def samples(page):
-    """What a page of metrics says, by name and labels."""
+    """Return the samples on a page of metrics, by name and labels."""
     lines = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}

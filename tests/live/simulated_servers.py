@@ -1,4 +1,4 @@
-"""What the simulator expects of a sweep on real servers without a GPU: an A100's steps, slower.
+"""Predict a sweep on real servers without a GPU with the simulator, by slowing an A100.
 
     python tests/live/simulated_servers.py sglang 2.4 [KEY=VALUE ...]
     python tests/live/simulated_servers.py vllm 1.2
@@ -21,7 +21,7 @@ SHOWN += "time_to_50pct_s", "time_to_90pct_s", "time_to_100pct_s"
 
 
 def simulated(spec, slowdown):
-    """The summary of one experiment whose iterations take so many times as long."""
+    """Return the summary of one experiment whose iterations take ``factor`` times as long."""
     source = spec.source()
     with no_collector():
         simulation = Simulation(spec, spec.client_plans(), source, slowdown=slowdown)
@@ -30,7 +30,7 @@ def simulated(spec, slowdown):
 
 
 def settings_of(engine, base):
-    """The sweep's settings as the simulated engine has them; ``base`` keeps what is not theirs."""
+    """Translate the sweep's settings to the simulated engine; ``base`` keeps the others."""
     named = base.pop("settings").items()
     settings = {f"{part}.{name}": value for part, own in named for name, value in own.items()}
     flags = base.pop("backend")["server_args"]

@@ -1,4 +1,4 @@
-"""The same experiment in the simulator, and over HTTP on emulated workers: the numbers agree."""
+"""Test that the simulator and HTTP runs on emulated workers agree on the same experiment."""
 
 import os
 
@@ -15,7 +15,7 @@ TOO_LATE_MS = 100.0  # P99; beyond that it is not the simulator's load that is s
 
 
 def check_on_time(summary):
-    """Skip if the machine was too busy to send requests when they were due; fail if it was not."""
+    """Skip if the machine was too busy to send requests when due; fail if the driver was late."""
     if (late_ms := summary["lateness_p99_ms"]) > TOO_LATE_MS:
         load, cores = os.getloadavg()[0], os.cpu_count()
         assert load > cores, f"{late_ms:.0f} ms late on a machine with nothing else to do"
@@ -31,8 +31,10 @@ def off(simulated, emulated):
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheduler", "dp"), [("dlpm", 1), ("d2lpm", 4)])
 def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
-    """A queue most of the time, and a load where the simulator itself is not chaotic: 2% more or
-    less speed moves a client's service by 4% at most, and its P50 by 6%."""
+    """The load keeps a queue most of the time without making the simulator chaotic.
+
+    A speed change of 2% moves a client's service by at most 4%, and its P50 by 6%.
+    """
     spec = resolve(
         {
             **{"workload": "chat", "scheduler": scheduler, "dp": dp, "duration_s": 30.0},

@@ -1,4 +1,4 @@
-"""Every kind of backend that an experiment can name has a file that serves it."""
+"""Test that every backend that an experiment can name has a file that serves it."""
 
 import json
 import threading
@@ -61,7 +61,7 @@ def test_only_an_answer_of_the_emulator_is_as_long_as_a_header_says():
 
 @contextmanager
 def answering(**answers):
-    """A server with these JSON answers by path; it wants to see a key."""
+    """Run a server with these JSON answers by path; it requires a key."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

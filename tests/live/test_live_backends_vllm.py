@@ -1,4 +1,4 @@
-"""vLLM as a backend: its command line, what it says of itself, refusals. Needs no vLLM."""
+"""Test vLLM as a backend: command line, reported facts, refusals. vLLM is not needed."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_a_server_must_evict_as_the_run_says():
 
 
 class Asked:
-    """A backend that is told this in place of asking a server."""
+    """A backend that is given the answers of a server."""
 
     def __init__(self, spec, metrics):
         self.backend = live_backend(spec)

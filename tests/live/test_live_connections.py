@@ -1,4 +1,4 @@
-"""Connections that send nothing, and more of them than there are descriptors."""
+"""Test connections that send nothing, also more of them than there are descriptors."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 @asynccontextmanager
 async def server(monkeypatch, most=1000):
-    """A server whose answer waits for an event; its port."""
+    """Run a server whose answer waits for an event; yield its port."""
     monkeypatch.setattr(http_server, "most_connections", lambda: most)
     released = asyncio.Event()
 
@@ -47,7 +47,7 @@ async def opened(port, text=b""):
 
 @asynccontextmanager
 async def all_closed():
-    """Close whatever connections were opened inside the block."""
+    """Close all connections that were opened inside the block."""
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def test_where_all_have_a_request_the_next_waits_for_its_turn(monkeypatch):
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
 def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
-    """However much of the header drips in meanwhile."""
+    """The connection is closed even while parts of the header keep arriving."""
     monkeypatch.setattr(connections, "HEADER_S", 0.2)
     monkeypatch.setattr(connections, "LOOK_S", 0.05)
 
@@ -158,7 +158,7 @@ main()
 
 @pytest.mark.slow
 def test_a_flood_of_idle_connections_beyond_the_limit_on_files_costs_a_line(tmp_path):
-    """There were 49,378 tracebacks and a busy core."""
+    """This flood once caused 49,378 tracebacks and a busy core."""
 
     async def run():
         worker = Worker()

@@ -1,4 +1,4 @@
-"""Deadlines of live requests: what headers say, how it travels, and who heeds it."""
+"""Test deadlines of live requests: headers, transport, and the schedulers that support them."""
 
 import asyncio
 
@@ -121,7 +121,7 @@ def test_a_router_says_what_is_wrong_and_asks_no_worker():
 
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_gateway_orders_by_deadline_and_tells_the_worker_what_is_left(path):
-    """Three of a client wait for the one that runs; the one that is due first came last."""
+    """Three requests of a client wait for the running one; the earliest deadline arrived last."""
     held = {"gateway": "fcfs", "settings": {"concurrency.requests": 1, "gateway.order": "edf"}}
 
     async def run():
@@ -155,7 +155,7 @@ def test_a_gateway_orders_by_deadline_and_tells_the_worker_what_is_left(path):
     ("local", "order"), [("edf", ["soon", "mid", "late"]), ("fcfs", ["late", "soon", "mid"])]
 )
 def test_emulated_workers_order_by_what_the_router_was_told(local, order):
-    """One runs until three wait, which are due in another order than they came in."""
+    """A request runs until three wait whose deadlines differ from their order of arrival."""
     due_ms = {"late": "500000", "soon": "400000", "mid": "450000"}
 
     async def run():

@@ -1,4 +1,4 @@
-"""The driver against a server on a real socket: what it sends, and what it makes of the answers."""
+"""Test the driver on a real socket: its requests, and its reading of the answers."""
 
 import asyncio
 import json
@@ -110,7 +110,7 @@ def test_requests_of_one_time_are_sent_in_the_order_of_the_trace(tmp_path, clien
 
 
 def obey_the_header(number, request):
-    """Not a fault: the null server does as the emulator and takes the length from the header."""
+    """This is no fault: the null server takes the length from the header, as the emulator does."""
     length = int(request.headers["x-fairbench-output-tokens"])
     request.body["sampling_params"]["min_new_tokens"] = length
 
@@ -241,7 +241,7 @@ def test_no_server_is_an_error_of_every_request():
 
 
 def driven_against(reply):
-    """Records of a run against a server that says ``reply`` to whatever it hears, and hangs up."""
+    """Return records of a run against a server that answers ``reply`` and then hangs up."""
 
     async def run(folder):
         async def answer(reader, writer):
@@ -326,7 +326,7 @@ def test_a_client_that_watches_its_programs_has_so_many_under_way():
 
 
 class ThreeTimes:
-    """A user who begins three programs, each as soon as the one before has ended."""
+    """A user that begins three programs, each as soon as the previous one has ended."""
 
     def __init__(self, plan, seed, number):
         self.left = [nth_program(plan, seed, number + 2 * turn, None) for turn in (2, 1, 0)]
@@ -364,7 +364,7 @@ def test_a_low_limit_on_open_files_is_raised():
 
 
 def test_requests_are_due_at_absolute_times_however_late_the_driver_is():
-    """Three sleeps of 10 s, and 5 s of being busy in between, are due 10, 20 and 30 s after."""
+    """Three sleeps of 10 s with 5 s of work in between are due after 10, 20 and 30 s."""
     due_s = []
 
     class Busy:

@@ -1,4 +1,4 @@
-"""What servers answer in ways of their own, and what they are asked besides."""
+"""Test answers peculiar to each server, and the other requests that servers get."""
 
 import asyncio
 import json
@@ -149,7 +149,7 @@ def refusal(status, body, *headers):
 
 
 def driven_by(replies, **target):
-    """Records, and how often was asked, of a server with these replies and then good ones."""
+    """Return records and request counts of a server with these replies, followed by good ones."""
     left, asked = list(replies), []
 
     async def run(folder):
@@ -184,7 +184,7 @@ def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, 
 
 @pytest.mark.parametrize(("asks", "least", "most"), [("0", 4, 12), ("3600", 2, 2)])
 def test_a_request_waits_no_longer_than_it_may_in_all(asks, least, most):
-    """A server that refuses for ever: 0.1 s at least between two attempts of two requests."""
+    """The server always refuses: two requests retry at least 0.1 s apart."""
     busy = refusal(429, "busy", f"Retry-After: {asks}")
     records, count = driven_by([busy] * 99, rate_limited="wait", longest_wait_s=0.5)
     assert least <= count <= most

@@ -1,4 +1,4 @@
-"""Several drivers: one set of records, whatever their clocks say."""
+"""Test that several drivers make one set of records, whatever their clocks show."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def offset(at_s=0.0, offset_s=0.0, uncertainty_s=0.0):
     st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=5),
 )
 def test_a_skew_is_found_within_its_uncertainty_whatever_the_ways_there_and_back(skew_s, ways):
-    """Some ways there and back take longer than others, and not as long in both directions."""
+    """Some round trips take longer than others, and differ in the two directions."""
     now_s, waits = 0.0, chain(ways, repeat(ways[-1]))
 
     def ask():
@@ -113,7 +113,7 @@ def program(program_id, client="a", at_s=0.0):
 
 
 def test_records_of_a_clock_that_ran_fast_are_moved_back():
-    """Ahead by 1 s in 10 s; the run's time is twice as fast as clocks are."""
+    """The clock gains 1 s in 10 s; the run's time is twice as fast as the clocks."""
     clock = Comparison(offset(0.0, 0.0), offset(10.0, 1.0))
     moved = corrected(request(4, at_s=20.0, sent_s=None), clock, 2.0)
     assert (moved.arrival_s, moved.sent_s, moved.first_token_s) == (18.0, None, 18.0)
@@ -163,7 +163,7 @@ ENDED = DriveResult(complete=True, end_s=3.0, last_arrival_s=2.0)
 
 
 class OnNode:
-    """A driver whose node may be lost; the test says what it says."""
+    """A driver whose messages the test chooses and whose node may be lost."""
 
     def __init__(self, name):
         self.lost = False
@@ -187,7 +187,7 @@ def team_on(nodes, folders=()):
 
 @pytest.mark.parametrize("hangs_up", [True, False])
 def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
-    """Whether its node goes before that is heard, or before the others end."""
+    """The node may go before its message is read, or before the others end."""
     first, last = nodes
     for node in nodes:
         node.theirs.send(Written("requests.jsonl", b"{}\n"))
@@ -220,7 +220,7 @@ def test_one_that_is_lost_before_it_has_told_everything_ends_the_run(tmp_path, n
 
 
 def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):
-    """Not from when their driver was told of it, which is a little before."""
+    """Thinking starts at the common start, not at the slightly earlier message to the driver."""
     asked = []
 
     class Leaves:
@@ -276,7 +276,7 @@ def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
 
 @pytest.mark.slow
 def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
-    """Against a server in this very process, which answers at once."""
+    """The server is in this process and answers at once."""
     spec = small_spec("chat", clients=3, num_programs=4)
 
     async def both():

@@ -1,4 +1,4 @@
-"""How an emulated answer ends, and in what pieces it comes."""
+"""Test the end of an emulated answer, and its division into chunks."""
 
 import asyncio
 
@@ -15,14 +15,16 @@ WORDS = {1: " ab", 2: " bc", 3: " ca"}
 
 
 class Spelled:
-    """Three tokens of three letters, blank included."""
+    """A tokenizer whose tokens have three letters, blanks included."""
 
     def decode(self, ids):
         return "".join(WORDS[one] for one in ids)
 
 
 def brute_force(ids, most, stops):
-    """Token by token, as SGLang looks: its number, tokens that stop, then texts in their order."""
+    """Find the end as SGLang does, token by token: length, stop tokens, then stop texts
+    in order.
+    """
     for count in range(1, len(ids) + 1):
         said = Spelled().decode(ids[:count])
         if count >= most:
@@ -88,7 +90,7 @@ def test_a_stop_string_ends_the_answer_before_it_and_is_paid_for():
 
 @pytest.mark.parametrize("interval", [1, 16])
 def test_a_stream_stops_as_the_whole_answer_would(interval):
-    """Emulators draw alike, so that of a second one the whole text is known."""
+    """Emulators draw the same text, so a second one gives the whole text."""
 
     async def whole(_, session):
         return (await completion(session))["choices"][0]["text"]
@@ -138,7 +140,7 @@ def test_generate_says_what_has_stopped_it():
 
 @pytest.mark.parametrize("time_scale", [1.0, 200.0])
 def test_a_token_an_event_for_whoever_asks_and_not_for_others(time_scale):
-    """Also where time passes so fast that several are there at once."""
+    """The events stay separate even where time passes so fast that several tokens are ready."""
 
     async def test(_, session):
         asked, plain = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The engine on the wall clock: no drift, slow workers, and memory that does not grow for ever."""
+"""Test the engine on the wall clock: no drift, slow workers, and bounded memory."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def test_late_events_run_at_their_own_times_and_the_next_is_not_put_off():
 
 
 def ran_for_ps(**config):
-    """How long one request took on the engine's clock."""
+    """Return how long one request took on the engine's clock."""
 
     async def main():
         async with running(asyncio.get_running_loop(), **config) as (emulator, session):

@@ -1,4 +1,4 @@
-"""KV events: what they tell, put together, is what is cached in whole blocks."""
+"""Test that KV events, applied in order, give exactly the cached whole blocks."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.prefix_tree import path
 
 
 class Mirror:
-    """What a subscriber knows: block hash -> all tokens up to the block's end."""
+    """The view of a subscriber: block hash -> all tokens up to the block's end."""
 
     def __init__(self):
         self.blocks = {}
@@ -43,7 +43,7 @@ class Mirror:
 
 
 def cached_blocks(cache, streams):
-    """Every cached prefix of whole blocks, by a walk over the tree."""
+    """Return every cached prefix of whole blocks, by a walk over the tree."""
     found = set()
     for node in cache.nodes():
         ids = tuple(streams.ids_of(path(node), 0, node.depth))
@@ -87,9 +87,9 @@ def events_of(messages):
 
 
 async def messages(socket, count):
-    """The next messages of a socket with so many events, each with its sequence number.
+    """Return the next messages with the given number of events, each with its sequence number.
 
-    An emulator that comes late, on a busy machine, tells of several iterations in one.
+    A late emulator on a busy machine reports several iterations in one message.
     """
     found = []
     async with asyncio.timeout(120):

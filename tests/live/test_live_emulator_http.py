@@ -1,4 +1,4 @@
-"""The emulator over HTTP: SGLang's own API and OpenAI's, refusals, what it says of itself."""
+"""Test the emulator over HTTP: SGLang's and OpenAI's APIs, refusals and reported facts."""
 
 import asyncio
 from itertools import pairwise
@@ -151,7 +151,7 @@ def test_what_cannot_be_served_is_a_bad_request(path, body):
 
 
 def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
-    """To find millions takes so long that the emulator would look dead to a router."""
+    """Finding millions of tokens takes so long that a router would think the emulator dead."""
 
     async def test(emulator, session):
         text = "a," * 400_000

@@ -1,4 +1,4 @@
-"""``fairbench emulate`` as a process: how it starts, what it refuses, how it ends."""
+"""Test ``fairbench emulate`` as a process: start, refusals and end."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Failing(FCFS):
 
 @contextmanager
 def emulating(*flags, environment=None):
-    """``(process, what it printed when it was ready)``; killed at the end."""
+    """Yield ``(process, its output when ready)``; kill it at the end."""
     process = subprocess.Popen(
         [*COMMAND, "--port", "0", *flags],
         stdout=subprocess.PIPE,

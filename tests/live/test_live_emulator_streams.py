@@ -1,4 +1,4 @@
-"""Token ids to segments: what two prompts share is exactly what their tokens share."""
+"""Test token ids as segments: prompts share exactly the tokens that they have in common."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ def ids(tokens):
 
 
 def common(one, other):
-    """Length of the longest common prefix, token by token."""
+    """Return the length of the longest common prefix, token by token."""
     length = 0
     for left, right in zip(one, other, strict=False):
         if left != right:
@@ -27,7 +27,7 @@ def common(one, other):
 
 
 def shared(one, other):
-    """Tokens that two prompts of segments share, by the meaning of segments."""
+    """Return the tokens that two prompts of segments share, by the definition of segments."""
     tokens = 0
     for left, right in zip(one, other, strict=False):
         if left.key != right.key:

@@ -1,4 +1,4 @@
-"""Eviction policies of a run's servers: what reaches the plugin, and what is refused before."""
+"""Test eviction policies of a run's servers: what reaches the plugin, and early refusals."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A run whose server does not start leaves no directory; the message names where its log is."""
+"""Test that a server that fails to start leaves no run directory, and its log is named."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Drivers that call back from where a launcher has started them; here that is this machine."""
+"""Test drivers that call back from where a launcher has started them, here this machine."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ SCALE = 5.0
 
 @dataclass(frozen=True)
 class Watched(LocalPlace):
-    """A place that remembers what was started there."""
+    """A place that records what was started there."""
 
     started: list = field(default_factory=list)
 
@@ -48,7 +48,7 @@ def crew(*places, sent_files=None, **options):
 
 
 def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_settings):
-    """How the load of a spec went by a crew, against a server in this very process."""
+    """Run the load of a spec with a crew, against a server in this process."""
     folder.mkdir(exist_ok=True)
 
     async def run():
@@ -119,12 +119,12 @@ def test_what_a_driver_had_recorded_is_here_when_it_is_killed(tmp_path):
 
 
 def own_drivers():
-    """Those that this very process has started, no other test beside it."""
+    """Return the drivers that this process has started."""
     return sorted(set(children_called("drivers.remote_process")) & set(tree(os.getpid())))
 
 
 def children_called(name):
-    """The drivers of this machine, not their reapers, the last one last."""
+    """Return the drivers of this machine without their reapers, the newest last."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -146,7 +146,7 @@ def test_one_whose_machine_lacks_a_file_is_told(tmp_path):
 
 
 class Quiet(LocalPlace):
-    """What is started there runs, and never calls; somebody else may."""
+    """A place whose process runs but never calls back, though another process may."""
 
     exit_code, ending = None, ""
     stranger = None
@@ -178,7 +178,9 @@ def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
 
 
 def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
-    """One says nothing, one goes at once, one guesses: none is a driver, and none is waited for."""
+    """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
+    waited for.
+    """
     monkeypatch.setattr("fairbench.execute.drivers.start.ANSWER_S", 1)
     turned_away = []
 
@@ -197,7 +199,7 @@ def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
 
 
 def test_one_that_dies_before_it_says_which_it_is_is_told(tmp_path, monkeypatch):
-    """It knows the key; what it has not said ended in a traceback."""
+    """The driver knows the key but dies before it gives its number: no traceback."""
     gone = []
 
     def dying(port, key):

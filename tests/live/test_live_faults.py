@@ -1,4 +1,4 @@
-"""A cluster of eight emulated workers and fifty clients, while one worker dies and one stalls."""
+"""Test eight emulated workers and fifty clients while one worker dies and one stalls."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ SETTLED_S = 13.0  # by then the router knows
 
 
 class Saboteur:
-    """Does each thing once, when its time in the run has come."""
+    """A saboteur that does each thing once, at its time in the run."""
 
     def __init__(self, workers):
         stall, resume = signal.SIGSTOP, signal.SIGCONT

@@ -1,4 +1,4 @@
-"""Somebody else's router before emulated workers, from its command to the records of the run."""
+"""Test a foreign router before emulated workers, from its command to the records."""
 
 import json
 import os
@@ -32,7 +32,7 @@ SMG = os.environ.get("FAIRBENCH_SGLANG_ROUTER") or shutil.which("sglang-router")
 
 
 def ran(tmp_path, *arguments, code=0):
-    """(summary, directory, stderr) of a run, whose processes are all gone."""
+    """Return (summary, directory, stderr) of a run, after checking that its processes are gone."""
     with running(*arguments, "--result-dir", tmp_path) as process:
         stdout, stderr = process.communicate()
     assert process.returncode == code, stderr
@@ -45,7 +45,7 @@ def behind(*options):
 
 @cache
 def simulated():
-    """What the simulator makes of the same experiment: the lengths that answers must have."""
+    """Simulate the same experiment, which gives the lengths that answers must have."""
     flags = {"dp": 2, "workload": "chat", "scenario": "none", "clients": 3, "num_programs": 2}
     return simulate(resolve(flags | {"scheduler": "fcfs"})).summary
 

@@ -1,4 +1,4 @@
-"""What router and emulator have in common as HTTP servers."""
+"""Test the HTTP server that the router and the emulator share."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ MALFORMED = [
 
 
 def answered(text, handler):
-    """The first line of the answer to this text."""
+    """Return the first line of the answer to this text."""
 
     async def run():
         app = web.Application()

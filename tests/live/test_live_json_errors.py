@@ -1,4 +1,4 @@
-"""What router and emulator answer where there is no answer, as clients of OpenAI's meet it."""
+"""Test the router's and the emulator's JSON errors, as OpenAI's clients read them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -60,7 +60,7 @@ def test_a_workers_list_that_is_none_is_a_502():
 
 
 def with_openai(test, **router):
-    """``test(client)`` with the official client, of a router before an emulator."""
+    """Run ``test(client)`` with OpenAI's client on a router before an emulator."""
     openai = pytest.importorskip("openai")
 
     async def main():

@@ -1,4 +1,4 @@
-"""Kept matches give the order of a queue that asks the cache about every request in every pass."""
+"""Test that kept matches order a queue as asking the cache in every pass does."""
 
 import random
 
@@ -44,7 +44,7 @@ class Cache(KeptMatches):
 
 
 class Both:
-    """A queue of kept matches, and the list that asks about all."""
+    """A queue of kept matches beside a list that asks about all requests."""
 
     def __init__(self):
         self.cache = Cache()
@@ -67,7 +67,7 @@ class Both:
         self.asked.leave(request)
 
     def order(self, *, refresh=True):
-        """The order of both; they have to agree."""
+        """Return the order of both queues, which must agree."""
         found = list(self.kept.match_order(refresh=refresh))
         assert found == list(self.asked.match_order(refresh=refresh))
         assert all(self.kept.matched_tokens(one) == self.matched(one) for one in found)
@@ -133,7 +133,7 @@ def test_an_emptied_cache_has_everybody_looked_up():
 
 
 def test_the_last_of_a_spot_follows_the_order_of_the_queue():
-    """SGLang's touch of a prefix is that of the last request in the list that matches it."""
+    """SGLang touches a prefix in the order of the last request that matches it."""
     both = Both()
     both.cache.store((1,) * 40)
     waiting = [both.arrive([1] * 40 + [number, 9]) for number in range(4)]

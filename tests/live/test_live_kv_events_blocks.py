@@ -1,4 +1,4 @@
-"""Block hashes to prompts: against a cache that is a plain set of prefixes."""
+"""Test block hashes to prompts, against a cache that is a plain set of prefixes."""
 
 from array import array
 
@@ -19,7 +19,7 @@ ROUND_ROBIN = build_router("round-robin", {}, 1)
 
 
 class Cache:
-    """Blocks that are held, each by all tokens up to its end, and the events of every change."""
+    """The stored blocks, each as all tokens up to its end, and the events of every change."""
 
     def __init__(self, block_size):
         self.block_size = block_size
@@ -47,7 +47,9 @@ class Cache:
         return [BlockStored(names, self.name(tokens[:start]), ids, size, None, "GPU")]
 
     def drop(self, tokens, count):
-        """Up to ``count`` blocks from the end of what is held of a prompt, if nothing is below."""
+        """Drop up to ``count`` blocks from the end of a prompt, if no other block
+        depends on them.
+        """
         gone = []
         for prefix in reversed(self.prefixes(tokens[: self.cached(tokens)])):
             size = len(prefix) + self.block_size
@@ -63,7 +65,7 @@ class Cache:
 
 
 def prompt_of(forks):
-    """Tokens that are the same for prompts of the same forks, up to where those differ."""
+    """Return tokens that agree for prompts up to the first fork in which they differ."""
     tokens = []
     for kind, length in forks:
         tokens += [100_000 * kind + len(tokens) + n for n in range(length)]
@@ -102,7 +104,7 @@ def test_a_router_believes_cached_what_is(block_size, data):
 
 
 def heard(*batches):
-    """What an index says of some events."""
+    """Return the reports of an index on some events."""
     found = []
     index = BlockIndex(
         lambda prefix, tokens: found.append((prefix, tokens)), lambda: found.append("clear")

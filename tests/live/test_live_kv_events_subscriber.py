@@ -1,4 +1,4 @@
-"""Following KV events over real sockets: gaps are repaired, or all is forgotten."""
+"""Test following KV events over real sockets: gaps are repaired, or the index is cleared."""
 
 import asyncio
 import tracemalloc
@@ -19,7 +19,7 @@ SOON_S = 0.01
 
 
 class Log:
-    """An index that writes down what it is told."""
+    """An index that records its calls."""
 
     def __init__(self):
         self.heard = []
@@ -32,10 +32,10 @@ class Log:
 
 
 class Worker:
-    """A PUB socket that sends what it is told to, and a ROUTER that replays ``kept``.
+    """A PUB socket that sends given messages, and a ROUTER socket that replays ``kept``.
 
-    ``asked`` are the replays that it has answered. What is only kept was published when nobody had
-    subscribed yet: PUB sends it to nobody, and says so to nobody.
+    ``asked`` are the replays that it has answered. Messages that are only kept were published
+    before anybody subscribed, so PUB dropped them silently.
     """
 
     def __init__(self):
@@ -70,15 +70,15 @@ class Worker:
 
 
 def message(number, ts=0.0):
-    """Message ``number`` removes block ``number``, so that the log shows what was applied."""
+    """Message ``number`` removes block ``number``, so the log shows which messages were applied."""
     return encode(number, EventBatch(ts, [BlockRemoved([number])]))
 
 
 @asynccontextmanager
 async def following(*, replay, kept=(), quiet_s=NEVER_S, on_follow=lambda follows: None):
-    """A worker that has published ``kept`` before anyone listened, and who listens now.
+    """Yield a worker that published ``kept`` before a subscriber connected, and the subscriber.
 
-    With a replay socket it has been asked once, for that, when the block begins.
+    With a replay socket, the worker has been asked once for ``kept`` when the block begins.
     """
     worker, log = Worker(), Log()
     worker.keep(*kept)
@@ -97,9 +97,9 @@ async def following(*, replay, kept=(), quiet_s=NEVER_S, on_follow=lambda follow
 
 
 def follow(*numbers, last, replay=False, kept=()):
-    """Send these messages to a subscriber that has asked for what was before, and found nothing.
+    """Send these messages to a subscriber that has asked for earlier ones and found nothing.
 
-    Returns the log once ``last`` has come, gaps and losses, and what was asked for then.
+    Returns the log once ``last`` has arrived, the gaps and losses, and the replays asked for.
     """
 
     async def run():
@@ -165,7 +165,7 @@ def test_what_is_too_old_to_be_asked_for_makes_the_cache_unknown():
 
 
 def test_a_worker_that_does_not_know_what_it_said_last_has_started_anew():
-    """Its first messages went to nobody, so no number shows it."""
+    """The worker's first messages reached nobody, so no sequence number reveals the restart."""
 
     async def run(kept):
         async with following(replay=True, kept=range(3), quiet_s=SOON_S) as (worker, _, log):
@@ -279,14 +279,16 @@ def test_who_replays_only_what_cannot_be_read_is_followed_no_more():
 
 
 def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():
-    """Two gaps: each is asked for from where the last one ended, and nothing is applied twice."""
+    """Each of two gaps is asked for from the end of the previous one, and nothing is
+    applied twice.
+    """
     heard, counts, asked = follow(0, 3, 4, 9, 10, last=10, replay=True, kept=range(20))
     assert (heard, counts, asked) == (list(range(11)), (2, 0), [1, 5])
     assert all(b == a + 1 for a, b in pairwise(heard))
 
 
 def test_a_long_replay_comes_whole():
-    """So long that it fills the sockets' buffers, beyond which a ROUTER drops messages."""
+    """The replay fills the sockets' buffers, beyond which a ROUTER socket drops messages."""
     block = 2**31  # five bytes a number
 
     async def run():
@@ -305,7 +307,7 @@ def test_a_long_replay_comes_whole():
 
 
 def test_a_replay_is_never_in_memory_whole():
-    """Decoded it would be 18 MB; routers that asked often grew by what the largest had left."""
+    """Decoded at once, the replay would take 18 MB, and routers that asked often would grow."""
 
     async def run():
         publisher, log = Publisher("127.0.0.1", 0, 0), Log()

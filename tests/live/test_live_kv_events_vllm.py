@@ -1,6 +1,6 @@
-"""KV events of vLLM 0.32.0's own classes: what they encode, and what its block pool says it holds.
+"""Test KV events of vLLM 0.32.0's own classes: their encoding, and its block pool's reports.
 
-Runs where vLLM is: see tests/vllm_cpu/install.sh.
+Runs in the environment of tests/vllm_cpu/install.sh.
 """
 
 import sys
@@ -47,7 +47,7 @@ def test_what_vllms_classes_encode_is_decoded(name):
 
 
 class Recorder:
-    """In the place of vLLM's publisher."""
+    """A recorder in place of vLLM's publisher."""
 
     def __init__(self, index):
         self.index = index
@@ -58,7 +58,9 @@ class Recorder:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_index_holds_what_vllms_block_pool_caches(seed):
-    """After each step, on streams most of whose pools are too small; and each eviction is told."""
+    """The comparison follows each step of streams, mostly with too small pools, and each
+    eviction.
+    """
     stream, tokens, gone = random_stream(seed), Tokens(), []
     engine = RealEngine(stream.limits, stream.policy, kv_events=True)
     index = BlockIndex(lambda prefix, tokens: gone.append(tokens), lambda: None)

@@ -1,4 +1,4 @@
-"""KV events on the wire: the bytes are SGLang's."""
+"""Test KV events on the wire: the bytes are SGLang's."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ def test_what_is_encoded_is_decoded(seq, events, rank):
 
 
 def test_the_bytes_are_as_sglang_writes_them():
-    """Maps with their type's name, in an array; optional fields only if they are set."""
+    """Events are maps with their type's name, in an array; optional fields appear only if set."""
     topic, seq, payload = encode(
         258, EventBatch(0.5, [BlockStored([7], None, [1, 2], 2, None, "GPU"), AllBlocksCleared()])
     )

@@ -1,4 +1,4 @@
-"""Servers on other hosts by a command of the user's; ``env ... sh -c`` stands in for ``ssh``."""
+"""Test servers started on other hosts by a user's command; ``env ... sh -c`` replaces ``ssh``."""
 
 import json
 import os
@@ -97,7 +97,9 @@ def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
 
 
 def test_a_host_is_asked_in_a_session_of_its_own():
-    """So that Ctrl-C, which ``ssh`` would hear too, interrupts the run and is no lost host."""
+    """Otherwise Ctrl-C would also reach ``ssh``, and the interrupted run would report a
+    lost host.
+    """
     sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
     with pytest.raises(UsageError) as caught, places_of(by_command("n1", sessions), Wanted(1)):
         pass
@@ -143,7 +145,7 @@ def test_servers_elsewhere_listen_where_they_are_reached():
 
 
 def rows(path):
-    """What was asked and answered, without times."""
+    """Return requests and answers without times."""
     names = ["client", "program_id", "depth", "input_tokens", "output_tokens", "status"]
     table = pq.read_table(path / "requests.parquet", columns=names)
     return sorted(tuple(row.values()) for row in table.to_pylist())
@@ -179,7 +181,7 @@ def test_hosts_that_do_not_answer_are_one_line_and_leave_nothing_behind(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_there_outlives_the_command(tmp_path, signum):
-    """``running`` fails if anything does; ``ssh`` itself could not be killed to that end."""
+    """``running`` fails if a process survives; ``ssh`` itself could not be killed for this test."""
     long = [*EMULATED, "--duration", "20000", *HOSTS]
     with running(*long, "--result-dir", tmp_path) as process:
         records = "*/live/requests.jsonl"

@@ -1,4 +1,4 @@
-"""The load cap inside real servers: both homes, their settings, and what they prove."""
+"""Test the load cap inside real servers: both engines, the settings and the effect."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ CAP = {LOAD_CAP: 400}  # two of 100 + 128 / 2 tokens
 
 
 class Req:
-    """Of SGLang's request what the home reads."""
+    """The fields of SGLang's request that the plugin reads."""
 
     def __init__(self, produced=0):
         self.routing_key = "a"
@@ -29,7 +29,7 @@ class Req:
 
 
 def sglang_pass(home: Home, waiting: list[Req]) -> list[Req]:
-    """What SGLang admits that has room for all: it walks over its queue."""
+    """Return what SGLang admits with room for all, by a walk over its queue."""
     queue = ArmedQueue(waiting)
     home.arm(queue, 0.0)
     admitted = []
@@ -94,7 +94,7 @@ def test_as_in_the_simulator_a_sglang_batch_is_full_once_the_cap_refused_somebod
 
 
 class Theirs:
-    """Of vLLM's request what the home reads."""
+    """The fields of vLLM's request that the plugin reads."""
 
     def __init__(self, number):
         self.request_id = f"r{number}"
@@ -106,7 +106,7 @@ class Theirs:
 
 
 def vllm_pass(home: VLLMHome) -> list[Theirs]:
-    """What vLLM admits that has room for all: it peeks at the head of its queue, then pops it."""
+    """Return what vLLM admits with room for all, by peeking at and popping the queue's head."""
     admitted = []
     while (theirs := home.head()) is not None:
         home.pop()

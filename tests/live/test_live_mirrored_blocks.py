@@ -1,4 +1,4 @@
-"""The mirror of vLLM's block pool against the simulator's runs: the same evictions, in order."""
+"""Test the mirror of vLLM's block pool against the simulator's: the same evictions, in order."""
 
 from itertools import count
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ SIZE = 2
 
 
 class MirroredPool(BlockPool):
-    """A pool that tells a mirror what it does. The mirror never asks what the pool evicts."""
+    """A pool that reports its changes to a mirror, which never asks what the pool evicts."""
 
     def __init__(self, policy, blocks, weights):
         super().__init__(policy, blocks, SIZE, weights)

@@ -1,4 +1,4 @@
-"""The mirror of a radix tree in a server against the tree itself: the same evictions, in order."""
+"""Test a server's mirror of a radix tree against the tree: the same evictions, in order."""
 
 from array import array
 
@@ -19,7 +19,7 @@ APART = (None, None)
 
 
 class MirroredPool(Pool):
-    """A pool that tells a mirror what it does. The mirror never asks what the pool evicts."""
+    """A pool that reports its changes to a mirror, which never asks what the pool evicts."""
 
     def __init__(self, policy, capacity, weights):
         super().__init__(policy, capacity, weights)

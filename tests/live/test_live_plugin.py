@@ -1,4 +1,4 @@
-"""The plugin's edges, without SGLang: when it keeps quiet, when it refuses, and its reports."""
+"""Test the plugin without SGLang: when it is silent, when it refuses, and its reports."""
 
 import json
 import threading
@@ -130,7 +130,7 @@ def test_a_hook_that_sglang_did_not_apply_is_noticed():
 
 @contextmanager
 def answering(body):
-    """A server that answers ``/server_info`` with this."""
+    """Run a server that answers ``/server_info`` with these facts."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -1,4 +1,4 @@
-"""SGLang's running batch as the plugin shows it to a scheduler."""
+"""Test SGLang's running batch as the plugin shows it to a scheduler."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from fairbench.live.plugins.sglang.home import Home
 
 
 class FakeReq:
-    """Of SGLang's request what the home reads."""
+    """The fields of SGLang's request that the plugin reads."""
 
     def __init__(self, client, tokens, produced):
         self.routing_key = client

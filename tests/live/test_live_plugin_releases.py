@@ -1,4 +1,4 @@
-"""Releases of engines: the window, an unknown newer one, and why a target cannot be looked at."""
+"""Test engine releases: the supported range, unknown newer ones, and unreadable targets."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Records of live runs: read back, turned into tables, summarised."""
+"""Test records of live runs: reading, conversion to tables, and summaries."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Segments as tokens and words, bodies of requests, and events out of bytes."""
+"""Test segments as tokens and words, bodies of requests, and parsing of events."""
 
 import json
 

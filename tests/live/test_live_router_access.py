@@ -1,4 +1,4 @@
-"""The keys file: weights and quotas a client, and what becomes of it when it is changed."""
+"""Test the keys file: clients' weights and quotas, and the effect of changes."""
 
 import asyncio
 import os
@@ -77,7 +77,7 @@ def access(path, **weights):
 
 
 def changed(path, text):
-    """The file as it is after a change, whatever the clock's steps are."""
+    """Change the file and make sure that its modification time differs."""
     before = path.stat().st_mtime_ns
     path.write_text(text)
     os.utime(path, ns=(before + 10**9, before + 10**9))
@@ -125,7 +125,7 @@ def test_a_broken_or_lost_file_changes_nothing_and_is_told_of_once(keys, broken,
 
 
 class Minutes:
-    """Quotas on a clock that is set by hand."""
+    """Quotas on a clock that the test sets."""
 
     def __init__(self, **quota):
         self.now = 0.0
@@ -133,7 +133,7 @@ class Minutes:
         self.quotas.change({"ann": Quota(**quota)})
 
     def ask(self):
-        """Seconds after which it is to try again; 0 if it is taken in."""
+        """Return the seconds until the next try, 0 if the request is accepted."""
         try:
             self.quotas.ask("ann")
         except Problem as problem:
@@ -195,7 +195,7 @@ def test_another_quota_holds_at_once_and_debts_stay():
     st.integers(1, 2_000),
 )
 def test_nobody_gets_more_than_a_minute_beyond_the_rate_and_one_request(steps, per_min):
-    """Served one after the other: what is under way is one request."""
+    """Requests are served one after the other, so one request is under way."""
     at, had, most = Minutes(tokens=per_min), 0, 0
     for wait_s, prompt, output in steps:
         at.now += wait_s

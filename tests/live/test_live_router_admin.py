@@ -1,4 +1,4 @@
-"""Workers that are added and drained while requests go on, by HTTP, on a port of its own."""
+"""Test adding and draining workers over HTTP while requests run, on a port of its own."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ STREAM = {**PATHS[GENERATE], "stream": True}
 
 
 class Admin:
-    """Whoever asks the admin endpoint at ``url``."""
+    """A client of the admin endpoint at ``url``."""
 
     def __init__(self, session, url, **sent):
         self.session, self.url, self.sent = session, url, sent
@@ -50,7 +50,7 @@ class Admin:
 
 @asynccontextmanager
 async def administered(under_test: RouterUnderTest, key=None, keys=None, **sent):
-    """The admin endpoint of a router."""
+    """Yield the admin endpoint of a router."""
     pages = admin_app(under_test.membership, keys or WorkerKeys(), key)
     async with listening_beside(pages, 0, "--admin-port") as url:
         yield Admin(under_test.session, url, **sent)
@@ -58,7 +58,7 @@ async def administered(under_test: RouterUnderTest, key=None, keys=None, **sent)
 
 @asynccontextmanager
 async def worker(**settings):
-    """One that the router knows nothing of."""
+    """Start a worker that the router does not know."""
     one = Worker(**settings)
     await one.start()
     try:
@@ -69,7 +69,7 @@ async def worker(**settings):
 
 @asynccontextmanager
 async def held_cluster():
-    """A router before two workers that wait before their last word, and its admin."""
+    """Run a router before two workers that wait before their last word; yield its admin."""
     async with (
         cluster(2, held_at=2) as (under_test, workers),
         administered(under_test) as admin,
@@ -78,7 +78,7 @@ async def held_cluster():
 
 
 async def emulated(stack, number):
-    """An emulator of this process: its address."""
+    """Run an emulator in this process; yield its address."""
     loop = asyncio.get_running_loop()
     settings = {"local": "dlpm", "kv_events_port": 0, "number": number}
     emulator, session = await stack.enter_async_context(running(loop, **settings))
@@ -88,7 +88,7 @@ async def emulated(stack, number):
 
 
 class Load:
-    """Clients that ask one question after the other, each longer than the one before."""
+    """Clients that ask one question after the other, each longer than the last."""
 
     def __init__(self, under_test):
         self.under_test = under_test
@@ -123,7 +123,7 @@ class Load:
     ids=["gateway", "d2lpm", "preble", "utilization"],
 )
 def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
-    """Emulated workers with KV events, eight clients: what begins after either obeys it."""
+    """Eight clients use emulated workers with KV events; later requests obey each change."""
 
     async def run():
         async with AsyncExitStack() as stack:
@@ -166,7 +166,7 @@ def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
 
 @asynccontextmanager
 async def one_of_two_streams():
-    """Two workers, of whom the ``busy`` one has begun an answer."""
+    """Run two workers, of which the ``busy`` one has begun an answer."""
     async with (
         cluster(2, held_at=2) as (under_test, workers),
         administered(under_test) as admin,
@@ -230,7 +230,7 @@ def test_a_worker_that_is_not_up_yet_joins_when_it_is():
 
 
 def test_an_added_worker_is_asked_for_its_load_and_its_facts():
-    """By its own key; and of token ids that would kill it none gets through."""
+    """The router uses the worker's own key, and blocks token ids that would kill the worker."""
 
     async def run():
         router = {"gateway": "fcfs", "saturation": "utilization"}
@@ -402,7 +402,7 @@ def test_only_who_shows_the_admin_key_gets_in_and_no_page_of_another_site(caplog
 
 
 def test_serve_has_the_endpoint_on_a_port_of_its_own(tmp_path):
-    """As a process, with a key; its log says where, and no key."""
+    """The endpoint runs in a process with a key; the log shows the address and no key."""
     (tmp_path / "admin").write_text("ADMIN-SECRET\n")
     (tmp_path / "keys.toml").write_text('"CLIENT-SECRET" = "ann"\n')
 

@@ -1,4 +1,4 @@
-"""Admission control in the router's process: 429 with Retry-After, demotion, and rerouting."""
+"""Test admission control in the router's process: 429 with Retry-After, demotion, rerouting."""
 
 import asyncio
 from array import array
@@ -24,7 +24,7 @@ CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
 class Costs:
-    """A second for each 100 tokens of prompt, a tenth for a step."""
+    """Costs: 1 s for each 100 tokens of prompt, 0.1 s for a step."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100

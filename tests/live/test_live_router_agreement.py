@@ -1,4 +1,4 @@
-"""The live router, by token ids and KV events, finds what the simulator's finds."""
+"""Test that the live router, by token ids and KV events, finds the simulator's prefixes."""
 
 from array import array
 
@@ -20,7 +20,7 @@ def ids_of(prompt):
 
 
 class Behind(Router):
-    """The real Dispatcher between the simulated cluster and a router, fed with token ids."""
+    """A real Dispatcher between the simulated cluster and a router, fed with token ids."""
 
     name = "behind"
     Params = None
@@ -60,7 +60,7 @@ class Behind(Router):
         self.home.finish(self.flights.pop(request.request_id), output.length)
 
     def on_evict(self, prefix, evicted_tokens, worker, now_s):
-        """As KV events of single tokens tell it."""
+        """Report the eviction as KV events of single tokens."""
         self.now_s = now_s
         ids = ids_of(prefix).tolist()
         kept = len(ids) - evicted_tokens
@@ -70,7 +70,7 @@ class Behind(Router):
 
 
 def hit_rates(monkeypatch, seeds, settings, **flags):
-    """(of the simulator, with the live router) over some seeds."""
+    """Return hit rates (of the simulator, with the live router) over some seeds."""
     plain, live = [], []
     build = sim_run.router_of
     for seed in seeds:
@@ -86,7 +86,7 @@ def hit_rates(monkeypatch, seeds, settings, **flags):
 
 @pytest.mark.slow
 def test_pages_cost_few_hits(monkeypatch):
-    """Many first messages have less than 32 tokens: with pages of that size 4.5% are lost."""
+    """Many first messages have fewer than 32 tokens; such pages would lose 4.5% of the hits."""
     settings = {"engine.max_running_requests": 64}
     plain, live = hit_rates(monkeypatch, range(2), settings, duration_s=30.0)
     assert abs(live / plain - 1) < 0.025
@@ -94,7 +94,7 @@ def test_pages_cost_few_hits(monkeypatch):
 
 @pytest.mark.slow
 def test_a_long_queue_costs_no_hits(monkeypatch):
-    """Were waiting prompts taken for cached, they would push out what is: a quarter of the hits."""
+    """If waiting prompts counted as cached, they would displace a quarter of the hits."""
     settings = {"engine.max_total_tokens": 60_000, "engine.max_running_requests": 2_048}
     plain, live = hit_rates(monkeypatch, [0], settings, duration_s=60.0)
     assert live / plain - 1 > -0.03

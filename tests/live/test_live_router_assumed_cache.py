@@ -1,4 +1,4 @@
-"""An assumed cache bounds what a router remembers of a worker, and follows what events report."""
+"""Test that an assumed cache bounds a router's memory of a worker and follows its events."""
 
 import random
 
@@ -17,7 +17,7 @@ def prompt_of(numbers):
 
 
 def checked(assumed):
-    """The tokens of an assumed cache, after a check of its books."""
+    """Return the tokens of an assumed cache, after checking its bookkeeping."""
     cache = assumed._cache
     nodes = list(cache.nodes())
     tokens = sum(node.length for node in nodes)
@@ -31,7 +31,7 @@ def checked(assumed):
 
 
 def test_a_followed_workers_evictions_leave_no_more_than_its_pool():
-    """The worker is a cache of its own, whose evictions are events; each prompt is new."""
+    """The worker is a cache whose evictions are events; each prompt is new."""
     heard, draw = [], random.Random(1)
     assumed = AssumedCache(FOLLOWED_SLACK * POOL, lambda *evicted: heard.append(evicted))
     worker = AssumedCache(POOL, assumed.lose)

@@ -1,4 +1,4 @@
-"""What long bodies may take of the router's memory."""
+"""Test the memory that long bodies may take in the router."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ def body(mib):
 
 
 def test_a_flood_of_long_bodies_is_turned_away_and_others_are_not():
-    """Also while they are read, and whatever they say of their length."""
+    """The limit holds while bodies are read, whatever length they announce."""
 
     async def test():
         router = {"max_bodies_bytes": 2 * MIB}

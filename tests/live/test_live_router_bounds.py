@@ -1,4 +1,4 @@
-"""What clients can make a router, a router object or a worker's plugin keep, and for how long."""
+"""Test bounds on what clients can make a router or a worker's plugin keep, and for how long."""
 
 import asyncio
 import gzip
@@ -54,7 +54,7 @@ def test_the_richest_of_the_longest_unused_are_forgotten_and_debtors_last():
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200)), max_size=100))
 def test_a_router_keeps_a_bounded_number_of_clients(asked):
-    """0.42 KB a client stayed for ever; a worker that came back then held up everyone."""
+    """Each client once kept 0.42 KB for ever, and a returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_credits, "MAX_CLIENTS", limit)
@@ -119,7 +119,7 @@ def test_so_are_its_series(monkeypatch):
 
 
 def test_what_a_server_asks_itself_is_nobodys():
-    """It was booked to whoever gives no name."""
+    """Such requests were once charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH
     asked.rid = "1234"
@@ -136,7 +136,7 @@ JUNK = {
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_body_that_is_not_compressed_as_it_says_leaves_no_traceback(path, junk, caplog):
-    """There were three a request."""
+    """Each such request once left three tracebacks."""
 
     async def run():
         async with cluster(1) as (worker_side, (worker,)):
@@ -188,7 +188,7 @@ def test_a_prompt_that_fills_the_pool_is_not_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BODIES)
 def test_others_are_answered_while_62_mib_are_read(name):
-    """The ids held up everyone for 15 s, half of the time that they took."""
+    """Parsing the token ids once delayed all other requests for 15 s."""
     body = BODIES[name]()
 
     async def pieces():

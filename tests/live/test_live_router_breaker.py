@@ -1,4 +1,4 @@
-"""A worker that fails what others serve: it costs nobody an answer, and soon gets nothing."""
+"""Test a worker that fails what others serve: no answer is lost, and its traffic stops."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ def test_a_probe_that_says_nothing_is_made_again():
 
 
 async def statuses(under_test, requests, at_once=8):
-    """So many requests, some at once, each a prompt of its own: (status, worker) of each."""
+    """Send requests, some at once, each with its own prompt; return (status, worker) of each."""
     room = asyncio.Semaphore(at_once)
 
     async def one(number):
@@ -85,7 +85,7 @@ OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 
     ("router", "status"), [*OF_ROUTERS, *(("least-loaded", status) for status in OF_STATUSES)]
 )
 def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
-    """It answers errors at once while it is healthy, so it was always the least loaded."""
+    """The worker answers errors at once while healthy, so it is always the least loaded."""
 
     async def run():
         async with cluster(4, router={"router": router}) as (under_test, workers):
@@ -100,7 +100,7 @@ def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
 
 
 def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
-    """SGLang answers 200 to a stream before it knows whether it can serve it."""
+    """SGLang answers 200 to a stream before it knows whether it can serve the request."""
 
     async def run():
         async with cluster(2) as (under_test, workers):
@@ -118,7 +118,7 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
 def test_what_two_workers_refuse_is_the_clients_own_fault(status):
-    """Its client hears of it as the second worker says it, and no worker is blamed."""
+    """The client gets the second worker's error, and no worker is blamed."""
 
     async def run():
         async with cluster(3, status=status) as (under_test, workers):
@@ -129,7 +129,9 @@ def test_what_two_workers_refuse_is_the_clients_own_fault(status):
 
 
 def test_what_a_worker_serves_in_between_acquits_it():
-    """Or one client could have a worker ejected by what only that worker cannot take."""
+    """Otherwise one client could have a worker ejected with requests that only this
+    worker refuses.
+    """
 
     async def run():
         async with cluster(2) as (under_test, workers):
@@ -175,7 +177,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails():
 
 
 def test_requests_that_fail_everywhere_eject_nobody():
-    """Or one client's odd requests would take every worker from the others."""
+    """Otherwise one client's odd requests would take every worker from the others."""
 
     async def run():
         async with cluster(3, status=500) as (under_test, workers):
@@ -219,7 +221,7 @@ def test_what_runs_at_a_worker_goes_on_when_it_is_ejected():
 
 
 def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
-    """Its answer has begun: nobody takes it for one that was closed for being idle."""
+    """The answer has begun, so the connection was not closed for being idle."""
 
     async def run():
         faults = dict.fromkeys((0, 2, 3), Fault("disconnect"))
@@ -240,9 +242,9 @@ def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
 
 
 class Impatient(asyncio.Protocol):
-    """Serves one request a connection, and breaks it under the next one.
+    """A server that serves one request per connection and breaks it under the next one.
 
-    So does a server whose idle timeout ends while a request is on its way to it.
+    A server whose idle timeout ends while a request is on its way does the same.
     """
 
     def connection_made(self, transport):
@@ -258,7 +260,7 @@ class Impatient(asyncio.Protocol):
 
 
 def test_kept_connections_that_workers_have_closed_cost_no_answer():
-    """Each is found out by its own request, however many they are, and no worker is blamed."""
+    """Each request finds its closed connection, however many there are, and no worker is blamed."""
 
     async def run():
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What a client is booked with, whatever its worker says and however the request ended."""
+"""Test the charges of a client, whatever the worker reports and however the request ends."""
 
 import asyncio
 import json
@@ -41,7 +41,9 @@ def test_what_nobody_read_to_its_end_is_known_or_estimated():
 
 
 def test_who_leaves_pays_for_what_was_kept_free_for_the_rest():
-    """SGLang keeps 0.098 of at most 4,096 tokens to come; a whole answer costs no more than it."""
+    """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
+    than that.
+    """
     asked = Asked(100, 100, 6_000)
     assert broken_off(Usage(None, 200), asked, 1.0, None, left=True) == Charge(100, 601, 0)
     assert broken_off(Usage(None, 200), asked, 1.0, None) == Charge(100, 200, 0)
@@ -66,7 +68,7 @@ def usage(read, produced):
 @pytest.mark.parametrize(("said", "booked"), [(-(10**9), 0), (10**9, 3)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_workers_usage_is_clamped_to_what_was_asked(said, booked, stream):
-    """A negative one ended the stream and left a traceback; a large one poisoned credits."""
+    """A negative count once ended the stream with a traceback; a large one corrupted credits."""
 
     async def run():
         router = {"router": "d2lpm"}
@@ -85,7 +87,7 @@ def test_a_workers_usage_is_clamped_to_what_was_asked(said, booked, stream):
 
 
 async def leave(under_test, worker, path, body, until_said=b""):
-    """Ask, and leave once the worker has the request and so much of the answer is here."""
+    """Send a request, and leave after a given part of the answer."""
     async with under_test.post(path, body) as answer:
         data = b""
         while until_said not in data:
@@ -120,7 +122,7 @@ def test_a_chunk_of_many_tokens_counts_by_its_text():
 
 
 def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
-    """Nothing has come of it: at most what was asked, and here just that."""
+    """No part of the answer arrived, so the charge is at most what was asked, here exactly that."""
 
     async def run():
         async with cluster(1, held_at=0) as (under_test, (worker,)):
@@ -148,7 +150,7 @@ def test_a_worker_that_says_nothing_does_not_make_a_prompt_free(said):
 
 
 def test_a_dispatch_charge_is_given_back_if_the_worker_fails_before_it_answers():
-    """30,000 tokens were charged at every worker that was tried."""
+    """Without this, 30,000 tokens were charged at every worker that was tried."""
 
     async def run():
         body = {"input_ids": [1] * 30_000, "sampling_params": {"max_new_tokens": 3}}

@@ -1,4 +1,4 @@
-"""A client that takes all it can get, and one that comes after it: the limits that serve has."""
+"""Test serve's default limits: a client that takes all it can, and one that comes later."""
 
 import asyncio
 import tracemalloc
@@ -23,7 +23,7 @@ async def stream(under_test, client):
 
 
 def flooded(requests, workers=1, info=SIZE, victims=1, **router):
-    """How many of a flood, and of a victim's after it, are at the workers meanwhile."""
+    """Return how many requests of a flood, and of a later victim, are at the workers."""
 
     async def run():
         async with cluster(workers, held_at=0, info=info, router=router) as (under_test, at):
@@ -56,7 +56,7 @@ def test_behind_any_gateway_too():
 
 
 def test_and_of_the_tokens():
-    """A prompt of 100 tokens and, until it is known better, no output count for each request."""
+    """Each request counts a prompt of 100 tokens and, until outputs are known, no output."""
     info = {"max_total_num_tokens": 1_000}
     assert flooded(64, limits_clients=True, info=info)[0] <= 8
     assert flooded(64, limits_clients=True, info=info)[1] == 1

@@ -1,4 +1,4 @@
-"""One client's flood costs the others no place."""
+"""Test that one client's flood takes no slot from the others."""
 
 import asyncio
 from contextlib import ExitStack
@@ -14,7 +14,9 @@ from fairbench.live.router.problem import Problem
 
 
 class Taken:
-    """Slots that are held until ``stack`` closes; the names of those evicted, in order."""
+    """The slots that are taken until ``stack`` closes, and the names of evicted
+    requests, in order.
+    """
 
     def __init__(self, stack, most, most_each=None, weights=None):
         self.limit = ConcurrencyLimit(most, most_each or most, weights or {})
@@ -110,7 +112,7 @@ def ask(under_test, client, body=None):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_flood_does_not_turn_others_away(stream):
-    """It had every place, and everyone else a 429."""
+    """The flood once took every slot, and all others got 429."""
 
     async def run():
         body = {**PATHS[GENERATE], "stream": stream}

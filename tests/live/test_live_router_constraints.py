@@ -1,4 +1,4 @@
-"""Grammars, patterns and stops that an engine would evaluate at every step, for everyone."""
+"""Test grammars, patterns and stops that an engine would evaluate at every step."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ BOMB = "(.|.|.)+ZZZ"
 
 
 def ask(path, fields, **router):
-    """Status, message and the body that the worker got, if any."""
+    """Return the status, the message, and the body that the worker got, if any."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):
@@ -91,7 +91,7 @@ def nested(levels):
 
 
 def laughs(levels):
-    """A schema whose expansion doubles at every level, by references."""
+    """Return a schema whose references double its expansion at every level."""
     both = {"anyOf": [{"type": "null"}, {"type": "string"}]}
     table = {"0": both}
     for level in range(1, levels):

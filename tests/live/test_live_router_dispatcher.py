@@ -1,4 +1,4 @@
-"""A Router object's home: the router hears what it must, and no worker that is down is asked."""
+"""Test the host of a Router object: it gets every event, and no worker that is down is asked."""
 
 from array import array
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ POOL = 1000
 
 
 class Spy(Router):
-    """Sends everything to the worker it is told, and writes down what it hears."""
+    """A router that sends everything to a given worker and records its events."""
 
     name = "spy"
     wants_evictions = True
 
     @dataclass(frozen=True)
     class Params:
-        """None."""
+        """No parameters."""
 
     def __init__(self):
         self.choice = 0
@@ -43,14 +43,14 @@ class Spy(Router):
 
 
 class Timed(Spy):
-    """The same, and it hears of first tokens."""
+    """A router that also gets first-token events."""
 
     def on_first_token(self, request, worker, at_s):
         self.heard.append(("began", request.request_id, worker, at_s))
 
 
 class Changing(Spy):
-    """The same, but it lets its workers come and go."""
+    """A router whose workers may come and go."""
 
     def on_worker_leave(self, worker, now_s):
         self.heard.append(("leave", worker))
@@ -68,7 +68,7 @@ def home(router, workers=2, **options):
 
 
 def serve(dispatcher, made):
-    """Requests that come and go at once."""
+    """Send requests, each of which ends at once."""
     for one in made:
         dispatcher.finish(dispatcher.dispatch(one), 0)
 
@@ -286,7 +286,7 @@ def test_a_worker_that_is_not_there_is_the_routers_fault():
 
 
 class Holding(Changing):
-    """At most one request at a worker; holds the others."""
+    """A router that queues requests beyond one per worker."""
 
     holds = True
 

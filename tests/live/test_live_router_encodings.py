@@ -1,4 +1,4 @@
-"""Bodies that are compressed, in ways that the router knows and in others, and slow ones."""
+"""Test compressed bodies, in known and unknown encodings, and slow ones."""
 
 import asyncio
 import gzip
@@ -35,7 +35,7 @@ BROKEN = [
 
 
 def answered(encoding, data, **router):
-    """Status, the error's message if any, and how many requests have reached the worker."""
+    """Return status, error message if any, and the number of requests that reached the worker."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):
@@ -66,7 +66,7 @@ def test_a_body_that_ends_too_early_or_is_none_is_a_400(encoding, data):
 
 
 def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
-    """64 MiB of blanks in 64 KiB."""
+    """The body decodes to 64 MiB of blanks, sent in 64 KiB."""
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(64)) + packer.flush()
     assert answered("gzip", bomb, max_body_bytes=2**21)[::2] == (413, 0)
@@ -75,7 +75,9 @@ def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
 @pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
 @pytest.mark.parametrize("piece", [1000, 2**30])
 def test_a_long_body_is_decoded_as_it_was(words, piece):
-    """Longer than one step of decoding, and well compressed: what is left inside comes too."""
+    """The body is longer than one decoding step and compresses well, so the decoder
+    keeps a rest.
+    """
     body = b"word " * words
     packed = gzip.compress(body)
     decoder = Decoder(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}))

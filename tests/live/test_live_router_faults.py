@@ -1,4 +1,4 @@
-"""What goes wrong in front of and behind a router, and what it does then."""
+"""Test faults of clients and workers, and the router's reaction."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ NEVER = {"health_interval_s": 1000.0}  # but for the check at the start
 
 
 async def read_start(answer, text):
-    """The stream up to where a text has come."""
+    """Read the stream up to a given text."""
     data = b""
     while text not in data:
         data += await answer.content.readany()
@@ -83,7 +83,7 @@ def test_a_worker_that_came_back_takes_part_again(router):
 
 
 async def served_by(under_test, requests):
-    """The workers that served so many requests, each a prompt and a client of its own."""
+    """Return the workers that served these requests, each with its own prompt and client."""
     found = set()
     for number in range(requests):
         body = {**PATHS[GENERATE], "input_ids": [number] * 100}
@@ -96,7 +96,7 @@ async def served_by(under_test, requests):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_under_which_a_worker_died_are_not_tried_at_another_one(stream):
-    """One of them may be what it died of. The one at the other worker is answered."""
+    """Any of the requests may have killed the worker. The other worker's request is answered."""
 
     async def run():
         async with cluster(2, router=NEVER, held_at=0) as (under_test, workers):
@@ -223,7 +223,7 @@ def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
 
 
 def test_requests_at_a_worker_known_to_hang_go_elsewhere_at_once():
-    """Nobody waits for it to say once more that it is there."""
+    """No request waits for another health check of the worker."""
 
     async def run():
         setting = {**NEVER, "health_timeout_s": 1e6}
@@ -269,7 +269,7 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
 
 
 async def stalled(worker):
-    """What the worker has sent by the time that nothing moves any more."""
+    """Return what the worker has sent once nothing moves any more."""
     before = -1
     while before < worker.sent_bytes:
         before = worker.sent_bytes
@@ -312,7 +312,7 @@ def test_a_reader_that_stalls_gives_up_its_place(monkeypatch):
 
 
 def test_a_long_text_does_not_keep_others_waiting():
-    """Tokenising megabytes takes seconds."""
+    """Tokenizing megabytes takes seconds."""
     begun, tokenised = threading.Event(), threading.Event()
 
     class SlowText:
@@ -351,7 +351,7 @@ def test_beyond_max_queue_requests_get_a_429():
 
 
 def only_first(fault):
-    """The faults of a null server: the first request's."""
+    """Return faults for only the first request of a null server."""
     return lambda number, _: fault if number == 0 else None
 
 
@@ -400,7 +400,7 @@ JUNK = b"\x93junk\n\n"
 
 @asynccontextmanager
 async def junk(kind, path):
-    """A server whose answers to a path are none: its address, and what was asked."""
+    """Run a server whose answers to a path are invalid; yield its address and its requests."""
     seen, checked = [], asyncio.Event()
 
     async def answer(request):
@@ -488,7 +488,7 @@ def test_who_leaves_while_a_worker_that_failed_is_looked_at_is_counted():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_stream_that_ends_without_a_word_gets_one(path):
-    """What came of it is charged, as of any that broke off."""
+    """The tokens that arrived are charged, as for any broken request."""
 
     async def run():
         faults = only_first(Fault("cut", after=2))
@@ -509,7 +509,7 @@ def test_a_stream_that_ends_without_a_word_gets_one(path):
     ("method", "path"), [("POST", GENERATE), ("PUT", GENERATE), ("POST", "/nothing")]
 )
 def test_who_sent_what_is_not_read_is_told_that_the_connection_is_closed(method, path):
-    """Or a client would send its next request there, and get no answer."""
+    """Otherwise a client would send its next request on that connection and get no answer."""
 
     async def body(answered):
         yield b"1" * 20_000  # more than is read

@@ -1,4 +1,4 @@
-"""What of a body reaches a worker, and what of it would have killed one."""
+"""Test which fields of a body reach a worker, including those that once killed one."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ VOCABULARY = {"vocab_size": 2048}
 
 
 def ask(path, body, *, info=VOCABULARY, sent=None, **settings):
-    """Status, what is said, and the body and headers that the worker got, if any."""
+    """Return the status, the message, and the body and headers that the worker got, if any."""
 
     async def run():
         async with cluster(1, info=info, **settings) as (under_test, (worker,)):
@@ -166,7 +166,7 @@ def test_a_field_written_with_escapes_is_the_same_field():
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_nobody_chooses_the_id_by_which_a_worker_knows_a_request(path, stream):
-    """SGLang aborts by prefix of ``rid``, vLLM by the header."""
+    """SGLang aborts by a prefix of ``rid``, vLLM by the header."""
     body = {**PATHS[path], "stream": stream, "rid": "0"}
     status, _, reached, got = ask(path, body, sent={"x-request-id": "0", "x-override-rid": "0"})
     assert status == 200
@@ -188,7 +188,7 @@ PROMPTS = ("input_ids", "prompt", "messages")
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_null_field_is_as_if_it_were_not_there(path):
-    """To vLLM and SGLang a null limit is none at all, which nobody would have been charged for."""
+    """To vLLM and SGLang a null limit means no limit, which no client would be charged for."""
     nulls = dict.fromkeys(["stream", "sampling_params" if path == GENERATE else "max_tokens"])
     prompt = {name: PATHS[path][name] for name in PROMPTS if name in PATHS[path]}
     status, _, reached, _ = ask(path, {**prompt, **nulls})

@@ -1,4 +1,4 @@
-"""What large bodies leave behind goes back to the system."""
+"""Test that the memory of large bodies returns to the system."""
 
 import ctypes
 import os
@@ -104,7 +104,7 @@ print(asyncio.run(counted()))
 
 @needs_mallinfo2
 def test_a_router_keeps_large_buffers_out_of_the_heap():
-    """In a process of its own: a heap that other tests have left has holes for such buffers."""
+    """The test runs in a process of its own, because other tests leave a heap with large holes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", ROUTER]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

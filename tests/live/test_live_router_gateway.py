@@ -1,4 +1,4 @@
-"""A gateway in the router's process: who is held and who goes, what is charged and given back."""
+"""Test a gateway in the router's process: queueing, dispatch, charges and refunds."""
 
 import asyncio
 from array import array
@@ -26,7 +26,7 @@ ONE = {"gateway": "vtc", "settings": {"concurrency.requests": 1}}
 
 
 class Clock:
-    """A clock that is set by hand, and one alarm."""
+    """A clock that the test sets, with one alarm."""
 
     def __init__(self):
         self.now = 0.0
@@ -52,7 +52,7 @@ class Clock:
 
 
 def desk(policy="vtc", workers=1, **settings):
-    """A dispatcher behind a gateway that lets one request go to each worker at a time."""
+    """Return a dispatcher behind a gateway that dispatches one request at a time to each worker."""
     clock = Clock()
     at = Dispatcher(build_router("least-loaded", {}, workers), workers, 1_000, clock)
     at.router.prepare(Setup(fleet=at))
@@ -97,7 +97,7 @@ def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
     "charge", [Charge(), Charge(100, 8, 0), Charge(400, 8, 0), Charge(90, 0, 64)]
 )
 def test_what_was_charged_when_it_went_is_put_right_by_what_it_cost(policy, sign, charge):
-    """100 tokens were guessed; the policies of gateways count cached ones, schedulers do not."""
+    """The estimate was 100 tokens; gateway policies count cached tokens, schedulers do not."""
     at, _ = desk(policy, concurrency__requests=9)
     flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))  # one stays, and so does its client
     before = counters(at)["ann"]
@@ -318,7 +318,7 @@ SAID = [
 
 @pytest.mark.parametrize(("info", "settings", "most"), [one[1:] for one in SAID])
 def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, most):
-    """And a few that wait there, unless the operator has said how many."""
+    """A few more wait at the workers, unless the operator has set their number."""
 
     async def test():
         router = {"gateway": "fcfs", "settings": settings}
@@ -354,14 +354,14 @@ SMALL = {"dlpm": {"dlpm.quantum": 96}}
 
 @asynccontextmanager
 async def stock_worker():
-    """The address of an emulated worker as engines come: first come, first served."""
+    """Run a first-come, first-served emulated worker; yield its address."""
     settings = {"engine.max_running_requests": AT_ONCE}
     async with running(asyncio.get_running_loop(), settings=settings) as (_, session):
         yield WorkerAddress(str(session._base_url).rstrip("/"))
 
 
 async def shares(requests, **router):
-    """What a flooder and a modest client have had of a worker, and how often a place was empty."""
+    """Return a flooder's and a modest client's service, and how often a slot was empty."""
     async with stock_worker() as address, router_before([address], **router) as under_test:
         flood = Flood({"flood": FLOOD, "ann": MODEST}, requests, AT_ONCE, prompt=64, vocab=30_000)
         return await flood.against(under_test, {"max_new_tokens": 16})
@@ -369,7 +369,7 @@ async def shares(requests, **router):
 
 @pytest.mark.parametrize("policy", [None, "vtc", "dlpm"])
 def test_a_modest_client_gets_its_share_over_a_stock_worker(policy):
-    """All requests are as long; half of them are the modest client's fair share."""
+    """All requests are equally long; half of them are the modest client's fair share."""
     router = {} if policy is None else {"gateway": policy, "settings": SMALL.get(policy, {})}
     had, idle = asyncio.run(shares(120, **router))
     share = had["ann"] / had.total()

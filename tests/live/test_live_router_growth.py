@@ -1,6 +1,6 @@
-"""What requests and faults leave behind in a router: nothing, once its caches are empty.
+"""Test that requests and faults leave nothing in a router once its caches are empty.
 
-Objects are counted, not MiB: everything that can be reached from the dispatcher.
+The test counts all objects that can be reached from the dispatcher, not MiB.
 """
 
 import gc
@@ -23,7 +23,7 @@ NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
 def reachable(root):
-    """How many objects can be reached from one, but for code."""
+    """Return the number of objects that can be reached from an object, without code."""
     seen, left = {id(root)}, [root]
     while left:
         for one in gc.get_referents(left.pop()):
@@ -34,7 +34,7 @@ def reachable(root):
 
 
 class Crowd:
-    """Requests of clients, each of a program of its own, and faults between them."""
+    """Clients whose requests are programs of their own, with faults in between."""
 
     def __init__(self, name):
         self.draw, self.router = random.Random(name), build_router(name, {}, WORKERS)
@@ -50,7 +50,7 @@ class Crowd:
         self.router.prepare(Setup(pool_tokens=POOL, fleet=self.home))
 
     def round(self):
-        """Send a round's requests, with its faults, and empty the caches. Return the objects."""
+        """Send a round's requests with its faults and empty the caches; return the objects."""
         for number in range(ROUND):
             self.at_s += 0.02
             self.send()
@@ -79,7 +79,7 @@ class Crowd:
         self.home.over(flight.request)
 
     def fault(self, worker, kind):
-        """The worker dies and starts again, loses events, or cannot be followed for a while."""
+        """Kill and restart the worker, lose events, or stop following it for a while."""
         if kind == 0:
             lost = [one for one in self.flights if one.worker == worker]
             for flight in lost:

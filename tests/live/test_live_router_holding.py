@@ -1,4 +1,4 @@
-"""A router that holds requests back, behind real HTTP: nothing is lost, nobody harms another."""
+"""Test a router that queues requests, over HTTP: nothing is lost, and no client harms another."""
 
 import asyncio
 from array import array
@@ -14,7 +14,7 @@ CLIENT = "x-fairbench-client"
 
 
 class OneEach(Router):
-    """One request at each worker at a time."""
+    """A router that allows one request at each worker at a time."""
 
     name = "one-each"
     holds = True
@@ -24,7 +24,7 @@ class OneEach(Router):
         return next((w for w in fleet.workers() if not fleet.load(w).in_flight), None)
 
     def on_worker_leave(self, worker, now_s):
-        """It is asked anew about every request in any case."""
+        """Do nothing: the router is asked again about every request anyway."""
 
     on_worker_join = on_worker_leave
 

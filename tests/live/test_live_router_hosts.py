@@ -1,4 +1,4 @@
-"""Pages of other sites, and a router that is named as its own worker."""
+"""Test pages of other sites, and a router that is named as its own worker."""
 
 import asyncio
 import socket
@@ -40,7 +40,7 @@ PAGES = ("/health", "/metrics", "/v1/models", "/nothing")
 
 
 def statuses(sent, **router):
-    """Of every page and of a request, and whether the worker was asked for an answer."""
+    """Return the status of every page and of a request, and whether the worker was asked."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):

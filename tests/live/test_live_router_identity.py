@@ -1,4 +1,4 @@
-"""Whose a request is."""
+"""Test the identification of a request's client."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ def test_what_a_body_says_in_any_script_becomes_a_name_that_travels(said):
 
 
 def test_the_name_is_the_same_for_good():
-    """By ``printf %s é | b2sum -l 80``: another would give everyone new credits."""
+    """The value is from ``printf %s é | b2sum -l 80``; another hash would reset all credits."""
     assert client_of({}, "é", None) == "user-767822563e908a245afc"
 
 
@@ -68,7 +68,7 @@ SAID = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "p"}
 
 
 def served(body, sent=None, path=CHAT, **router):
-    """Whose the request was, as the worker was told."""
+    """Return the client of the request, as the worker was told."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):

@@ -1,4 +1,4 @@
-"""A router that follows its workers' KV events goes where a prefix is, and not where it was."""
+"""Test that a router with KV events follows prefixes to the workers that hold them."""
 
 import asyncio
 from array import array
@@ -20,7 +20,7 @@ BODY = {**PATHS[GENERATE], "input_ids": IDS}
 
 @asynccontextmanager
 async def publishing_cluster(count, router):
-    """Workers with publishers of KV events, and a router that follows them."""
+    """Run workers with publishers of KV events, and a router that follows them."""
     async with AsyncExitStack() as stack:
         workers, publishers, addresses = [], [], []
         for _ in range(count):
@@ -60,7 +60,7 @@ def test_a_prefix_that_was_evicted_attracts_no_more(news):
 
 
 def heard_of(under_test):
-    """A list that fills with what the router hears of evicted prompts: worker, ids, tokens."""
+    """Return a list that fills with the evictions that the router hears of: worker, ids, tokens."""
     told, router = [], under_test.proxy.dispatcher.router
     tell = router.on_evict
 

@@ -1,4 +1,4 @@
-"""What workers answer that no engine does: other places, odd statuses, no end, odd numbers."""
+"""Test false worker answers: wrong counts, odd statuses, endless bodies, odd numbers."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ async def healthy(_):
 
 @asynccontextmanager
 async def answering(handler):
-    """The address of a healthy worker that answers whatever generates with this."""
+    """Run a healthy worker that gives this answer to generation requests; yield its address."""
     app = web.Application()
     app.add_routes([web.post(path, handler) for path in PATHS])
     app.router.add_get("/health", healthy)
@@ -34,7 +34,7 @@ async def answering(handler):
 
 
 async def asked(handler, path=GENERATE, **settings):
-    """Status and body of an answer through a router before only that worker."""
+    """Return status and body of an answer through a router before only that worker."""
     async with answering(handler) as address, router_before([address], **settings) as under_test:
         async with under_test.post(path) as answer:
             told = answer.status, await answer.json()
@@ -72,7 +72,7 @@ def test_a_status_that_is_none_does_not_reach_a_client(status):
 
 
 def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch):
-    """Nor is it taken for a connection that was closed for being idle: one more is asked."""
+    """Nor does it count as a connection closed for being idle, which would be tried once more."""
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     sent = times = 0
 
@@ -93,7 +93,7 @@ def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch)
 
 @pytest.mark.parametrize("number", ["1e400", "2.5", '"7"', "[7]"])
 def test_numbers_that_are_none_do_not_make_an_answer_free(number):
-    """It is charged as text from end to end, as far as it was asked for."""
+    """The answer is charged by its text, up to the length that was asked for."""
     answer = b'{"text": "%b", "meta_info": {"completion_tokens": %b}}'
     answer %= b"four" * 100, number.encode()
     json.loads(answer)

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: what is told of a request, to whom, and what is not."""
+"""Test OpenTelemetry traces: what they contain, who receives them, and what they omit."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ TRACE = int(PARENT.split("-")[1], 16)
 
 @pytest.fixture
 def spans():
-    """Where spans go, and the traces that make them."""
+    """Return where spans go, and the traces that make them."""
     pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -32,7 +32,7 @@ def spans():
 
 
 async def asked(traces, path, body=None, worker=None, router=None, **sent):
-    """One request to a router before one worker: what reached that."""
+    """Send one request through a router to one worker; return what reached the worker."""
     one = worker or Worker()
     await one.start()
     try:
@@ -109,7 +109,7 @@ def test_a_request_that_fails_is_an_error(spans):
 def test_so_is_one_that_is_refused_before_any_worker_is_asked(
     spans, body, router, sent, status, client
 ):
-    """With its client, as far as that is known. It is no error of the router's."""
+    """The span names the client if it is known, and is no error of the router."""
     exporter, traces = spans
 
     async def run():
@@ -171,7 +171,7 @@ def test_one_whose_client_leaves_before_it_is_sent_has_left(spans):
 
 
 def test_serve_sends_spans_where_its_variables_say():
-    """As a process, over OTLP, until its end."""
+    """The router runs as a process and exports over OTLP until its end."""
     pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
     posted = []
 

@@ -1,4 +1,4 @@
-"""Routers that are peers: whom they hear, what they make of it, and two real processes."""
+"""Test peer routers: accepted senders, merged totals, and two real processes."""
 
 import asyncio
 import io
@@ -47,7 +47,7 @@ async def send(under_test, body, shown=SHOWN):
 
 
 def fleet_of(under_test):
-    """What this router says that it is before, as its own message has it."""
+    """Return the fleet of this router, as in its own messages."""
     return msgspec.json.decode(under_test.peering.message(), type=Message).fleet
 
 
@@ -87,7 +87,7 @@ FORGED = [
 
 @pytest.mark.parametrize("forged", FORGED)
 def test_totals_that_no_router_can_have_are_not_taken_in(forged):
-    """Two of 1e308 are infinite, and their difference is no number."""
+    """Two values of 1e308 add up to infinity, and their difference is not a number."""
 
     async def test():
         async with cluster(1, router=GATED) as (under_test, _):
@@ -142,7 +142,7 @@ def test_routers_that_are_silent_are_forgotten_when_there_are_too_many():
     ],
 )
 def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, place, status):
-    """A band that nobody has would be made, with a queue of its own."""
+    """Otherwise an unknown band would be created, with a queue of its own."""
 
     async def test():
         settings = {"gateway.priority": {"vip": 7}}
@@ -158,7 +158,7 @@ def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, pl
 
 @pytest.mark.slow
 def test_whatever_a_hostile_peer_sends_is_answered_and_counters_stay_numbers():
-    """Mutated and replayed messages of one that has the key, in any order."""
+    """The messages are mutated and replayed by a peer that has the key, in any order."""
 
     async def test():
         rng = random.Random(32)
@@ -238,7 +238,7 @@ def test_who_waits_at_a_peer_that_is_silent_keeps_nobody_waiting_for_long():
 
 @asynccontextmanager
 async def peer_that_answers(answer):
-    """Where a peer would be: its URL, and what it was told."""
+    """Run a stand-in for a peer; yield its URL and what it received."""
     told = []
 
     async def hear(request):
@@ -321,7 +321,7 @@ NUMBERS = count()
 
 @asynccontextmanager
 async def process(*arguments):
-    """A command of fairbench, once it has said where it is."""
+    """Start a command of fairbench; return once it has printed its address."""
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fairbench", *map(str, arguments)),
         stdout=asyncio.subprocess.PIPE,
@@ -337,7 +337,7 @@ async def process(*arguments):
 
 
 async def premium_to_regular(key_file, *, peers):
-    """Two routers before one emulated worker, each with one of the clients; 250 answers in all."""
+    """Run two routers before one emulated worker, one client at each; 250 answers in all."""
     with ExitStack() as stack:
         ports = [stack.enter_context(reserved("127.0.0.1", 0, "a port")) for _ in range(2)]
         return await served_by_two(ports, key_file, peers=peers)
@@ -370,7 +370,7 @@ async def served_by_two(ports, key_file, *, peers):
 
 
 async def flooded(session, urls):
-    """Answers by client, each with 12 requests under way at a router of its own."""
+    """Return answers by client, each with 12 requests under way at a router of its own."""
     answered = Counter()
 
     async def again(client):

@@ -1,4 +1,4 @@
-"""Requests through the router: what reaches the worker, what comes back, what is counted."""
+"""Test requests through the router: forwarding, answers and metrics."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ OPENAI = (COMPLETIONS, CHAT)
 
 
 def ask(path, body=None, *, router=None, **sent):
-    """One request; returns status, headers, body, what the worker saw, and the metrics' text."""
+    """Send one request; return status, headers, body, what the worker got, and the metrics page."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):

@@ -1,4 +1,4 @@
-"""What a router learns at its start, and what it says of itself."""
+"""Test what a router learns at its start, and what it reports."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def test_workers_as_they_are_named(text, expected):
 
 
 def test_the_smallest_pool_bounds_what_is_believed_cached():
-    """Of two prompts that together exceed the pool the first is believed gone."""
+    """Two prompts together exceed the pool, so the first is assumed evicted."""
 
     async def run():
         info = {"max_total_num_tokens": 1000}

@@ -1,4 +1,4 @@
-"""Server-sent events of any worker: every end of line, any length, in linear time and memory."""
+"""Test server-sent events of any worker: all line endings, any length, linear time and memory."""
 
 import json
 from itertools import pairwise
@@ -24,7 +24,7 @@ def stream(end):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("hide", [False, True])
 def test_every_end_of_line_is_one(end, hide):
-    """Streams with CRLF were held back to their end, and counted 0 tokens."""
+    """Streams with CRLF were once delayed to their end and counted as 0 tokens."""
     reader = StreamReader(hide_usage=hide)
     passed = [reader.feed(bytes([byte])) for byte in stream(end)]
     assert reader.usage() == Usage(None, 3, None)
@@ -58,7 +58,7 @@ def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(mon
 
 
 def test_what_has_been_searched_is_not_searched_again():
-    """32 MiB without a blank line took 50 s: each chunk was searched from the start."""
+    """32 MiB without a blank line once took 50 s, since each chunk was searched from the start."""
 
     class Counting(bytearray):
         searched = 0

@@ -1,4 +1,4 @@
-"""Workers that hang although their health checks pass, and those that are only slow."""
+"""Test workers that hang although their health checks pass, and workers that are only slow."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ ROUTER = {"stall_s": STALL_S}
 
 @pytest.mark.parametrize("held_at", [0, 2])
 def test_a_worker_that_hangs_behind_a_healthy_page_is_down_until_it_decodes(held_at):
-    """Its requests are answered and tried nowhere else, since one of them may be why it hangs."""
+    """Its requests are answered with an error and not retried, since one may be the cause."""
 
     async def run():
         async with cluster(2, router=ROUTER) as (under_test, workers):
@@ -117,7 +117,7 @@ class Telling(Worker):
 
 
 class Counting(Telling):
-    """A worker that exports how many tokens it has produced, which grows while ``decodes``."""
+    """A worker that exports its number of produced tokens, which grows while ``decodes``."""
 
     decodes = True
     tokens = 0
@@ -187,7 +187,7 @@ def test_a_worker_that_counts_tokens_may_take_long_over_an_answer_in_one_piece()
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "least_s"), [(10, 1.0), (10**6, 5 * STALL_S)])
 def test_one_that_counts_none_may_take_as_long_as_its_longest_answer(tokens, least_s):
-    """Ten tokens at 0.1 s are a second; no answer has more than five times the usual time."""
+    """Ten tokens at 0.1 s take a second; no answer may take more than five times the usual time."""
 
     async def run(tokens):
         async with cluster(1, router=ROUTER) as (under_test, (worker,)):

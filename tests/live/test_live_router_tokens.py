@@ -1,4 +1,4 @@
-"""Prompts as token ids: those of the body, of a tokenizer file, or approximate ones."""
+"""Test prompts as token ids: from the body, from a tokenizer file, or approximate."""
 
 import json
 from array import array

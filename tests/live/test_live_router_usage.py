@@ -1,4 +1,4 @@
-"""Tokens read from answers that go by, however the network cuts them."""
+"""Test usage read from passing answers, however the network cuts them."""
 
 import json
 
@@ -14,7 +14,7 @@ TRICKY = 'a "choices": [] {"choices":[]} data: [DONE] \n\n data: x'
 
 
 def stream_of(path, *, spaced=True, tricky=False):
-    """The bytes of a stream with usage, and those without the event that has only it."""
+    """Return the bytes of a stream with usage, and those without the usage event."""
     found = list(events(path, ASKED))
     if tricky:
         found.insert(1, {"choices": [{"text": TRICKY}]})

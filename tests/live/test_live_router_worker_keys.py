@@ -1,4 +1,4 @@
-"""Workers behind keys of their own: who is shown which key, and where none is ever seen."""
+"""Test workers with keys of their own: who is shown which key, and where none appears."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ KEYS = ("secret-of-0", "secret-of-1")
 
 
 async def keyed_workers():
-    """Two workers, each with its own key, and their addresses with these."""
+    """Run two workers, each with its own key; yield their addresses with the keys."""
     workers = [Worker(key=key, load=[0, 0, 0.0]) for key in KEYS]
     for worker in workers:
         await worker.start()
@@ -26,7 +26,7 @@ async def keyed_workers():
 
 @pytest.mark.parametrize("keys", [None, {"client-key": "ann"}])
 def test_each_worker_is_shown_its_own_key_on_every_page(keys, caplog):
-    """Health, facts, loads, models and requests; a client's own key goes to none of them."""
+    """The pages are health, facts, loads, models and requests; no client's key reaches them."""
     caplog.set_level(logging.DEBUG, "fairbench")
 
     async def run():

@@ -1,4 +1,4 @@
-"""``fairbench run`` on real processes, from end to end, and whatever ends it."""
+"""Test ``fairbench run`` on real processes end to end, however the run ends."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """One short run on two emulated workers: what it printed, and its directory."""
+    """Run once briefly on two emulated workers; return the output and the directory."""
     parent = tmp_path_factory.mktemp("runs")
     with running(*SHORT, "--result-dir", parent) as process:
         stdout, stderr = process.communicate()
@@ -148,7 +148,7 @@ def test_nothing_that_finished_is_lost_to_sigkill(tmp_path):
 
 
 def pids_of(process, command):
-    """The processes of a command's ``fairbench emulate`` or ``fairbench serve``."""
+    """Return the processes of a command's ``fairbench emulate`` or ``fairbench serve``."""
     wanted = [b"-m", b"fairbench", command.encode()]
     return [pid for pid in descendants(process.mark) if arguments_of(pid)[1:4] == wanted]
 

@@ -1,4 +1,4 @@
-"""``fairbench run`` with real servers: what is refused, and the servers' command lines."""
+"""Test ``fairbench run`` with real servers: refusals and the servers' command lines."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ CPU = ["--device", "cpu", "--dtype", "float32"]
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Run in an empty directory; returns the one line of complaint."""
+    """Run in an empty directory; return the one-line error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(PYTHON, raising=False)
 
@@ -102,7 +102,7 @@ def test_a_python_that_does_not_exist(monkeypatch):
 
 @pytest.fixture
 def sglang_at_hand(monkeypatch):
-    """Any Python has SGLang."""
+    """Pretend that any Python has SGLang."""
     monkeypatch.setattr("fairbench.live.processes.server_python.ask_python", lambda *_: "")
 
 

@@ -1,4 +1,4 @@
-"""The one line of progress of a live run."""
+"""Test the progress line of a live run."""
 
 from fairbench.live.driver.drive import DriveProgress
 from fairbench.live.run import ServersProgress

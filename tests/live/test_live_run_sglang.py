@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_thread_a_server(monkeypatch):
-    """Two servers whose every operation asks for all cores slow each other down tenfold."""
+    """Two servers whose operations each use all cores slow each other down tenfold."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -46,7 +46,7 @@ def run(parent, *flags):
 
 
 def test_a_server_of_two_ranks(tmp_path, monkeypatch):
-    """Both schedule alike, each with a scheduler object of its own, or they would hang."""
+    """Both ranks must schedule alike, each with its own scheduler object, or they would hang."""
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # else a rank wants a NUMA node
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # which the stand-in for Triton does not suit
     _, path = run(tmp_path, "--scheduler", "d2lpm", "--dp", "1", "--tp", "2")

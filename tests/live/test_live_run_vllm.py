@@ -1,6 +1,6 @@
-"""``fairbench run --backend vllm`` on two real vLLM servers, a tiny model and no GPU.
+"""Test ``fairbench run --backend vllm`` on two real vLLM servers, a tiny model and no GPU.
 
-In the environment of tests/vllm_cpu/install.sh, minutes a test.
+Run in the environment of tests/vllm_cpu/install.sh; each test takes minutes.
 """
 
 import os
@@ -43,7 +43,7 @@ LONG = [*RUN, *LOAD, "--request-rate", "0.1", "--duration", "7200"]
 
 
 def router_metrics(process):
-    """What the run's own router counts now, by name and labels."""
+    """Return the current counts of the run's own router, by name and labels."""
     commands = [command_of(pid) for pid in tree(process.pid)]
     (serve,) = [one for one in commands if one[1:4] == ["-m", "fairbench", "serve"]]
     url = f"http://127.0.0.1:{serve[serve.index('--port') + 1]}/metrics"
@@ -68,7 +68,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path, scheduler):
 
 
 def test_the_router_follows_what_the_servers_cache(tmp_path):
-    """And ends as it stands when it is interrupted."""
+    """When the router is interrupted, its records end in a consistent state."""
     with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         started = tree(process.pid)

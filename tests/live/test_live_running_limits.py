@@ -1,4 +1,4 @@
-"""What workers say of how many requests they run at once."""
+"""Test the running limits that workers report."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``fairbench serve`` as a process: its URL, its end, its complaints, and OpenAI's own client."""
+"""Test ``fairbench serve`` as a process: URL, end, errors, and OpenAI's own client."""
 
 import asyncio
 import os
@@ -190,7 +190,7 @@ def test_openais_own_client_streams_through_it():
 
 @pytest.mark.slow
 def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
-    """Real processes and a real SIGKILL."""
+    """The test uses real processes and a real SIGKILL."""
 
     async def run():
         async with null_process() as (first, url_1), null_process() as (_, url_2):
@@ -211,7 +211,7 @@ def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
 
 
 async def asked(session, url, tokens):
-    """A stream of so many tokens that has begun."""
+    """Open a stream of the given number of tokens, and return once it has begun."""
     params = {"min_new_tokens": tokens, "max_new_tokens": tokens}
     body = {"input_ids": [1, 2, 3], "sampling_params": params, "stream": True}
     answer = await session.post(url + GENERATE, json=body)
@@ -221,7 +221,9 @@ async def asked(session, url, tokens):
 
 @asynccontextmanager
 async def null_process():
-    """A null server as a process: a stream of 100 tokens takes 2 s; yields it and its URL."""
+    """Run a null server as a process, whose streams of 100 tokens take 2 s; yield it and
+    its URL.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         live_null_server.__file__,

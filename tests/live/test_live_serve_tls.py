@@ -1,4 +1,4 @@
-"""``fairbench serve`` over HTTPS: real requests, and pairs of files that cannot be used."""
+"""Test ``fairbench serve`` over HTTPS: real requests, and unusable pairs of files."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ def openssl(*arguments):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    """Return a self-signed certificate of 127.0.0.1 and its key."""
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -37,7 +37,7 @@ def pair(tmp_path_factory):
 
 @asynccontextmanager
 async def serving(pair, worker):
-    """``fairbench serve`` as a process: its URL, and its log once it was told to stop."""
+    """Run ``fairbench serve`` as a process; yield its URL, and its log after it has stopped."""
     flags = ("--port", "0", "--worker-url", worker.url, "--tls-cert", pair[0], "--tls-key", pair[1])
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fairbench", "serve", *map(str, flags)),

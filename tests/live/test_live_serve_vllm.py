@@ -1,6 +1,6 @@
-"""``fairbench serve --backend vllm`` on two real vLLM servers, a tiny model and no GPU.
+"""Test ``fairbench serve --backend vllm`` on two real vLLM servers, a tiny model and no GPU.
 
-In the environment of tests/vllm_cpu/install.sh, minutes a test.
+Run in the environment of tests/vllm_cpu/install.sh; each test takes minutes.
 """
 
 import os
@@ -21,7 +21,7 @@ PAGE, VOCABULARY, LONG = 32, 2048, 600
 
 @pytest.fixture
 def served(monkeypatch, tmp_path):
-    """The process of ``serve``, the router's URL, and OpenAI's own client of it."""
+    """Yield the process of ``serve``, the router's URL, and an OpenAI client of it."""
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
     flags = ["--scheduler", "d2lpm+vtc", "--set", "engine.max_running_requests=4"]
@@ -36,7 +36,7 @@ def served(monkeypatch, tmp_path):
 
 
 def ask(client, ids, tokens, who="ann"):
-    """A stream of so many tokens, whatever the model would rather say."""
+    """Open a stream with exactly the given number of tokens."""
     return client.completions.create(
         model=client.models.list().data[0].id,
         prompt=ids,

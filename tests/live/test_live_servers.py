@@ -1,4 +1,4 @@
-"""Servers start side by side, say when they are ready, and are gone in the end."""
+"""Test that servers start in parallel, report when ready, and are gone in the end."""
 
 import logging
 import os
@@ -107,7 +107,7 @@ esac
 
 
 def test_serve_says_what_a_server_said_that_does_not_come_up(tmp_path, monkeypatch):
-    """And how it was started: each of two servers on two GPUs of its own."""
+    """The message also says how each of two servers on two GPUs was started."""
     python = tmp_path / "python"
     python.write_text(SERVER_PYTHON)
     python.chmod(0o755)
@@ -272,7 +272,7 @@ def test_too_few_gpus(gpus, dp, tp, share, expected):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine without nvidia-smi and any variable, whose kernel lists what a test says."""
+    """Return a machine without nvidia-smi or variables, whose kernel lists the given devices."""
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -325,7 +325,7 @@ def test_gpus_are_counted_in_the_order_of_their_nodes_and_junk_is_none(machine, 
 
 
 def test_where_nvidia_smi_lists_gpus_those_count(machine, tmp_path, monkeypatch):
-    """A processor with graphics of AMD's beside cards of NVIDIA's, for which HIP means nothing."""
+    """The processor has AMD graphics beside NVIDIA cards, for which HIP has no meaning."""
     machine([24])
     tool = tmp_path / "bin/nvidia-smi"
     tool.write_text("#!/bin/sh\necho 0\necho 1\n")

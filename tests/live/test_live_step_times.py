@@ -1,4 +1,4 @@
-"""What a step of a real server took is charged to whom it was for, and no second of it twice."""
+"""Test that a real server's step is charged to its clients, and no second twice."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))
 
 
 class Told(FCFS):
-    """Writes down whose time it was, by client, and which prompts are complete."""
+    """A scheduler that records each step's clients and the completed prompts."""
 
     def __init__(self):
         super().__init__(FCFS.Params())
@@ -76,7 +76,7 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
 
 
 def theirs(name, client, prompt, outputs, computed):
-    """Of vLLM's request what its home reads."""
+    """The fields of vLLM's request that the plugin reads."""
     return SimpleNamespace(
         request_id=name,
         session_id=client,

@@ -1,4 +1,4 @@
-"""Servers that end by themselves are started again, and whoever runs them hears of it."""
+"""Test that servers that end by themselves are started again, and that the run is told."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ WAIT_S = 300  # machines are busy
 
 
 class Fake:
-    """A server that ends when it is told, and writes down when it was started again."""
+    """A server that ends on request and records its restarts."""
 
     def __init__(self, clock):
         self.clock, self.has_ended, self.deaths, self.starts = clock, False, 0, []
@@ -118,7 +118,7 @@ def test_what_a_server_said_last_is_no_command_of_a_terminal(said, tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
-    """Four dead workers were still dead 40 s later."""
+    """Four dead workers once stayed dead for 40 s."""
     flags = ("--dp", "2", "--backend", "emulator", "--log-dir", tmp_path, "--port", "0")
     with running("serve", *flags) as process:
         url = process.stdout.readline().strip()
@@ -141,7 +141,7 @@ def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
 
 
 def emulators(process):
-    """The processes of its emulators."""
+    """Return the processes of the run's emulators."""
     return [
         pid
         for pid in descendants(process.mark)

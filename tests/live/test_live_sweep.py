@@ -1,4 +1,4 @@
-"""``fairbench sweep`` on emulated servers, from end to end, and what goes wrong there."""
+"""Test ``fairbench sweep`` on emulated servers end to end, and its failures."""
 
 import json
 import os
@@ -34,26 +34,26 @@ def write(folder, grid, base=SHORT):
 
 
 def finish(*arguments):
-    """Run a sweep to its end: exit code, stdout, stderr."""
+    """Run a sweep to its end; return exit code, stdout and stderr."""
     with running("sweep", *arguments) as process:
         stdout, stderr = process.communicate()
     return process.returncode, stdout, stderr
 
 
 def list_left(path):
-    """The points that a sweep has still to run."""
+    """Return the points that a sweep has still to run."""
     found = CliRunner().invoke(app, ["sweep", "--resume", str(path), "--dry-run", "--json"])
     return [point["name"] for point in json.loads(found.stdout)["points"]]
 
 
 def starts(store):
-    """How often the first worker was started: it prints its address when it is ready."""
+    """Return how often the first worker started, which prints its address each time."""
     log = (store.path / "live" / "worker-0.log").read_text()
     return log.count("http://127.0.0.1:")
 
 
 def under_way(process, store, runs):
-    """Wait until the run of this number, from 1 on, has some requests on record."""
+    """Wait until the run with this number, from 1 on, has recorded some requests."""
 
     def has_begun():
         folders = sorted(store.runs.iterdir()) if store.runs.exists() else []

@@ -1,4 +1,4 @@
-"""Which points of a sweep share their servers, and which cannot be run at all."""
+"""Test which points of a sweep share servers, and which cannot be run at all."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def spec(scheduler="dlpm", settings=None, **flags):
 
 
 def grouped(*specs):
-    """Positions of the specs that share their workers."""
+    """Return positions of the specs that share their workers."""
     points = [LivePoint(str(number), one) for number, one in enumerate(specs)]
     return [[int(point.name) for point in group] for group in by_workers(points)]
 

@@ -1,4 +1,4 @@
-"""The clients' weights reach every scheduler of a live run, and of ``fairbench serve``."""
+"""Test that clients' weights reach every scheduler of a live run and of ``fairbench serve``."""
 
 import asyncio
 import sys
@@ -148,7 +148,7 @@ def test_the_router_grants_quanta_by_weight():
 
 @pytest.mark.parametrize("scheduler", ["dlpm", "vtc"])
 def test_serve_starts_workers_with_weights_of_anyone(scheduler, tmp_path, monkeypatch):
-    """Its clients are those who turn up, not a workload's."""
+    """Any client may appear there, not only those of a workload."""
 
     @contextmanager
     def noted(spec, *more, **named):

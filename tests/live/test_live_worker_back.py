@@ -1,4 +1,4 @@
-"""A worker that was killed and is back: ``serve`` gives it work at once, Algorithm 2 does not."""
+"""Test a worker that returns after a kill: ``serve`` uses it at once, Algorithm 2 does not."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ BEFORE_S, AFTER_S = 6.0, 12.0
 
 
 async def converse(session, url, client, until):
-    """Request after request of one client, which all begin with its own 3,000 tokens."""
+    """Send one client's requests in turn, which all begin with its own 3,000 tokens."""
     ids = [16 + client * 3_000 + n for n in range(3_000)]
     number = 0
     while not until.is_set():
@@ -31,7 +31,7 @@ async def converse(session, url, client, until):
 
 
 async def traffic(url, events):
-    """All clients' requests, while the events (after so many seconds) happen one by one."""
+    """Send all clients' requests while the events happen at their times."""
     until = asyncio.Event()
     async with ClientSession() as session:
         tasks = [
@@ -52,7 +52,7 @@ def finished(address):
 
 
 def shares_after_a_restart(fill_below):
-    """(requests that the restarted worker finished, what another did meanwhile)."""
+    """Return (requests that the restarted worker finished, requests of another one meanwhile)."""
     counts = {}
     with ExitStack() as stack:
         port = stack.enter_context(reserved("127.0.0.1", 0, "a port"))

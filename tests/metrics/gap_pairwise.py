@@ -1,6 +1,6 @@
-"""The largest gap by the definition: every pair of clients, at every instant. An oracle.
+"""Compute the largest gap by its definition, for every pair of clients at every instant.
 
-It takes time and memory by clients times instants.
+This oracle takes time and memory proportional to clients times instants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Pair(NamedTuple):
 
 
 def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
-    """The gap of every pair that was backlogged together."""
+    """Return the gap of every pair that was backlogged together."""
     backlog = Backlog.of(requests, facts)
     pairs = _pairs([backlog.of_client(client) for client in range(len(facts.clients))])
     if not pairs:
@@ -35,7 +35,7 @@ def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
 
 
 def _pairs(backlog: list[Intervals]) -> list[_Pair]:
-    """The pairs of clients that were backlogged together."""
+    """Return the pairs of clients that were backlogged together."""
     pairs = []
     for first, second in combinations(range(len(backlog)), 2):
         together = intersection(backlog[first], backlog[second])
@@ -45,7 +45,7 @@ def _pairs(backlog: list[Intervals]) -> list[_Pair]:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """The instants that lie in both."""
+    """Return the instants in both sets."""
     start = np.maximum.outer(a.start, b.start)
     end = np.minimum.outer(a.end, b.end)
     both = start < end
@@ -53,10 +53,10 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 
 def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
-    """The instants at which the difference between two clients can be at an extreme.
+    """Return the instants at which the difference between two clients can be extreme.
 
-    On one worker a stretch moves the difference one way only, so that its two ends are enough;
-    the steps of several workers interleave.
+    A stretch on one worker moves the difference in one direction, so its two ends are enough; the
+    steps of several workers interleave.
     """
     starts = np.sort(np.concatenate([pair.together.start for pair in pairs]))
     ends = np.sort(np.concatenate([pair.together.end for pair in pairs]))
@@ -71,7 +71,9 @@ def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
 
 
 def _states(log: Service, times: Floats, facts: Facts) -> Floats:
-    """Service of each client over its weight, twice per instant: after steps' ends, then starts."""
+    """Return each client's weighted service, twice per instant: after step ends, then
+    after starts.
+    """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     states = np.empty((len(facts.clients), 2 * len(times)))
     for half, with_starts in enumerate((False, True)):
@@ -88,7 +90,7 @@ def _states(log: Service, times: Floats, facts: Facts) -> Floats:
 
 
 def _largest(states: Floats, times: Floats, pair: _Pair) -> Gap:
-    """The largest range of one pair's difference over its intervals."""
+    """Return the largest range of one pair's difference over its intervals."""
     difference = states[pair.first] - states[pair.second]
     bounds = np.empty(2 * len(pair.together.start), dtype=np.int64)
     bounds[0::2] = 2 * np.searchsorted(times, pair.together.start)

@@ -1,4 +1,4 @@
-"""Small tables by hand: name only the columns that a test is about."""
+"""Small tables by hand that name only the columns under test."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def log(*rows: dict[str, Any]) -> Service:
 
 
 def facts(clients: int = 2, misbehaving: int = 0, **changes: Any) -> Facts:
-    """One client misbehaves; window [0, 100), one worker with a pool of 1,000 tokens."""
+    """Return facts with one heavy client, window [0, 100), and one worker with 1,000 tokens."""
     made: dict[str, Any] = {
         "clients": tuple(Client(f"c{i}", i == misbehaving) for i in range(clients)),
         "window": Window(0.0, 100.0),
@@ -102,7 +102,7 @@ def facts(clients: int = 2, misbehaving: int = 0, **changes: Any) -> Facts:
 
 
 def step_ends(log, rows):
-    """All steps of the rows: for each, the row and the time at which it ends."""
+    """Return all steps of the rows: for each, the row and the time at which it ends."""
     place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
     row = rows[place]
     return row, step_times(log, row, number)

@@ -1,4 +1,4 @@
-"""The share of busy time outside a timing profile's fit, by hand."""
+"""Test the share of busy time outside a timing profile's fitted domain, by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The time per output token over that of a lone request: by hand, and in runs of a simulator."""
+"""Test the time per output token relative to a lone request: by hand, and in simulated runs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The catalogue: an entry for every number, and all that is needed to add one."""
+"""Test the catalogue: an entry for every metric, and a complete example of adding one."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -39,12 +39,12 @@ def chat(seed=0):
 
 
 def longest(tables, facts):
-    """The longest input of a request."""
+    """Return the longest input of a request."""
     return float(tables.requests.input_tokens.max(initial=0))
 
 
 def longest_of_clients(tables, facts):
-    """The same of each client by index."""
+    """Return the longest input of each client, by index."""
     assert tables.clients == [client.name for client in facts.clients]
     found = np.zeros(len(tables.clients))
     np.maximum.at(found, tables.requests.client, tables.requests.input_tokens)
@@ -74,7 +74,7 @@ TOY = Metric(
 
 @pytest.fixture
 def toy(monkeypatch):
-    """The function and its entry, and nothing else."""
+    """Add a toy metric: its function and its entry are enough."""
     monkeypatch.setitem(CATALOGUE, TOY.key, TOY)
     return TOY.key
 

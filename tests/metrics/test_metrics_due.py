@@ -1,4 +1,4 @@
-"""What was due to clients, every number by hand: tables of runs as small as they can be."""
+"""Test due service: every number by hand, on the smallest possible runs."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ COST = 16
 
 
 def call(program, depth, arrival_s, waits_s=0.0, client=0, **changes):
-    """A call that is admitted after ``waits_s``, and then served as if alone."""
+    """Return a call that is admitted after ``waits_s`` and then served as if alone."""
     at_s = arrival_s + waits_s
     return {
         "program_id": program,
@@ -55,7 +55,7 @@ def program(number, calls, client=0, **changes):
 
 
 def booked(table):
-    """The service log of these calls, as a worker would have written it."""
+    """Return the service log that a worker would have written for these calls."""
     rows = []
     for c in table:
         if not np.isnan(c.get("admitted_s", NAN)):
@@ -69,7 +69,7 @@ def booked(table):
 
 
 def judged(calls, table, end_s, horizon_s=100.0, clients=2):
-    """The shares of a window that begins with the run."""
+    """Return the shares of a window that begins with the run."""
     made = facts(clients=clients, horizon_s=horizon_s)
     return shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
@@ -163,7 +163,7 @@ def test_what_would_have_come_after_the_window_is_not_due():
 
 
 def test_a_thinking_user_is_not_taken_for_a_starved_one():
-    """A run that ends while users think: no call of theirs waits, and none was held up before."""
+    """The run ends while users think: none of their calls waits or was delayed before."""
     calls = [*IDLE[:2], *IDLE[4:]]
     table = [program(0, 4, requests=2, status=UNFINISHED), IDLE_PROGRAMS[1]]
     got = judged(calls, table, end_s=24.5, horizon_s=24.5)

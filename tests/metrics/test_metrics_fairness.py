@@ -87,7 +87,7 @@ def test_a_client_entitled_to_nothing_has_no_ratio():
 
 
 def test_shares_of_a_small_run():
-    """What is due is what was served and what was lacking at the end; the window is [10, 20)."""
+    """The due amount is the served one plus the shortage at the end; the window is [10, 20)."""
     never = {"status": UNFINISHED, "arrival_s": 9.0}
     asked = requests(
         {"program_id": 0, "client": 0, "input_tokens": 870, **never},
@@ -179,8 +179,11 @@ weighted = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1
 
 
 def every_way(capacity, clients):
-    """All allocations of ``capacity`` that meet some demands, and give the others one level by
-    weight, with no demand below the level met and none above; by exact arithmetic."""
+    """Return all max-min allocations of ``capacity``, found by exhaustive exact arithmetic.
+
+    An allocation meets some demands and gives the other clients one level by weight; no met demand
+    exceeds the level, and no unmet one is below it.
+    """
     found = set()
     for rest in itertools.product([0, 1], repeat=len(clients)):
         pairs = list(zip(clients, rest, strict=True))

@@ -1,4 +1,4 @@
-"""Fairness over time: by hand, against a pass for each time and window, and by its properties."""
+"""Test fairness over time: by hand, by a pass for each time and window, and by properties."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ HORIZON_S = 100.0
 
 
 def run_of(calls):
-    """Tables of a run in which each call is a program: (client, arrival, wait, input, output)."""
+    """Return tables of a run whose calls are programs: (client, arrival, wait, input, output)."""
     rows, made, booked = [], [], []
     for number, (client, arrival_s, wait_s, size, output) in enumerate(calls):
         admitted_s = arrival_s + wait_s
@@ -149,7 +149,9 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
 @settings(max_examples=60, deadline=None)
 @given(CALLS)
 def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
-    """Demand differs from the cumulative share's: due as fast as served, not as if alone."""
+    """The demand differs from the cumulative share's: it is due as fast as served, not
+    as if alone.
+    """
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)
@@ -188,10 +190,10 @@ def test_every_column_is_its_own_max_min_allocation(columns, capacities, weights
 
 
 def flood():
-    """Three clients, and 10 calls a second of the third from 40 to 52 s, first come first served.
+    """Return three clients, of which the third sends 10 calls a second from 40 to 52 s, under FCFS.
 
-    Every call has 8 tokens of input and 1 of output, is worth 10 tokens, and takes 0.2 s: the
-    server does 5 a second. Clients 0 and 1 send one a second each, which is 40% of that.
+    A call has 8 input tokens and 1 output token, is worth 10 tokens, and takes 0.2 s, so the server
+    does 5 a second. Clients 0 and 1 send one a second each, which is 40% of that.
     """
     arrivals = [(float(second), client) for second in range(100) for client in (0, 1)]
     arrivals += [(40 + number / 10, 2) for number in range(120)]
@@ -204,10 +206,10 @@ def flood():
 
 
 def test_a_flood_that_drains_is_seen_by_the_window_and_not_by_the_whole():
-    """By 52 s 144 calls came in 12 s and 60 were served: 84 wait, with 2 a second still coming.
+    """During 12 s 144 calls came and 60 were served: 84 wait, with 2 a second still arriving.
 
-    First come first served drains them at 3 a second, until 80 s: at 100 s none is left. Before
-    a well-behaved client has a twelfth of the service, 0.417 calls a second where it asks for 1.
+    FCFS serves the queue at 3 a second until 80 s; at 100 s it is empty. In between a well-behaved
+    client gets a twelfth of the service, 0.417 calls a second instead of 1.
     """
     asked, made, booked = run_of(flood())
     about = facts(clients=3, misbehaving=2)
@@ -251,7 +253,7 @@ def test_a_refused_call_counts_in_the_window_in_which_it_was_refused():
 
 
 def test_an_answer_slowed_by_its_batch_is_no_shortage():
-    """Client 1 decodes at half the pace of client 0, nobody waits, and both are served at once."""
+    """Client 1 decodes at half the pace of client 0; nobody waits, and both are served at once."""
     calls = [
         {
             "program_id": number,
@@ -279,9 +281,9 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
 
 
 def test_who_waits_for_less_than_half_of_a_window_is_not_judged_in_it():
-    """Five calls of client 0 come at 56 s and wait 14 s; client 1 has a call a second served.
+    """Five calls of client 0 arrive at 56 s and wait 14 s; client 1 has one call a second served.
 
-    A window of 60 s has half of the wait at most. One of 20 s from 50 to 70 s is nearly all wait.
+    A window of 60 s contains at most half of the wait. The window from 50 to 70 s is mostly wait.
     """
     calls = [(1, float(second), 0.0, 8, 1) for second in range(100)]
     calls += [(0, 56.0, 14.0, 8, 1)] * 5

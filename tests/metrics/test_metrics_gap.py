@@ -170,7 +170,7 @@ SOMEWHERE = ((0, (0, 10)), (1, (2, 5)))
 
 
 def bookings(row):
-    """(time, order at that instant, tokens): ends come before starts."""
+    """Return (time, order at that instant, tokens): ends come before starts."""
     yield row["start_s"], 1, row["extend_charged_tokens"]
     steps, growth = row["steps"], row["step_growth_s"]
     length = (row["end_s"] - row["start_s"]) / steps - growth * (steps - 1) / 2
@@ -269,7 +269,7 @@ def test_the_gap_equals_that_of_an_oracle(run, few):
 
 
 def big_run(clients, per_client, stretches, steps, workers):
-    """Everybody is backlogged most of the time."""
+    """Return a run in which every client is backlogged most of the time."""
     rng = np.random.default_rng(0)
     arrival = rng.uniform(0, stretches, clients * per_client)
     count = len(arrival)
@@ -300,7 +300,7 @@ def big_run(clients, per_client, stretches, steps, workers):
 
 @st.composite
 def schedules(draw):
-    """Clients that join and leave, on workers whose batches change at any time."""
+    """Draw clients that join and leave, on workers whose batches change at any time."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     clients, workers = draw(st.integers(2, 12)), draw(st.integers(1, 3))
     stretches, waits = draw(st.integers(1, 80)), draw(st.integers(1, 150))

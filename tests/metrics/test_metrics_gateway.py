@@ -1,4 +1,4 @@
-"""Requests that a gateway held: when, and for which workers, their clients wait."""
+"""Test requests queued at a gateway: when, and for which workers, their clients wait."""
 
 from metrics_helpers import NAN, facts, requests
 
@@ -8,7 +8,7 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 
 
 def held(routed_s, *rows):
-    """Rows of a table with a column of when each went to its worker."""
+    """Return rows of a table with the time at which each request went to its worker."""
     columns = requests(*rows).to_columns() | {"routed_s": routed_s}
     return Requests.from_columns(columns)
 

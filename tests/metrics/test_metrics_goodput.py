@@ -1,4 +1,4 @@
-"""Goodput: by hand, against a brute-force oracle, and what must hold whatever the records."""
+"""Test goodput: by hand, against a brute-force oracle, and by its properties."""
 
 from dataclasses import replace
 from math import isnan
@@ -19,7 +19,7 @@ QUICK = Targets(ttft=Target(1.0), tpot=Target(0.1), e2el=Target(5.0))
 
 
 class Costs:
-    """A prefill takes 0.1 s and 1 ms a token, a decode step 20 ms, everything before nothing."""
+    """Costs: a prefill takes 0.1 s and 1 ms a token, a decode step 20 ms; nothing before."""
 
     def frontend_s(self, input_tokens):
         return 0.0
@@ -68,7 +68,7 @@ def test_multiples_are_of_the_latencies_of_the_request_alone():
 
 
 def promised(*targets, classes=("", "")):
-    """The usual facts, of clients with these targets."""
+    """Return the usual facts of clients with these targets."""
     clients = tuple(
         Client(f"c{i}", False, 1.0, one, name)
         for i, (one, name) in enumerate(zip(targets, classes, strict=True))
@@ -77,7 +77,7 @@ def promised(*targets, classes=("", "")):
 
 
 def small_run():
-    """Two clients of three programs each, one request a program but for the starved last one."""
+    """Return two clients of three programs, one request each; the last program starves."""
     made = requests(
         request(1.0, program_id=0),
         request(2.0, program_id=1, ttft=3.0),  # too late
@@ -194,7 +194,7 @@ def tables_of(rows):
 
 
 def oracle(rows, targets):
-    """The numbers of both clients together, row by row."""
+    """Compute the numbers of both clients together, row by row."""
     met = asked = in_window = computed = wasted = 0
     got, wanted = [0, 0], [0, 0]
     for client, arrival, ttft, decode, output, status, unmade in rows:

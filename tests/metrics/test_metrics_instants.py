@@ -1,4 +1,4 @@
-"""Places of values in order, found without a search for each."""
+"""Test positions of values in sorted order, found without a search for each."""
 
 import numpy as np
 from hypothesis import given

@@ -84,7 +84,7 @@ whole = st.integers(0, 6)
 def test_a_censored_percentile_against_every_possible_completion(
     known, more_than, refused, percent
 ):
-    """Censored latencies run over just-above-the-bound, every other size, and never."""
+    """Censored latencies vary over just above the bound, every other size, and never."""
     value, censored = percentile(sample(known, more_than, refused), percent)
     sizes = [size + shift for size in range(8) for shift in (1e-9, 0.5, 1.0)] + [1e9]
     futures = itertools.product(*([s for s in sizes if s > bound] for bound in more_than))

@@ -1,4 +1,4 @@
-"""What goes over the tables once is what going over them once a client is."""
+"""Test that one pass over the tables gives the result of one pass per client."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def in_window(table, known, client):
 
 
 def programs_one_by_one(calls, table, known, client):
-    """What each took, what it took at least, and how many were refused."""
+    """Return what each program took, what it took at least, and how many were refused."""
     own = in_window(table, known, client)
     latency_s = own.finish_s - own.arrival_s
     more_than_s = known.horizon_s - own.arrival_s[own.status == UNFINISHED]
@@ -86,7 +86,7 @@ def programs_one_by_one(calls, table, known, client):
 
 
 def first_tokens_one_by_one(calls, table, known, client):
-    """The same of the first tokens of its programs' requests, made or not."""
+    """Return the times to first token of its programs' requests, made or not."""
     programs = in_window(table, known, client)
     own = calls.take(np.isin(calls.program_id, programs.program_id))
     answered = ~np.isnan(own.first_token_s)
@@ -124,7 +124,7 @@ def test_the_latencies_of_all_clients(seed, latency, repeated):
 
 
 def rows_one_by_one(tables, known, client):
-    """Programs, requests, hit rate, GPU time and demotions of one client."""
+    """Return programs, requests, hit rate, GPU time and demotions of one client."""
     calls, own, log = tables
     mine = calls.client == client
     admitted = calls.take(mine & ~np.isnan(calls.admitted_s))

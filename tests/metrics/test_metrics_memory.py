@@ -1,4 +1,4 @@
-"""Metrics of KV memory on tables written by hand, and in whole runs."""
+"""Test metrics of KV memory on tables written by hand, and in whole runs."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ A, B, NOBODY = 0, 1, -1
 
 
 def memory(*rows):
-    """Rows of (at_s, client, holders, change, by), at worker 0."""
+    """Return rows of (at_s, client, holders, change, by), at worker 0."""
     at_s, client, holders, change, by = np.array(rows).T
     return Memory.from_columns(
         {"at_s": at_s, "worker": np.zeros(len(rows)), "client": client, "holders": holders}

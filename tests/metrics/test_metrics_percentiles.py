@@ -1,4 +1,4 @@
-"""Percentiles that a user chose: by hand, and what they leave as it was."""
+"""Test user-chosen percentiles: values by hand, and all other values unchanged."""
 
 import re
 
@@ -13,7 +13,7 @@ from fairbench.metrics.shown_percentiles import parse_percentiles, written_perce
 
 
 def eleven():
-    """Of client 1, which is well-behaved, 11 programs of one request: 0 to 10 s long."""
+    """Return 11 programs of client 1, which is well-behaved: one request each, 0 to 10 s long."""
     made = [
         {"program_id": n, "client": 1, "arrival_s": 1.0, "first_token_s": 1.0 + n / 10,
          "finish_s": 1.0 + n, "output_tokens": 11, "input_tokens": 5}

@@ -117,7 +117,7 @@ instants = st.lists(st.integers(0, 40).map(lambda half: half / 2), min_size=2, m
 
 
 def walked(row, view, start, end):
-    """The service of a row in a window, one step after the other."""
+    """Sum the service of a row in a window, one step after the other."""
     at_start = {View.CLIENT: "input_tokens", View.CHARGED: "extend_charged_tokens"}.get(view)
     at_end = {View.ACTUAL: "extend_tokens", View.EXTEND: "extend_tokens"}.get(view)
     price = {View.OUTPUT: 1, View.EXTEND: 0}.get(view, 2)

@@ -1,4 +1,4 @@
-"""Metrics of disaggregated runs by hand: waits, backlogs and what either side did."""
+"""Test metrics of disaggregated runs by hand: waits, backlogs and the work of each side."""
 
 from dataclasses import replace
 

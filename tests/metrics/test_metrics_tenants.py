@@ -1,4 +1,4 @@
-"""Shares in a tree of tenants: entitlements by hand, and nothing where there are none."""
+"""Test shares in a tree of tenants: entitlements by hand, and none without tenants."""
 
 import json
 
@@ -32,7 +32,7 @@ def clients_of(*names, **owners):
 
 
 def test_five_ids_are_one_owner():
-    """1,000 for two who want all they can get: 500 each, of which each id gets 100."""
+    """1,000 for two owners that want all they can get: 500 each, so each of five ids gets 100."""
     names = ("ann", *(f"mal/{number}" for number in range(5)))
     got = shares_of([1000 / 6] * 6, [1000] * 6)
     found = tenant_shares(got, facts_of(clients_of(*names)), Notes())
@@ -59,7 +59,7 @@ def test_an_owner_that_names_do_not_tell_is_judged_as_one_that_they_tell():
 
 
 def test_weights_and_what_is_not_asked_for_stay_within_the_tenant():
-    """a of weight 3 is entitled to 900 of 1,200: x wants 100 of it, so y gets 800; b has 300."""
+    """a has weight 3 and is entitled to 900 of 1,200: x wants 100, so y gets 800; b gets 300."""
     clients = clients_of("a/x", "a/y", "b")
     facts = facts_of(clients, tenant_weights={"a/": 3.0})
     found = tenant_shares(shares_of([100, 400, 700], [100, 2000, 2000]), facts, Notes())

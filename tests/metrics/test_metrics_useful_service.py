@@ -1,4 +1,4 @@
-"""Useful service by hand: two clients of one owner, one of whom pads."""
+"""Test useful service by hand: two clients of one owner, one of which pads."""
 
 from dataclasses import replace
 from math import isnan

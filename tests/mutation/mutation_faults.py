@@ -1,8 +1,8 @@
-"""Seeded faults: small mistakes that people make, each as a replacement of text in one file.
+"""Read seeded faults: small human mistakes, each a replacement of text in one file.
 
 ``faults/ROOM.toml`` lists them: ``file`` is relative to the package, ``old`` occurs in it exactly
-once, ``breaks`` says what goes wrong, ``tests`` (from the repository's root) should notice it. If
-those do not, the room's own ``tests`` are asked, and then the whole fast suite.
+once, ``breaks`` names the damage, and ``tests`` (from the repository's root) should catch the
+fault. If they do not, the room's own ``tests`` run, and then the whole fast suite.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fault:
     room_tests: tuple[str, ...]
 
     def seeded(self, text: str) -> str:
-        """The file's text with the fault. Raises ValueError unless ``old`` is in it once."""
+        """Return the file's text with the fault. Raises ValueError unless ``old`` is in it once."""
         found = text.count(self.old)
         if found != 1:
             raise ValueError(f"{self.name}: {self.file} has its text {found} times, not once")
@@ -38,7 +38,7 @@ class Fault:
 
 
 def read_faults(folder: Path = FOLDER) -> list[Fault]:
-    """All faults, room by room."""
+    """Read all faults, room by room."""
     faults = []
     for path in sorted(folder.glob("*.toml")):
         listed = tomllib.loads(path.read_text(encoding="utf-8"))

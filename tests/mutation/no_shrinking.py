@@ -1,4 +1,4 @@
-"""A pytest plugin: Hypothesis stops at the first failing example, since any one will do."""
+"""Stop Hypothesis at the first failing example: a pytest plugin, since any failure will do."""
 
 from hypothesis import Phase, settings
 

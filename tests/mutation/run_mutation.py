@@ -1,10 +1,9 @@
-"""Seed every fault in turn and see whether the fast suite notices.
+"""Seed every fault in turn and check that the fast suite catches it.
 
-    python tests/mutation/run_mutation.py [FAULT ...] [--missing] [--output FILE] [--rooms-only]
+python tests/mutation/run_mutation.py [FAULT ...] [--missing] [--output FILE] [--rooms-only]
 
-Works on a copy of the repository. Prints a line a fault and writes JSON as it goes; of some faults
-only, it brings their entries up to date. Exit code 1 if less than 95% of those in the record were
-caught, 2 if the tests fail without any fault.
+Works on a copy of the repository. Prints a line per fault and updates the JSON record as it goes.
+Exits 1 if less than 95% of the recorded faults were caught, 2 if the tests fail without a fault.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ Row = dict[str, str | None]
 
 
 class Counts(NamedTuple):
-    """How many of the faults in a record were caught."""
+    """The number of caught faults in a record."""
 
     caught: int
     of: int
 
 
 class TestsFail(Exception):
-    """They fail without a fault, or do not run."""
+    """The tests fail without a fault, or do not run."""
 
 
 class Copy:
@@ -62,7 +61,10 @@ class Copy:
         self._see_that_it_is_imported()
 
     def first_failure(self, tests: Sequence[str], stage: str) -> str | None:
-        """The first test that fails, None if all pass. Raises TestsFail if they do not run."""
+        """Return the first failing test, None if all pass.
+
+        Raises TestsFail if the tests do not run.
+        """
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-rfE"),
             *("-p", "no:cacheprovider", "-p", "no_shrinking", "--hypothesis-seed=0"),
@@ -89,14 +91,14 @@ class Copy:
         return failed[1] if failed else None
 
     def check_without_fault(self, tests: Sequence[str], stage: str) -> None:
-        """Raises TestsFail unless these tests pass as things are."""
+        """Raise TestsFail unless these tests pass without a fault."""
         if tuple(tests) not in self._passes:
             if failed := self.first_failure(tests, stage):
                 raise TestsFail(f"{failed} fails without any fault")
             self._passes.add(tuple(tests))
 
     def noticed(self, fault: Fault, stages: dict[str, Sequence[str]]) -> tuple[str, str] | None:
-        """The stage and the test that notice the fault, None if it survives."""
+        """Return the stage and the test that catch the fault, None if it survives."""
         path = self.root / PACKAGE / fault.file
         sound = path.read_text(encoding="utf-8")
         for stage, tests in stages.items():
@@ -125,7 +127,7 @@ class Copy:
 
 
 def _write(path: Path, text: str) -> None:
-    """New source, and no bytecode of the old, which Python tells apart by the second only."""
+    """Write new source and remove old bytecode, which Python compares by whole seconds only."""
     path.write_text(text, encoding="utf-8")
     Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
@@ -136,7 +138,7 @@ def _limit(cpu_s: int) -> None:
 
 
 def run(faults: list[Fault], *, rooms_only: bool) -> Iterator[Row]:
-    """Seed each of the faults; a row for each."""
+    """Seed each of the faults; yield a row for each."""
     with tempfile.TemporaryDirectory(prefix="fairbench-mutation-") as folder:
         copy = Copy(Path(folder))
         copy.check_without_fault(sorted({test for fault in faults for test in fault.tests}), "room")
@@ -152,12 +154,12 @@ def run(faults: list[Fault], *, rooms_only: bool) -> Iterator[Row]:
 
 
 def recorded(path: Path) -> list[Row]:
-    """The rows of a record, none if there is none."""
+    """Return the rows of a record, none if there is no record."""
     return json.loads(path.read_text(encoding="utf-8"))["faults"] if path.exists() else []
 
 
 def record(row: Row, faults: list[Fault], path: Path) -> Counts:
-    """Bring one fault of the record up to date; how many of its faults were caught."""
+    """Update one fault in the record; return the number of caught faults."""
     by_name = {one["name"]: one for one in [*recorded(path), row]}
     listed = [by_name[fault.name] for fault in faults if fault.name in by_name]
     caught = sum(row["caught_by"] is not None for row in listed)

@@ -1,4 +1,4 @@
-"""The list of seeded faults is alive: each still applies, and the record is of this list."""
+"""Test that each seeded fault still applies, and that the record matches the list."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The script that seeds faults: what it calls caught, and what it writes down."""
+"""Test the fault-seeding script: when a fault counts as caught, and its record."""
 
 import json
 

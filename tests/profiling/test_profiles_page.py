@@ -1,4 +1,4 @@
-"""The page on timing profiles: its tables are those of the bundle, and of the measured runs."""
+"""Test the page on timing profiles against the bundle and the measured runs."""
 
 import re
 from pathlib import Path

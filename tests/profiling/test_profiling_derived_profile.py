@@ -1,4 +1,4 @@
-"""Profiles derived from a config and a data sheet, and those that are bundled of them."""
+"""Test profiles derived from a config and a data sheet, and the bundled ones among them."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_fewer_bits_are_read_sooner_and_more_gpus_share():
 
 
 def test_rooflines_are_near_the_operators():
-    """On all bundled pairs of a dense model and a GPU, at the sizes that matter."""
+    """The comparison covers all bundled pairs of a dense model and a GPU, at realistic sizes."""
     for name in profile_ids():
         gpu, model, parallel, source = name.split("/")
         if gpu not in GPUS or "-a3b" in model or "llama-2" in model or parallel != "tp1":

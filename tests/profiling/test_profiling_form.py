@@ -1,4 +1,4 @@
-"""The fit of a profile's form: it finds what made the times, noise or not."""
+"""Test that the fit finds a profile's coefficients from times with and without noise."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The probe: what it fits to an emulator is the emulator's own profile."""
+"""Test that the probe of an emulator finds the emulator's own profile."""
 
 import pytest
 from test_live_emulator_process import emulating
@@ -18,7 +18,7 @@ SERVED = {
 
 
 def off(found, true):
-    """Largest relative errors of decode steps, of prefills, and of a short prefill."""
+    """Return the largest relative errors of decode steps, of prefills, and of a short prefill."""
     decodes = [
         found.decode_ps(n, n * context) / true.decode_ps(n, n * context) - 1
         for n in (1, 4, 16, 64)
@@ -32,7 +32,7 @@ def off(found, true):
 
 
 def measured(profile, delay_ms):
-    """A probe of a server that takes exactly what the profile says."""
+    """Probe a server that takes exactly the profile's times."""
     prompts = [
         Prompt(n, (profile.prefill_ps([(0, n)]) / 1e9 + delay_ms) / 1e3)
         for n in prompt_lengths(8_192)

@@ -1,4 +1,4 @@
-"""The page of a leaderboard: its answer, its pictures, and labels that never overlap."""
+"""Test the leaderboard page: its answer, its pictures, and labels that never overlap."""
 
 import re
 from itertools import combinations
@@ -18,7 +18,7 @@ RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p
 
 
 def board(shares, **more):
-    """A board of rows by name, of which each has a share in each of three seeds."""
+    """Return a board of rows by name, each with a share in each of three seeds."""
     rest = {RATE: 100.0, P95: 9.0, "sharing_incentive_p95": 1.0, "victim_n": 60}
     rest |= {"timing_profile": "gpu/m", "simulated": True, "censored": [], "upper_bounds": []}
     lines = [

@@ -1,4 +1,4 @@
-"""Every page that a command writes, as a browser shows it: whole, and nothing overlaps."""
+"""Test every page that a command writes in a browser: complete, without overlaps."""
 
 import random
 from pathlib import Path
@@ -38,7 +38,7 @@ GROUND = "getComputedStyle(document.body).backgroundColor"
 
 
 def access_log(path):
-    """Forty clients, one of which floods for a while; one has a long name."""
+    """Return forty clients, one of which floods for a while; one has a long name."""
     draw = random.Random(1)
     rows = [(draw.uniform(0, 120), f"team-{n}" if n else LONG) for n in range(40) for _ in range(8)]
     rows += [(draw.uniform(30, 80), "team-7") for _ in range(300)]
@@ -64,7 +64,7 @@ def reported(folder, page):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A page of each kind, by name."""
+    """Return a page of each kind, by name."""
     root = tmp_path_factory.mktemp("pages")
     log = access_log(root / "log.csv")
     made = {name: root / f"{name}.html" for name in NAMES}

@@ -1,4 +1,4 @@
-"""The best and the worst of several values, of which some are bounds."""
+"""Test the marks of the best and the worst of several values, some of which are bounds."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ SIGNS = {"lower_bound": ">", "upper_bound": "<"}
 
 
 def metric(value, *bounds):
-    """A value of one seed."""
+    """Return a value of one seed."""
     return {0: Value(value, *(SIGNS[bound] for bound in bounds))}
 
 

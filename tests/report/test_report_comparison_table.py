@@ -1,4 +1,4 @@
-"""The table of a comparison: what is marked, and that it fits."""
+"""Test the table of a comparison: its marks and its width."""
 
 import re
 
@@ -13,13 +13,13 @@ from fairbench.results.comparison import SchedulerResults, compare
 
 
 def rows(text):
-    """The words of each line that begins with a scheduler, by scheduler."""
+    """Return the words of each line that begins with a scheduler, by scheduler."""
     lines = [line.split() for line in text.split("\n") if re.match(r"  \w", line)]
     return {line[0]: line[1:] for line in lines}
 
 
 def cells(folder, **by_scheduler):
-    """Runs of one seed each, of a replayed trace, which is exact."""
+    """Return runs of one seed each, of a replayed trace, which is exact."""
     runs = [
         stored(folder, {"scheduler": name}, **{"trace": "t.csv"} | values)
         for name, values in by_scheduler.items()

@@ -1,4 +1,4 @@
-"""Reports on hundreds of clients: the Lorenz curve, the ratios, the worst ten, never a row each."""
+"""Test reports on hundreds of clients: Lorenz curve, ratios and worst ten, never a row each."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The sentences of ``--explain``: each is about the numbers of this run."""
+"""Test the sentences of ``--explain``: each states the numbers of this run."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Pages as HTML and as Markdown: whole, safe whatever users called things, and self-contained."""
+"""Test HTML and Markdown pages: complete, self-contained, and safe with any user's names."""
 
 import re
 
@@ -27,7 +27,7 @@ HOSTILE = '<script>alert("1")</script> & \'"><img src=x onerror=y> | ``` </code>
 
 
 def page(text):
-    """A page that has the text wherever a user's can be."""
+    """Return a page with the text in every place that a user can fill."""
     chart = line_chart(text, [Series(text, [0, 1], [0, 1])], x_label=text, y_label=text)
     blocks = [
         Paragraph(text),

@@ -1,4 +1,4 @@
-"""The small charts: where marks land, which ticks there are, what is only a bound."""
+"""Test small charts: positions of marks, ticks, and values that are only bounds."""
 
 import re
 
@@ -15,7 +15,7 @@ from fairbench.report.pages.run_figures import _distribution
 
 
 def points(svg):
-    """The points of each line."""
+    """Return the points of each line."""
     return [
         [tuple(map(float, pair.split(","))) for pair in found.split()]
         for found in re.findall(r'<polyline points="([^"]*)"', svg)
@@ -70,7 +70,7 @@ def test_every_line_looks_different():
 
 
 def marks(svg):
-    """x and what is drawn of every mark."""
+    """Return x and the shape of every mark."""
     found = re.findall(
         r'<g class="mark" transform="translate\((\S+) \S+\)" style="(.*?)">(.*?)</g>', svg
     )

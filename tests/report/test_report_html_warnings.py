@@ -1,4 +1,4 @@
-"""What a report warns of."""
+"""Test the warnings of a report."""
 
 import pytest
 

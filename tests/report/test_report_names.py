@@ -1,4 +1,4 @@
-"""Names in a column: cut where it is too narrow, and told apart as far as that can be."""
+"""Test names in a column: cut to its width, and distinct as far as possible."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Colours, marks and dashes: all apart, the same in figures and on pages."""
+"""Test that colours, marks and dashes differ, and agree between figures and pages."""
 
 from itertools import combinations
 
@@ -19,7 +19,7 @@ NO_CONES = {
 
 
 def to_rgb(colour):
-    """``#rrggbb`` as three numbers from 0 to 1."""
+    """Return ``#rrggbb`` as three numbers from 0 to 1."""
     return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
 
 
@@ -29,14 +29,14 @@ def linear(colour):
 
 
 def lab(rgb):
-    """CIELAB of linear RGB: distances as people see them, 2.3 being just noticeable."""
+    """Convert linear RGB to CIELAB, in which a perceived distance of 2.3 is just noticeable."""
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     x, y, z = np.cbrt(np.clip(xyz @ np.clip(rgb, 0, 1), 1e-9, None) / [0.9505, 1.0, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def apart(one, other, colours, cones):
-    """How far apart two swatches look to somebody without some cones."""
+    """Return the distance of two swatches for a viewer without some cones."""
     see = np.array(NO_CONES[cones]) if cones else np.eye(3)
     a, b = (lab(see @ linear(getattr(swatch, colours))) for swatch in (one, other))
     return np.linalg.norm(a - b)

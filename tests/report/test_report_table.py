@@ -1,4 +1,4 @@
-"""The summary for people."""
+"""Test the human-readable summary."""
 
 import copy
 import re
@@ -91,7 +91,7 @@ def test_what_a_run_shows():
 
 
 def weighted():
-    """The same run with a client of weight 2.5."""
+    """Return the same run with a client of weight 2.5."""
     clients = [CLIENT | {"weight": 2.5}, SUMMARY["clients"][1] | {"weight": 1.0}]
     return SUMMARY | {"clients": clients}
 
@@ -122,7 +122,7 @@ def test_over_seeds_a_weight_stands_beside_the_name():
 
 
 def with_nulls(summary):
-    """The summary of a run in which nothing happened."""
+    """Return the summary of a run in which nothing happened."""
     empty = copy.deepcopy(summary)
     for row in (empty, *empty["clients"]):
         for key, value in row.items():

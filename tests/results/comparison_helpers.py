@@ -1,4 +1,4 @@
-"""Stored runs made by hand, as far as a comparison looks at them."""
+"""Stored runs made by hand, with the parts that a comparison reads."""
 
 import json
 
@@ -44,7 +44,7 @@ def alone_row(number, **values):
 
 
 def stored(folder, flags, settings=None, *, complete=True, **values) -> StoredRun:
-    """A run directory without tables: what an experiment of these flags might have left."""
+    """Store a run directory without tables, as an experiment of these flags would."""
     spec = resolve({"workload": "chat", **flags}, settings or {})
     path = folder / f"{spec.scheduler}-{identity(spec)[:8]}"
     path.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The leaderboard: ranks, ranges and ratios by hand, on lines and on a stored sweep."""
+"""Test the leaderboard: ranks, ranges and ratios by hand, on rows and on a stored sweep."""
 
 import json
 from math import log, sqrt
@@ -32,7 +32,7 @@ def line(row, seed=0, place="tot s1 dp 2", *, bounds=(), **values):
 
 
 def lines_of(key, **rows):
-    """A line per value: of rows by name, each a value a seed."""
+    """Return one line per value, given each row's values by seed."""
     return [line(row, seed, **{key: v}) for row, vs in rows.items() for seed, v in enumerate(vs)]
 
 
@@ -250,7 +250,7 @@ def test_tables_are_narrow_and_markdown_has_the_same_ranks():
 
 @pytest.fixture
 def swept(tmp_path):
-    """A stored sweep of two schedulers at one place, of which the last point is not finished."""
+    """Store a sweep of two schedulers in one configuration, whose last point is unfinished."""
     grid = {"workload": "chat", "scenario": "none", "scheduler": ["vtc", "fcfs"], "num_programs": 1}
     sweep = make_sweep({"name": "s", "num_runs": 2, "grid": grid})
     specs = points(sweep)

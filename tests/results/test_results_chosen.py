@@ -1,4 +1,4 @@
-"""Which values of a stored experiment somebody chose."""
+"""Test which values of a stored experiment were set by the user."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def tables(flags=None, settings=None):
 
 
 def rate(experiment, value, scenario="s1"):
-    """The experiment as a version with another default rate would have stored it."""
+    """Return the experiment as a version with another default rate would have stored it."""
     workload = experiment["workload"]
     scenarios = workload["scenarios"]
     other = {**scenarios, scenario: scenarios[scenario] | {"rate": value}}

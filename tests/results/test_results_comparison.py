@@ -1,4 +1,4 @@
-"""What a comparison adds to stored runs, by hand-computed examples."""
+"""Test what a comparison adds to stored runs, by hand-computed examples."""
 
 import json
 import tomllib

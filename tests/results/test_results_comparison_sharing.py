@@ -1,4 +1,4 @@
-"""Sharing incentives: bounds, and the worst of several."""
+"""Test sharing incentives: bounds, and the lowest of several."""
 
 from math import inf
 
@@ -43,7 +43,7 @@ RATIOS = st.lists(
 
 
 def possible(ratio):
-    """The interval in which the true ratio lies."""
+    """Return the interval that contains the true ratio."""
     return {
         Bound.EXACT: (ratio.value, ratio.value),
         Bound.LOWER: (ratio.value, inf),

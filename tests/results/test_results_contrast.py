@@ -1,4 +1,4 @@
-"""One stored experiment against another, and the table that people read."""
+"""Test one stored experiment against another, and the printed table."""
 
 import json
 
@@ -22,7 +22,7 @@ P95, P99, JAIN, DONE = "victim_p95_s", "victim_p99_s", "jain_index_actual", "tim
 
 
 def sides(folder, *, seeds=(0, 1, 2), **by_scheduler):
-    """Sides of these schedulers, each with the values of one metric or more, seed by seed."""
+    """Return sides of these schedulers, each with the values of its metrics by seed."""
     runs = []
     for name, metrics in by_scheduler.items():
         for number, seed in enumerate(seeds):
@@ -105,7 +105,7 @@ def test_the_table_fits_and_says_what_was_decided(pair, width):
 
 
 def test_times_that_fall_by_a_like_factor_are_told_apart(tmp_path):
-    """In seconds the interval would be -38 +- 81: the load of one seed is much above the others."""
+    """In seconds the interval would be -38 +- 81, since one seed has a much higher load."""
     waits = {"vtc": (4.0, 10.0, 110.0), "lpm": (1.0, 2.0, 26.0)}
     found = contrast(*sides(tmp_path, **{name: {P99: w} for name, w in waits.items()}), [P99])
     (row,) = found.metrics
@@ -134,7 +134,7 @@ def test_rounding_does_not_hide_that_a_difference_is_exact(tmp_path):
 
 @pytest.mark.parametrize(("after", "decision"), [(10.004, "same"), (10.006, "worse")])
 def test_a_difference_that_prints_as_nothing_is_no_difference(tmp_path, after, decision):
-    """0.04% is the same, 0.06% is worse, although no chance is in either."""
+    """0.04% counts as equal and 0.06% as worse, although neither varies."""
     found = contrast(*sides(tmp_path, vtc={P99: (10.0,) * 3}, lpm={P99: (after,) * 3}), [P99])
     assert rows(found)[P99].decision == decision
 

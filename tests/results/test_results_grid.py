@@ -1,4 +1,4 @@
-"""What points are called: as short as tells them apart."""
+"""Test labels of points: the shortest that tell the points apart."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from fairbench.results.grid import key_of, labels, place_of, point_names, schedu
 
 
 def labelled(*points):
-    """Labels of experiments given as flags, and settings where there are any."""
+    """Return labels of experiments given as flags, with settings where there are any."""
     specs = [
         resolve({"workload": "chat", **flags}, dict(assignments)) for flags, *assignments in points
     ]

@@ -1,4 +1,4 @@
-"""Intervals of means, and the summary of several runs."""
+"""Test intervals of means, and the summary of several runs."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ SHARES = (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX)
 
 
 def is_share(metric):
-    """A part of a whole, of which more or less is better; a client may have more than its own."""
+    """Test a metric that is a share of a whole; a client's share of its due may exceed 1."""
     return metric.form in SHARES and metric.of is Of.RUN and metric.better is not Better.NEITHER
 
 
 def summary(seed, **values):
-    """The few keys that combine and repeat_lines need, with room for more."""
+    """Return the keys that combine and repeat_lines need, and further ones."""
     shown = dict.fromkeys(
         (
             "service_rate_tok_s",
@@ -51,7 +51,7 @@ def summary(seed, **values):
 
 
 def coverage(draw, size, samples=3000, truth=0.0):
-    """How often the interval of ``size`` values has the mean of their law."""
+    """Return how often the interval of ``size`` values contains the mean of their distribution."""
     random = np.random.default_rng(size)
     rows = (t_interval(draw(random, size).tolist()) for _ in range(samples))
     return sum(low <= truth <= high for _, low, high in rows) / samples

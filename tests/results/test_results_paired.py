@@ -1,4 +1,4 @@
-"""Two sides over common seeds: their difference, what is decided, and how many more seeds."""
+"""Test paired sides: the difference, the decision, and the number of further seeds."""
 
 import numpy as np
 import pytest
@@ -106,9 +106,9 @@ def test_bounds_on_both_sides_say_nothing():
 
 
 def test_a_bound_on_the_mean_is_one_whatever_the_true_values():
-    """The lower end covers the mean of the true differences, of which some are only known as more.
+    """The lower end covers the mean of the true differences, some of which are only bounded below.
 
-    They are normal, cut off where a run ends, which leaves a skewed law: 2.5 of 100 become 3.
+    The differences are normal and cut off at a run's end, which skews them: 2.5 of 100 become 3.
     """
     random = np.random.default_rng(1)
     covered = 0
@@ -121,7 +121,7 @@ def test_a_bound_on_the_mean_is_one_whatever_the_true_values():
 
 
 def side_by_side(samples, seeds, effect, load=5.0, noise=1.0):
-    """Pairs of runs: a seed's load moves both, the second is better by ``effect``."""
+    """Return pairs of runs: a seed's load moves both, and the second is better by ``effect``."""
     random = np.random.default_rng(seeds)
     for _ in range(samples):
         common = random.normal(20, load, size=seeds)

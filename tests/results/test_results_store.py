@@ -1,4 +1,4 @@
-"""Run directories: written whole, read back, refused when they cannot be trusted."""
+"""Test run directories: written atomically, read back, refused when they cannot be trusted."""
 
 import json
 import os

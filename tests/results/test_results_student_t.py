@@ -1,4 +1,4 @@
-"""Student's t against tables and against itself."""
+"""Test Student's t against tables and against itself."""
 
 import pytest
 from hypothesis import given

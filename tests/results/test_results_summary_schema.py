@@ -1,4 +1,4 @@
-"""A stored summary with any one value gone or odd is shown, or refused in one line."""
+"""Test that a stored summary with a missing or odd value is shown, or refused in one line."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sweep's directory, read and written."""
+"""Test reading and writing a sweep's directory."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The cost of a batch, what is expected of outputs, and the cap on what runs."""
+"""Test the cost of a batch, the expected outputs, and the load cap."""
 
 from math import inf
 
@@ -27,7 +27,7 @@ A100 = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
 
 class Linear:
-    """A decode step of 10 ms, 0.1 ms a request, 1 us a token of context."""
+    """Costs: a decode step takes 10 ms, 0.1 ms a request, 1 us a token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.0
@@ -45,7 +45,9 @@ class TestUnits:
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
     def test_of_an_a100_are_its_coefficients(self):
-        """(c0 + host + c_w) / c_K, and (c_T + c_nd) / c_K: the 520 tokens of the profile."""
+        """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
+        520 tokens.
+        """
         units = step_units(ProfileCosts(load_profile(A100)))
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
@@ -99,7 +101,7 @@ def units(request_tokens) -> StepUnits:
 
 
 def test_a_cap_by_hand():
-    """Costs are 100 + 128 / 2 + 36 = 200 each until b has finished, whose outputs are short."""
+    """Costs are 100 + 128 / 2 + 36 = 200 each until b, whose outputs are short, has finished."""
     cap = LoadCap(450, units(36))
     first, second, third, short = (request(n, c) for n, c in enumerate("aabb"))
     for one in (first, second):
@@ -132,7 +134,7 @@ events = st.lists(
 
 @given(events=events, most=st.integers(1, 3000))
 def test_a_cap_is_exceeded_by_one_alone_only_and_comes_back_to_nothing(events, most):
-    """Against a cost that is computed anew each time from what was true at each admission."""
+    """The oracle computes the cost anew from the state at each admission."""
     cap, lengths, running = LoadCap(most, units(17)), OutputLengths(), {}
     for number, (kind, which, tokens) in enumerate(events):
         if kind == "e":
@@ -172,7 +174,9 @@ def test_settings():
 
 
 def test_a_real_server_has_to_learn_what_steps_take():
-    """Two requests of 100 + 64 tokens; from then on they cost 36 more each, and 400 is the most."""
+    """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the
+    cap is 400.
+    """
     auto, given = LoadCap("auto"), LoadCap(400)
     for cap in (auto, given):
         cap.learn(None)

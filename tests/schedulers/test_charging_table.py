@@ -1,4 +1,4 @@
-"""The table of charging in the page of schedulers says which parameters each scheduler has."""
+"""Test the charging table on the page of schedulers against each scheduler's parameters."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +16,7 @@ FORMS = ("charge", "sharing", "tenants", "weights")
 
 
 def literals(hint):
-    """The texts that a parameter's type allows."""
+    """Return the texts that a parameter's type allows."""
     found = [hint] if isinstance(hint, str) else []
     return found + [text for part in get_args(hint) for text in literals(part)]
 
@@ -40,7 +40,7 @@ def table():
 
 
 def test_the_page_has_the_table_of_today():
-    """Where it fails: python tests/schedulers/test_charging_table.py prints the table."""
+    """If this fails, python tests/schedulers/test_charging_table.py prints the table."""
     assert table() in PAGE.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The one loop of an admission pass: who is asked, in which order, and when it ends."""
+"""Test the shared loop of an admission pass: candidates, their order, and its end."""
 
 import pytest
 
@@ -14,7 +14,7 @@ REQUESTS = [request(number) for number in range(4)]
 
 
 def selection(heard, candidates=REQUESTS):
-    """Names the candidates in turn and writes down what it hears, and that it was closed."""
+    """Yield the candidates in turn, and record the answers and the closing."""
     try:
         for candidate in candidates:
             heard.append((yield candidate))

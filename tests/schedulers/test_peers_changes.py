@@ -1,4 +1,4 @@
-"""Telling peers only what has changed: they know the same as if they were told everything."""
+"""Test incremental messages to peers: they learn as much as from full messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENTS = ("a", "b", "c", "d")
 
 
 class Router:
-    """A d2lpm that is one of several."""
+    """A d2lpm router with peers."""
 
     def __init__(self) -> None:
         self.part = D2LPM(D2LPM.Params(worker_quantum=50), 3)
@@ -50,7 +50,7 @@ class Router:
 
 
 class Gate:
-    """A gateway under vtc that is one of several. Weights of 1: sums of whole numbers are exact."""
+    """A vtc gateway with peers. Weights are 1, so that sums of whole numbers are exact."""
 
     def __init__(self) -> None:
         self.desk = Desk("vtc", concurrency__requests=2, terms=Terms(1e9, 1e9))
@@ -64,7 +64,7 @@ class Gate:
             self.desk.answer(output_tokens=tokens)
 
     def state(self):
-        """But for clients of no account: that they are known is told only with everything."""
+        """Return the state without clients of zero balance, which only full messages name."""
         return {
             band: {client: counter for client, counter in counters.items() if counter}
             for band, counters in self.part.balances.items()
@@ -73,7 +73,7 @@ class Gate:
 
 
 class Mesh:
-    """Routers that are told everything, or what has changed since what they were heard to know."""
+    """Routers that receive full messages beside routers that receive only changes."""
 
     def __init__(self, kind, number, *, whole):
         self.nodes = [kind() for _ in range(number)]
@@ -107,7 +107,7 @@ class Mesh:
 @given(rng=st.randoms(use_true_random=True))
 @settings(max_examples=40)
 def test_whatever_is_lost_late_or_comes_again_all_know_what_they_would_of_everything(kind, rng):
-    """Message by message; answers are lost too."""
+    """Messages are delivered in any order, and answers may be lost too."""
     meshes = [Mesh(kind, 3, whole=whole) for whole in (True, False)]
     for _ in range(60):
         what = rng.choice(["serve", "serve", "end", "tell", "pass", "pass", "pass", "late"])
@@ -129,7 +129,7 @@ def test_whatever_is_lost_late_or_comes_again_all_know_what_they_would_of_everyt
 
 
 class Told:
-    """A router, and one that is told of it, whose answers may come late, and which may restart."""
+    """A router and its peer, whose answers may be late and which may restart."""
 
     def __init__(self):
         self.origin, self.listener = Router(), Heard()
@@ -142,7 +142,7 @@ class Told:
         self.had[self.messages[-1].version] = self.origin.part.export_totals()
 
     def hear(self, back=0):
-        """What is known of an origin is always all that it had exported at that version."""
+        """Hear a message; the knowledge of an origin must equal its export at that version."""
         self.listener.newer("0", self.messages[-1 - back % len(self.messages)])
         now = self.listener.latest.get("0", self.had[0])
         assert (now.charged, now.raised) == self.had[now.version][1:3]

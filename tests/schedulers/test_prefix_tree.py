@@ -1,4 +1,4 @@
-"""The radix tree against a set of token prefixes."""
+"""Test the radix tree against a set of token prefixes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ def insert(tree, text, depth):
 
 
 def held(tree):
-    """Every token prefix that the tree stores."""
+    """Return every token prefix that the tree stores."""
     return {prefix for node in tree.nodes() for prefix in prefixes_of(tokens_of(path(node)))}
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a part: settings to its class and back."""
+"""Test the conversion of a part's settings to its parameter class and back."""
 
 from dataclasses import dataclass, field
 from math import inf

@@ -1,4 +1,4 @@
-"""Schedulers by name, bundled and installed."""
+"""Test schedulers by name, bundled and installed."""
 
 from math import inf
 
@@ -90,7 +90,7 @@ def test_unknown_names_offer_the_nearest(call, message):
 
 
 class FakeEntryPoint:
-    """What ``importlib.metadata`` finds for an installed scheduler of the user's."""
+    """An entry point as ``importlib.metadata`` finds it for a user's installed scheduler."""
 
     def __init__(self, name, value):
         self.name, self.value = name, value

@@ -1,4 +1,4 @@
-"""Who pays for a shared prefix: by hand, and token by token."""
+"""Test the payment for a shared prefix: by hand, and token by token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request(client, prompt=DOCUMENT, number=0):
 
 
 def paid(shared, *events):
-    """What each client has paid in all, by (client, computed tokens of the document)."""
+    """Return the total payment of each client, by (client, computed tokens of the document)."""
     total = Counter()
     for client, computed in events:
         total.update(shared.charges(request(client), computed))
@@ -59,7 +59,7 @@ def test_the_part_of_a_page_that_is_left_out_is_the_requests_own():
 
 
 class Naive:
-    """The same token by token."""
+    """The same accounting token by token."""
 
     def __init__(self):
         self.sharers = defaultdict(list)
@@ -126,7 +126,7 @@ def test_local_schedulers_charge_by_the_rule(make):
 
 
 class Empty:
-    """A queue in which nobody waits."""
+    """A queue without waiting requests."""
 
     def clients(self):
         return ()

@@ -1,4 +1,4 @@
-"""Token ids as pages: shared pages are shared segments, and nothing else is."""
+"""Test token ids as pages: exactly the shared pages are shared segments."""
 
 from array import array
 
@@ -16,19 +16,19 @@ LENGTHS = st.integers(0, 70) | st.sampled_from(BORDERS)
 
 
 def page_start(position):
-    """Where the page with the token at ``position`` starts."""
+    """Return where the page with the token at ``position`` starts."""
     size = max(8, 2 ** (position.bit_length() - 1) // 16)
     return position // size * size
 
 
 def page_borders(tokens):
-    """All ends of pages of a prompt, its own end included."""
+    """Return all ends of pages of a prompt, its own end included."""
     starts = {page_start(position) for position in range(tokens)}
     return sorted(starts - {0} | {tokens}) if tokens else []
 
 
 def shared_tokens(one, other):
-    """Tokens in the leading segments that two prompts have in common."""
+    """Return the number of tokens in the leading segments that two prompts share."""
     total = 0
     for ours, theirs in zip(one, other, strict=False):
         if ours != theirs:

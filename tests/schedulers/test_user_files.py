@@ -1,4 +1,4 @@
-"""Schedulers in files that FAIRBENCH_SCHEDULERS names."""
+"""Test schedulers in files that FAIRBENCH_SCHEDULERS names."""
 
 import json
 import os

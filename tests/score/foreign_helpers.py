@@ -1,4 +1,4 @@
-"""The same few requests, written as different tools write them."""
+"""The same few requests in the formats of different tools."""
 
 import json
 
@@ -28,7 +28,7 @@ def columns(records):
 
 
 def vtc_rows():
-    """As VTC-artifact's run_exp.py has it: -1 is aborted."""
+    """Return rows of VTC-artifact's run_exp.py, in which -1 means aborted."""
     return [
         {
             "adapter_dir": client,
@@ -47,7 +47,7 @@ def write_plain(path):
 
 
 def write_durations(path):
-    """Plain lines that say how long it took, not when it was."""
+    """Write plain lines with durations but no times."""
     names = {"client": "adapter_dir", "start": "req_time", "ttft": "first_token_latency"}
     names |= {"latency": "request_latency", "input_tokens": "prompt_len"}
     names |= {"output_tokens": "output_len"}
@@ -84,7 +84,7 @@ def write_parquet(path):
 
 
 def bench(requests, **values):
-    """As vLLM and SGLang have it, on a clock that did not begin with the run."""
+    """Return vLLM's and SGLang's format, on a clock that did not start with the run."""
     made = {
         "input_lens": [r[4] for r in requests],
         "output_lens": [0 if r[3] is None else r[5] for r in requests],
@@ -97,7 +97,7 @@ def bench(requests, **values):
 
 
 def aiperf_records(client):
-    """A client's requests as aiperf exports them; bob has had one of a warm-up."""
+    """Return a client's requests as aiperf exports them; bob has a warm-up request."""
     records = []
     if client == "bob":
         records.append(_aiperf("warmup", 0.5, {"request_latency": _ms(100.0)}))

@@ -1,4 +1,4 @@
-"""Other people's records: every layout gives the same requests, and the metrics are right."""
+"""Test foreign records: every layout gives the same requests and the right metrics."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
 
 
 def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
-    """By hand: bob's clock is ann's, his warm-up does not count, her second request failed."""
+    """bob's clock is ann's, his warm-up does not count, and her second request failed."""
     paths = [write_aiperf(tmp_path, client) for client in ("ann", "bob")]
     scored = read_scored(paths)
     assert scored.layouts == ("aiperf",)
@@ -116,7 +116,7 @@ def test_gaps_of_aiperf_count_where_each_piece_is_a_token(tmp_path):
 
 
 def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
-    """By hand: four users in a closed loop of 2 s each, who all begin at once."""
+    """Four users in a closed loop of 2 s each begin at once."""
     records = []
     for turn in range(3):
         for user in range(4):

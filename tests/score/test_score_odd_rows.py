@@ -1,4 +1,4 @@
-"""Rows that are odd: missing identities, failures in disguise, other words and units."""
+"""Test odd rows: missing identities, disguised failures, other words and units."""
 
 import json
 
@@ -19,7 +19,7 @@ ROW |= {"input_tokens": 100, "output_tokens": 21}
 
 
 def rows_of(*changes):
-    """A row a second, each with its changes; what is changed to ... is not there."""
+    """Return a row per second with its changes; ``...`` removes a field."""
     made = [ROW | {"start": float(at)} | one for at, one in enumerate(changes)]
     return [{key: one for key, one in row.items() if one is not ...} for row in made]
 
@@ -100,7 +100,7 @@ def test_one_token_has_no_gap_and_is_no_failure(tmp_path):
 
 
 def litellm(n, tokens, **more):
-    """A row of LiteLLM's table of spend."""
+    """Return a row of LiteLLM's table of spend."""
     row = {"request_id": f"chatcmpl-{n}", "call_type": "acompletion", "user": "ann"}
     row |= {"startTime": f"2026-05-01T12:00:0{n}Z", "endTime": f"2026-05-01T12:00:0{n + 1}Z"}
     row |= {"completionStartTime": f"2026-05-01T12:00:0{n}.5Z", "prompt_tokens": 10}
@@ -311,7 +311,7 @@ def test_a_client_that_is_nothing_is_missing(tmp_path, nothing):
 
 
 def test_gaps_between_tokens_have_percentiles(tmp_path):
-    """By hand: gaps of 10, 20 and 90 ms, and those of what failed do not count."""
+    """The gaps are 10, 20 and 90 ms, and those of the failed request do not count."""
     record = bench(REQUESTS, itls=[[0.01, 0.02], [0.09], [7.0]], output_lens=[3, 2, 1])
     summary = summary_of(lines(tmp_path / "a.jsonl", [record]))
     assert summary["median_itl_ms"] == pytest.approx(20)

@@ -1,4 +1,4 @@
-"""How requests ended, in columns of other names: a failure is none of the successes."""
+"""Test endings in columns of other names: a failure never counts as a success."""
 
 import json
 
@@ -12,7 +12,7 @@ ROW = {"client": "a", "ttft": 0.1, "latency": 1.0, "input_tokens": 9, "output_to
 
 
 def scored(tmp_path, column, good, bad, **more):
-    """Ten requests, of which the fourth has ``bad`` in the column."""
+    """Score ten requests, of which the fourth has ``bad`` in the column."""
     rows = [{**ROW, "start": at, column: bad if at == 3 else good} for at in range(10)]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return read_scored([tmp_path / "log.jsonl"], **more)
@@ -26,7 +26,7 @@ def as_csv(tmp_path, column, good, bad):
 
 
 def ended(scored):
-    """Requests that failed, and those that were refused but did not."""
+    """Return the failed requests, and those that were refused."""
     refused = int((scored.requests.status == REFUSED).sum())
     return scored.failed, refused - scored.failed
 

@@ -1,4 +1,4 @@
-"""Records as strangers keep them: CSV, ISO 8601, units in names, and names that are common."""
+"""Test plain records: CSV, ISO 8601, units in names, and common names."""
 
 import json
 

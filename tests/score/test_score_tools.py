@@ -1,4 +1,4 @@
-"""What other benchmarks export, made up here: every one gives the same requests."""
+"""Test exports of other benchmarks, made up here: each gives the same requests."""
 
 import copy
 import functools
@@ -37,7 +37,7 @@ def guidellm(**totals):
 
 
 def older_guidellm():
-    """As before 0.4: moments under other names."""
+    """Return the format before 0.4, which has other names for times."""
     content = guidellm()
     for found in content["benchmarks"][0]["requests"].values():
         for row in found or ():
@@ -68,7 +68,7 @@ def inference_perf(old=False):
 
 
 def genai_perf(usage=True):
-    """By Perf Analyzer, in nanoseconds; the last response of each says that it is over."""
+    """Return Perf Analyzer's format, in nanoseconds; each last response marks the end."""
     rows = []
     for _, start, first, end, read, wrote in REQUESTS:
         told = {"usage": {"prompt_tokens": read, "completion_tokens": wrote}} if usage else {}
@@ -171,7 +171,7 @@ def test_one_of_several_runs_is_chosen_by_its_number(tmp_path):
 
 @pytest.mark.parametrize(("users", "starts"), [(1, [0, 3, 6]), (2, [0, 0, 3]), (5, [0, 0, 0])])
 def test_without_starts_a_closed_loop_is_taken_and_told(tmp_path, users, starts):
-    """By hand: both answers take 3 s, and whoever is free first sends the next request."""
+    """Both answers take 3 s, and the user that is free first sends the next request."""
     scored = read_scored([written(tmp_path, genai_bench(users))])
     assert scored.layouts == ("genai-bench",)
     assert scored.requests.arrival_s.tolist() == pytest.approx(starts)
@@ -218,7 +218,7 @@ EXPORTS = {
 
 
 def places(value, before=()):
-    """The places of all values in JSON, as keys in each other."""
+    """Return the paths of all values in JSON."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     for key, one in inner:
         yield (*before, key)
@@ -228,7 +228,7 @@ def places(value, before=()):
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_whatever_is_wrong_in_a_file_is_one_line_or_scored(tmp_path, name):
-    """One or two values of each file are others, whichever; nothing else may be raised."""
+    """One or two values of each file are changed at random; no other error may be raised."""
     rng, scored = random.Random(name), 0
     for _ in range(200):
         content = json.loads(json.dumps(EXPORTS[name]))

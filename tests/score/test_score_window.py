@@ -1,4 +1,4 @@
-"""The window over which records are scored, where nobody says another one."""
+"""Test the default window over which records are scored."""
 
 import json
 
@@ -31,7 +31,7 @@ def summary_of(file, *flags):
 
 
 def burst(latency_s, ttft_s):
-    """Twenty requests at 0 s and as many at 60 s, which take so long."""
+    """Return twenty requests at 0 s and twenty at 60 s, with the given duration."""
     early = [{"client": "ab"[n % 2], "start": 0} for n in range(20)]
     late = {"start": 60, "latency": latency_s, "ttft": ttft_s}
     return early + [{"client": "ab"[n % 2]} | late for n in range(20)]
@@ -39,7 +39,7 @@ def burst(latency_s, ttft_s):
 
 @pytest.mark.parametrize("latency_s", [2.0, 40.0, 300.0])
 def test_the_last_arrivals_count(tmp_path, latency_s):
-    """By hand: half of the latencies are 1 s, the other half ``latency_s``."""
+    """Half of the latencies are 1 s, the other half ``latency_s``."""
     got = summary_of(written(tmp_path, burst(latency_s, 1.0)), "--goodput", "e2el:1500")
     assert [client["p50_s"] for client in got["clients"]] == pytest.approx(
         [(1 + latency_s) / 2] * 2
@@ -61,7 +61,7 @@ def test_the_window_ends_with_the_last_arrival(tmp_path):
 
 
 def closed(users, rounds):
-    """Users whose next request comes when the last is answered, 2 s to 3.5 s each."""
+    """Return users whose next request follows the last answer, 2 s to 3.5 s each."""
     return [
         {"client": f"u{user}", "session": f"s{user}", "start": 0.004 * user + took * turn}
         | {"latency": took}
@@ -140,7 +140,7 @@ def test_a_client_that_came_last_is_not_without_service(tmp_path):
 
 
 def test_a_client_that_waited_all_along_is_shown_without_service(tmp_path):
-    """A starved client does not move the window to where the others have gone."""
+    """A starved client does not shorten the window to the time before the others left."""
     requests = [{"client": "a", "start": at} for at in range(61)]
     requests.append({"client": "b", "start": 1, "ttft": 70.0, "latency": 71.0})
     got = summary_of(written(tmp_path, requests))

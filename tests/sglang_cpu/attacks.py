@@ -1,9 +1,9 @@
-"""Three attacks on real SGLang: ``python attacks.py SGLANG_PYTHON FOLDER [SEEDS]``.
+"""Run three attacks on real SGLang: ``python attacks.py SGLANG_PYTHON FOLDER [SEEDS]``.
 
-Small judges on one server, a tiny model and no GPU: padding under SGLang's own ``lpm``, five names
-under ``vtc``, small requests under SGLang's own ``fcfs``, and each under what shall help. Prints
-what victims keep and what the attacker gains beside its honest twin; runs that are in FOLDER are
-not made again.
+Small judges run on one server with a tiny model and no GPU. The attacks are padding under SGLang's
+own ``lpm``, five names under ``vtc``, and small requests under SGLang's own ``fcfs``, each also
+under its defence. Prints the victims' remaining service and the attacker's gain over its honest
+twin; runs already in FOLDER are reused.
 """
 
 import os
@@ -49,7 +49,7 @@ CPU = (
 
 
 def seen(python, folder, file, scenario, how, seed):
-    """One run, made if it is not there."""
+    """Return one run, which is made if it is missing."""
     name = "-".join([file.stem, scenario, *(part.strip("-") for part in how[1::2]), str(seed)])
     parent = folder / name.replace("=", "-")
     if not parent.exists():

@@ -1,4 +1,4 @@
-"""Checks the SGLang that is first on the path; ``release.sh`` calls it, with a seed count."""
+"""Check the SGLang that is first on the path; ``release.sh`` calls this with a seed count."""
 
 import sys
 
@@ -22,7 +22,7 @@ SORTED = 128  # waiting requests that LPM still sorts, before 0.5.22 a number in
 
 
 def play(case, seed):
-    """Whether a stream was served with nothing lost, and whether the simulator did the same."""
+    """Tell whether a stream was served without loss, and whether the simulator did the same."""
     settings, stream = CASES[case], random_stream(seed)
     name = next(iter(settings), case).split(".")[0]
     hooks = Hooks(plugin_config(name, settings), VERSION)
@@ -43,7 +43,7 @@ def play(case, seed):
 
 
 def as_stock(policy, seed):
-    """Whether the plugin under a policy of SGLang decides as this SGLang does by itself."""
+    """Tell whether the plugin under one of SGLang's policies decides like this SGLang alone."""
     stream = random_stream(seed)
     stream.limit = SORTED
     settings = {"lpm.queue_limit": SORTED} if policy == "lpm" else {}
@@ -52,7 +52,7 @@ def as_stock(policy, seed):
 
 
 def main(seeds):
-    """Check all hooked functions, then the streams; print and record what was seen."""
+    """Check all hooked functions, then the streams; print and record the results."""
     sglang()
     targets = Hooks(plugin_config("fcfs", {}), VERSION).by_target()
     for target, hook in targets.items():

@@ -1,4 +1,4 @@
-"""Clients of a SGLang server: bursts of streamed requests, and who got how much service when."""
+"""Clients of a SGLang server: bursts of streamed requests, and each client's service over time."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ POLL_S = 0.002  # for each request that is awaited
 
 @dataclass
 class Sent:
-    """One request and what became of it. Times are those of the machine's clock, in seconds."""
+    """A sent request and its result. Times are on the machine's clock, in seconds."""
 
     client: str
     prompt: list
@@ -29,7 +29,7 @@ class Sent:
 
     @property
     def received_s(self):
-        """When the server had it: on a busy machine well after it was sent."""
+        """Return when the server had the request, on a busy machine well after it was sent."""
         return self.meta["request_received_ts"]
 
     @property
@@ -49,14 +49,16 @@ class Sent:
         return len(self.prompt) - self.cached
 
     def service_until(self, at_s):
-        """Actual service: the prompt's computed part at the first token, then the output."""
+        """Return computed service: the prompt's computed part at the first token, then
+        the output.
+        """
         output = max((count for when, count in self.tokens if when <= at_s), default=0)
         extend = self.extend if self.first_s <= at_s else 0
         return WEIGHTS.extend * extend + WEIGHTS.output * output
 
 
 def burst(client, requests, prefix, suffix, output, seed=0):
-    """Requests of one client that share a prefix of its own."""
+    """Return requests of one client that share a prefix of its own."""
     draw = random.Random(f"{client} {seed}")
     shared = [draw.randrange(3, 2048) for _ in range(prefix)]
     return [
@@ -66,7 +68,7 @@ def burst(client, requests, prefix, suffix, output, seed=0):
 
 
 def run_bursts(url, *bursts):
-    """Send each ``(delay in seconds, requests)`` at once, and wait until all is done."""
+    """Send each ``(delay in seconds, requests)`` at once, and wait until all are done."""
 
     async def run():
         async with _session() as session:
@@ -78,12 +80,12 @@ def run_bursts(url, *bursts):
 
 
 def run_behind(blockers, url, bursts, least_output=0):
-    """Have bursts wait behind blockers, each after the one before, and wait until all is done.
+    """Queue bursts behind blockers, in order, and wait until all are done.
 
-    ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` when the
-    servers say that all before it wait, and the blockers are aborted when all bursts do and they
-    have ``least_output`` tokens. Returns whether all did wait, and no blocker was over too early.
-    What a server says of its queue may be some steps old: ``--load-snapshot-publish-interval=1``.
+    ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` once the
+    servers report that all earlier ones wait. The blockers are aborted once all bursts wait and
+    they have ``least_output`` tokens. Returns whether all did wait, and no blocker ended too early.
+    A server's report of its queue may be some steps old: ``--load-snapshot-publish-interval=1``.
     """
 
     async def run():
@@ -113,7 +115,7 @@ def run_behind(blockers, url, bursts, least_output=0):
 
 
 def run_once_under_way(url, first, then):
-    """Send some requests, and others as soon as all of those produce; wait until all is done."""
+    """Send some requests, and others once all of those produce tokens; wait until all are done."""
 
     async def run():
         async with _session() as session:
@@ -131,14 +133,14 @@ def _session():
 
 
 async def _output(sent, tokens, task):
-    """Wait until a request that is under way has so many."""
+    """Wait until a request under way has the given number of output tokens."""
     while not sent.tokens or sent.tokens[-1][1] < tokens:
         assert not task.done(), task.exception() or "it ended too early"
         await asyncio.sleep(0.01)
 
 
 async def _waiting(session, servers):
-    """How many requests are in the queues of the servers' schedulers."""
+    """Return the number of requests in the queues of the servers' schedulers."""
     waiting = 0
     for server in servers:
         async with session.get(f"{server}/v1/loads?include=core") as answer:
@@ -173,9 +175,9 @@ async def _send(session, url, sent, delay=0.0, rid=None):
 
 
 def services_while_all_wait(requests):
-    """Service per client at every worker while all clients had requests waiting there.
+    """Return service per client and worker while all clients had requests waiting there.
 
-    Worker by worker, since one that is faster is done with a client sooner.
+    Workers are separate, since a faster one finishes a client's requests sooner.
     """
     clients = {sent.client for sent in requests}
     got = dict.fromkeys(clients, 0)

@@ -36,7 +36,7 @@ ALWAYS = {
 
 
 def why_absent():
-    """Why no server can be started, or "" if one can."""
+    """Return why no server can be started, or "" if one can."""
     if "FAIRBENCH_SGLANG_PYTHON" in os.environ:
         return "" if Path(PYTHON).exists() else f"FAIRBENCH_SGLANG_PYTHON: {PYTHON} does not exist"
     if importlib.util.find_spec("sglang_cpu_stubs") and importlib.util.find_spec("sglang"):
@@ -46,7 +46,7 @@ def why_absent():
 
 @dataclass
 class Server:
-    """Where it listens, its process group, log, and the calls of stand-ins until it was ready."""
+    """A server's address, process group, log, and calls of stand-ins until it was ready."""
 
     url: str
     group: int
@@ -58,14 +58,14 @@ class Server:
         return _lines(self.stub_calls) - self.calls_before
 
     def flush(self):
-        """Empty the cache, once the server has seen that it is idle."""
+        """Empty the cache, once the server reports that it is idle."""
         flush = f"{self.url}/flush_cache?timeout={READY_S}"
         urllib.request.urlopen(flush, data=b"").close()
 
 
 @contextlib.contextmanager
 def sglang_server(folder, *flags, environment=None):
-    """A server that is ready. Its processes are gone afterwards, whatever happens."""
+    """Yield a ready server; its processes are gone afterwards, whatever happens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,12 +1,12 @@
 """Stand-ins for the packages that SGLang imports and a machine without a GPU lacks.
 
-``install.sh`` copies this file into a virtual environment and has every process of it import it
-at start (a ``.pth`` line), spawned children included, so that ``python -m sglang.launch_server``
-needs nothing else. What is really installed wins.
+``install.sh`` copies this file into a virtual environment, whose processes all import it at their
+start (a ``.pth`` line). ``python -m sglang.launch_server`` then needs nothing else. Installed
+modules take precedence.
 
-SGLang decorates kernels when it is imported, and never calls one on a CPU: with
+SGLang decorates kernels when it is imported, and calls none on a CPU. With
 ``SGLANG_CPU_STUB_CALLS=FILE`` each call of a stand-in is appended to that file, so that a test can
-see that serving makes none.
+check that serving makes none.
 """
 
 import importlib.machinery
@@ -19,7 +19,7 @@ ABSENT = ("triton", "sgl_kernel", "torchvision")
 
 
 class _Finder:
-    """Finds stand-ins for what nothing before it on ``sys.meta_path`` has found."""
+    """A finder of stand-ins for modules that no other finder on ``sys.meta_path`` has found."""
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] not in ABSENT:
@@ -28,7 +28,7 @@ class _Finder:
 
 
 class _BeforeSGLang:
-    """When SGLang is first imported, lets transformers see that torchvision is absent.
+    """A finder that shows transformers, before SGLang is imported, that torchvision is absent.
 
     Transformers remembers its first look, and would otherwise use the stand-in's image functions.
     """
@@ -48,11 +48,11 @@ class _Loader:
         return _Stub(spec.name)
 
     def exec_module(self, module):
-        """Nothing to run."""
+        """Do nothing: there is nothing to run."""
 
 
 class _Anything:
-    """What a stand-in offers for a class: it takes every argument and does nothing."""
+    """A stand-in for any class: it accepts every argument and does nothing."""
 
     def __init__(self, *arguments, **named):
         pass
@@ -84,7 +84,7 @@ class _Stub(types.ModuleType):
 
 
 def install():
-    """Have this process find the stand-ins, and SGLang choose its CPU engine."""
+    """Install the stand-ins in this process, and have SGLang choose its CPU engine."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     sys.meta_path.insert(0, _BeforeSGLang())

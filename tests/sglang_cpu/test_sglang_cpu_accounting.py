@@ -1,4 +1,4 @@
-"""Chunked prefill, retraction and overlap on a real server: what is booked is what happened."""
+"""Test chunked prefill, retraction and overlap on a real server: bookings match events."""
 
 import json
 import urllib.error

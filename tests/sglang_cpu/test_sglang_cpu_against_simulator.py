@@ -1,8 +1,8 @@
-"""A running SGLang server, whose radix tree is the Rust one, against our engine.
+"""Test a running SGLang server, whose radix tree is the Rust one, against the simulated engine.
 
-A large request blocks the pool until all others wait. They come one by one, so that the one pass
-made meanwhile finds the first alone. From then on what SGLang admits depends on its queue and cache
-only, not on time: batch by batch it has to be what our engine admits.
+A large request fills the pool until all others wait. They arrive one by one, so that the one pass
+made meanwhile finds the first alone. After that, SGLang's admissions depend only on its queue and
+cache, not on time, and must equal the simulated ones batch by batch.
 """
 
 import random
@@ -56,7 +56,7 @@ class Words:
 
 
 def prompts():
-    """A blocker, then requests over eight documents; some share more than the document."""
+    """Return a blocker, then requests over eight documents; some share more than the document."""
     draw = random.Random(2)
     made = [("blocker", (Segment("blocker", BLOCKER),))]
     for number in range(REQUESTS):
@@ -70,7 +70,7 @@ def prompts():
 
 
 def batches(entered):
-    """Requests admitted together, in order: ``entered`` is request -> when."""
+    """Return the requests admitted together, in order: ``entered`` is request -> time."""
     by_time = defaultdict(set)
     for number, when in entered.items():
         by_time[when].add(number)
@@ -78,7 +78,7 @@ def batches(entered):
 
 
 def ask_server(url, made):
-    """Which requests SGLang admitted together, their cached tokens, and the blocker's output."""
+    """Return SGLang's batches, the cached tokens, and the blocker's output."""
     words = Words()
     lengths = [BLOCKER_OUTPUT] + [OUTPUT] * REQUESTS
     sent = [
@@ -95,7 +95,7 @@ def ask_server(url, made):
 
 
 class FirstPrefills:
-    """In the place of an Iteration: when each prefill began, and with how many cached tokens."""
+    """A recorder of each prefill's start and its cached tokens, in place of an Iteration."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -109,7 +109,7 @@ class FirstPrefills:
 
 
 def ask_simulator(local, settings, made, blocker_output):
-    """What our engine admits together, and the cached tokens."""
+    """Return the simulated engine's batches and the cached tokens."""
     profile = StepProfile()
     home = Home(
         build_local(local, settings),

@@ -1,4 +1,4 @@
-"""Who keeps the cache of a real SGLang server when another client floods it with long prompts."""
+"""Test a victim's cache in a real SGLang server that another client floods with long prompts."""
 
 import pytest
 from sglang_cpu_client import burst, run_bursts
@@ -17,7 +17,7 @@ FLAGS = (f"--max-total-tokens={POOL}", "--max-running-requests=4")
 
 
 def hit_rate_under_a_flood(url):
-    """The victim's, over turns between which a scanner sends more than the pool holds."""
+    """Return the victim's hit rate; between its turns a scanner sends more than the pool holds."""
     turns = burst("victim", TURNS + 1, PREFIX, 20, 4)
     run_bursts(url, (0, turns[:1]))
     for number, turn in enumerate(turns[1:]):

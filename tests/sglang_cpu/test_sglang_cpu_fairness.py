@@ -1,7 +1,7 @@
-"""Two real SGLang servers on the CPU behind our router: client A floods, B is modest.
+"""Test two real SGLang servers on the CPU behind the router: client A floods, B is modest.
 
-Under our schedulers both get the same service while both wait; under SGLang's own B waits for A.
-A large request blocks each server until all others wait, or on a very busy machine most.
+Under fairbench's schedulers both get the same service while both wait; under SGLang's own B waits
+for A. A large request fills each server until all others wait, or on a very busy machine most.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ SETTINGS = {"dlpm.quantum": 500}
 
 @contextlib.contextmanager
 def two_servers(folder, *flags, environment=None):
-    """Started at the same time; their log and their model are in folders of their own."""
+    """Start two servers at once; their log and their model are in folders of their own."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
         waiting = []
         for number in range(2):
@@ -41,7 +41,7 @@ def two_servers(folder, *flags, environment=None):
 
 @contextlib.contextmanager
 def our_router(name, servers, folder):
-    """The URL of ``fairbench serve`` in front of the servers."""
+    """Yield the URL of ``fairbench serve`` in front of the servers."""
     command = [sys.executable, "-m", "fairbench", "serve", "--router", name, "--port=0"]
     command += ["--no-client-limit"]  # the queues are to be at the servers
     for server in servers:
@@ -58,7 +58,7 @@ def our_router(name, servers, folder):
 
 
 def flood(router, servers, folder):
-    """480 requests of A, and after them 120 of B; each client has a prefix of its own."""
+    """Return 480 requests of A, then 120 of B; each client has its own prefix."""
     flooding = burst("A", 480, prefix=512, suffix=64, output=32)
     modest = burst("B", 120, prefix=512, suffix=64, output=32)
     blockers = {s.url: Sent("blocker", [7] * BLOCKER, BLOCKER_OUTPUT) for s in servers}

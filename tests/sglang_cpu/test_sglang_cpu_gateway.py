@@ -1,8 +1,8 @@
-"""A gateway before a stock SGLang server: who gets what of it when one client floods it.
+"""Test a gateway before a stock SGLang server that one client floods.
 
-    python tests/sglang_cpu/test_sglang_cpu_gateway.py DIR
+python tests/sglang_cpu/test_sglang_cpu_gateway.py DIR
 
-prints the shares and the throughput of each policy, in rounds, since machines are not steady.
+prints the shares and the throughput of each policy, in rounds, because machines vary.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ POLICIES = {
 
 
 async def shared(url, policy, seed):
-    """Requests served to each client, the seconds that took, and how often a place was empty."""
+    """Return requests served by client, the duration, and how often a slot was empty."""
     settings = {"gateway": policy, "settings": POLICIES[policy]}
     sampling = {"max_new_tokens": OUTPUT, "ignore_eos": True}
     clients = {"flood": FLOOD, "modest": MODEST}

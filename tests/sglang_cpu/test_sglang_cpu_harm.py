@@ -1,4 +1,4 @@
-"""What one client could do to a real SGLang server, and does not through the router."""
+"""Test that harm which one client can do to a real SGLang server is stopped by the router."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ async def answer_of(under_test, body):
 
 
 async def refused(url):
-    """Nothing that would end the server reaches it; the ids are those of its own report."""
+    """No request that would end the server reaches it; the ids are those of its own report."""
     async with router_before([WorkerAddress(url)]) as under_test:
         for body in (DEADLY, {"input_ids": [5], "sampling_params": {"stop_token_ids": [60_000]}}):
             status, said = await answer_of(under_test, body)
@@ -36,7 +36,7 @@ async def refused(url):
 
 
 async def not_aborted(url):
-    """All prefixes of an id as ids of one's own, and gone: SGLang aborts by prefix."""
+    """The client uses all prefixes of an id as its own ids and leaves: SGLang aborts by prefix."""
     async with router_before([WorkerAddress(url)]) as under_test:
         sampling = {"max_new_tokens": 300, "ignore_eos": True}
         modest = [
@@ -56,7 +56,7 @@ async def not_aborted(url):
 
 
 async def killed_once(url):
-    """Let through, it ends the server, and is not tried at the other worker."""
+    """Let through, the request ends the server, and is not tried at the other worker."""
     other = Worker()
     await other.start()
     try:

@@ -1,4 +1,4 @@
-"""Every method that a hook goes around exists, as expected, in each release that we support."""
+"""Test that every hooked method exists, as expected, in each supported release."""
 
 import ast
 from pathlib import Path
@@ -44,7 +44,7 @@ CALLED = {  # by ``Preemption``, beside hooks
 
 
 def source_root(release):
-    """Where install.sh has put the source of a release. Skips the test where it did not."""
+    """Return where install.sh put the source of a release; skip the test if it is absent."""
     environment = Path(PYTHON).parents[1]
     installed = environment.glob(f"lib/python*/site-packages/sglang-{release}.dist-info")
     folders = [found.parent for found in installed]
@@ -55,7 +55,7 @@ def source_root(release):
 
 
 def parameters(root, target):
-    """The parameters of ``package.module.Class.method``, read from its source."""
+    """Return the parameters of ``package.module.Class.method``, read from its source."""
     module, class_name, method = target.rsplit(".", 2)
     tree = ast.parse((root / module.replace(".", "/")).with_suffix(".py").read_text())
     (found,) = [

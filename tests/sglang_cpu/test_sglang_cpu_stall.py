@@ -1,7 +1,7 @@
-"""A real SGLang worker that hangs behind a healthy page: the router takes it down in time.
+"""Test that the router takes down, in time, a hanging SGLang worker with a healthy page.
 
-Its scheduler process hangs, in a client's pattern or because it is stopped, while its HTTP server
-goes on to answer ``/health``.
+The scheduler process hangs, in a client's pattern or because it is stopped, while the HTTP server
+still answers ``/health``.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ DEADLY = {**LONG, "sampling_params": {**LONG["sampling_params"], **PATTERN}}
 
 @contextmanager
 def stopped(server):
-    """The server's scheduler process does nothing meanwhile."""
+    """Stop the server's scheduler process inside the block."""
     (scheduler,) = schedulers_of(server)
     os.kill(scheduler, signal.SIGSTOP)
     try:
@@ -46,7 +46,7 @@ def stopped(server):
 
 
 def schedulers_of(server):
-    """Processes of the server that SGLang calls its schedulers."""
+    """Return the server's scheduler processes."""
     return [
         int(folder.name)
         for folder in Path("/proc").glob("[0-9]*")
@@ -67,7 +67,7 @@ def server(tmp_path_factory):
 
 
 def beside_another(server, test):
-    """Run ``test`` of a router before the server, worker 0, and a small worker that answers."""
+    """Run ``test`` with a router before the server, worker 0, and a small worker that answers."""
 
     async def run():
         other = Worker()
@@ -85,7 +85,7 @@ def beside_another(server, test):
 
 
 async def sent_to_server(under_test, other, body):
-    """A request that is under way at worker 0."""
+    """Send a request and return once it is under way at worker 0."""
     other.healthy = False
     await until(lambda: under_test.up == {0})
     asked = asyncio.create_task(answer_of(under_test, body))
@@ -96,7 +96,7 @@ async def sent_to_server(under_test, other, body):
 
 
 async def down_in_time(under_test, server, asked):
-    """The request is answered when the stated time is over; others are served meanwhile."""
+    """Check that the request ends within the stated time while others are served."""
     began_s = time.monotonic()
     status, _, said = await asked
     took_s = time.monotonic() - began_s
@@ -125,7 +125,7 @@ def test_a_stopped_scheduler_is_down_in_time_and_back_once_it_decodes(server):
 
 
 def test_a_scheduler_that_hangs_in_a_pattern_is_down_in_time(server):
-    """The last test, since the server hangs for good."""
+    """This test comes last, because the server hangs for good."""
 
     async def test(under_test, other):
         asked = await sent_to_server(under_test, other, DEADLY)

@@ -1,6 +1,6 @@
-"""Writes a tiny Llama (no weights) and a tokenizer of 2,048 words for SGLang on a CPU.
+"""Write a tiny Llama (no weights) and a tokenizer of 2,048 words for SGLang on a CPU.
 
-``python tiny_model.py DIR``. Its words are ``w3`` ... ``w2047``, one token each.
+``python tiny_model.py DIR``. The words are ``w3`` ... ``w2047``, one token each.
 """
 
 import json
@@ -44,7 +44,7 @@ TOKENIZER_CONFIG = {
 
 
 def write_model(folder: Path, config: dict[str, Any] = CONFIG) -> None:
-    """Everything that ``--model-path`` needs together with ``--load-format dummy``."""
+    """Write everything that ``--model-path`` needs together with ``--load-format dummy``."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder.mkdir(parents=True, exist_ok=True)

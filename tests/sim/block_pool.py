@@ -15,7 +15,7 @@ from strategies import tokens_of
 
 
 class Running:
-    """A request that runs: its blocks, and the end of what is stored of its prompt and outputs."""
+    """A running request: its blocks, and the stored end of its prompt and outputs."""
 
     def __init__(self, request, node, place):
         self.request, self.node, self.place = request, node, place
@@ -24,7 +24,7 @@ class Running:
 
 
 class BlockPool:
-    """``blocks`` of ``size`` tokens. ``policy`` None is vLLM's own cache without clients."""
+    """A pool of ``blocks`` blocks of ``size`` tokens; ``policy`` None is vLLM's own cache."""
 
     def __init__(self, policy, blocks, size, weights, **settings):
         self.weights, self.size = weights, size
@@ -47,7 +47,7 @@ class BlockPool:
         return self.cache.capacity * self.weights[client] / sum(self.weights.values())
 
     def start(self, client, prompt):
-        """Compute a prompt, if there is room. Returns how much of it was cached, None if none."""
+        """Compute a prompt if there is room; return how much of it was cached, else None."""
         cache, total = self.cache, prompt_tokens(prompt)
         node, place = cache.match(prompt, total - 1)
         depth = node.depth
@@ -93,7 +93,7 @@ class BlockPool:
         self.cache.give_back(one, one.node, self.blank_of(one))
 
     def blank_of(self, one):
-        """The blocks of a running request that cannot be found."""
+        """Return the blocks of a running request that cannot be found."""
         return one.blocks - one.node.depth // self.size
 
     def finish(self, number):
@@ -110,7 +110,7 @@ class BlockPool:
         self._give_back(self.running.pop(number))
 
     def pinned(self, client):
-        """Tokens in blocks that the client's running requests use."""
+        """Return the tokens in blocks that the client's running requests use."""
         mine = [one for one in self.running if one.request.client == client]
         held = {copy for one in mine for copy in held_by(one, one.node)}
         stored = sum(copy.node.blocks for copy in held)
@@ -118,7 +118,7 @@ class BlockPool:
 
 
 def watch_blocks(cache, hear):
-    """Tell ``hear`` the tokens up to the end of every block that is overwritten, one by one."""
+    """Report the tokens up to the end of every overwritten block to ``hear``, one by one."""
     drop = cache.drop
 
     def dropped(node):
@@ -130,7 +130,7 @@ def watch_blocks(cache, hear):
 
 
 def nodes_of(cache):
-    """Every node of the tree but the root."""
+    """Return every node of the tree but the root."""
     stack = [cache.root]
     while stack:
         node = stack.pop()
@@ -140,7 +140,7 @@ def nodes_of(cache):
 
 
 def claims_of(cache):
-    """Who claims each cached prefix of whole blocks."""
+    """Return the clients that claim each cached prefix of whole blocks."""
     claims, size = {}, cache.block_size
     for node in nodes_of(cache):
         tokens = tokens_of(prefix_of(node.prompt, node.depth))
@@ -150,7 +150,7 @@ def claims_of(cache):
 
 
 def residency_of(cache, blank=()):
-    """Each client's tokens, by a walk: cached ones, and those of ``blank`` blocks, by client."""
+    """Return each client's tokens by a walk: cached ones, and those of ``blank`` blocks."""
     held = defaultdict(Fraction)
     for node in nodes_of(cache):
         for client in node.holders:
@@ -162,7 +162,7 @@ def residency_of(cache, blank=()):
 
 
 def unpinned_of(cache):
-    """Each client's cached tokens that no running request uses, by a walk."""
+    """Return each client's cached tokens that no running request uses, by a walk."""
     held = defaultdict(Fraction)
     for node in nodes_of(cache):
         blocks = sum(node.blocks for copy in node.copies if not copy.users)
@@ -172,7 +172,7 @@ def unpinned_of(cache):
 
 
 def check_claims(cache, blank):
-    """Claims reach the root, every open leaf is listed, and residency is what a walk counts."""
+    """Check that claims reach the root, open leaves are listed, and residency equals a walk."""
     claims = cache.claims
     for node in nodes_of(cache):
         assert node.holders

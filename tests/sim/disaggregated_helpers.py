@@ -1,4 +1,4 @@
-"""Small disaggregated experiments, and what must hold of each (INV-24 to 27)."""
+"""Small disaggregated experiments, and their invariants (INV-24 to 27)."""
 
 from dataclasses import replace
 from itertools import count, pairwise
@@ -32,7 +32,7 @@ POOLS = {"tot": 9_000, "judge": 9_000, "chat": 2_500}
 
 
 def small(workload="tot", scheduler="d2lpm", *, prefill=2, decode=2, engine=None, **more):
-    """A spec that runs in a fraction of a second, short of memory on both sides."""
+    """Return a spec that runs in a fraction of a second, short of memory on both sides."""
     flags = {"scheduler": scheduler, "workload": workload, "prefill": prefill, "decode": decode}
     flags |= {"num_programs": 2, "request_rate": 4.0, "seed": 0}
     pool = POOLS[workload]
@@ -76,7 +76,7 @@ def run_checked(spec):
 
 
 def check_prefill(replica) -> None:
-    """INV-3 to 5 of a prefill worker: what is not sent yet holds its memory, too."""
+    """Check INV-3 to 5 of a prefill worker, whose unsent prompts hold memory too."""
     engine = replica.engine
     if isinstance(engine, PrefillOnly):
         unsent = [copy for copy in replica._copies.values() if copy and copy.status == FINISHED]
@@ -87,7 +87,7 @@ def check_prefill(replica) -> None:
 
 
 def check_decode(worker, prefills) -> None:
-    """INV-27: a decode worker's requests hold its memory, and are no more than its caps allow."""
+    """INV-27: a decode worker's requests hold its memory, within its limits."""
     batch, cache = worker.batch, worker.cache
     on_their_way = [one for replica in prefills for one in replica._copies]
     mine = [one for one in on_their_way if one.decode_worker == worker.index and one.private]
@@ -105,7 +105,7 @@ def check_decode(worker, prefills) -> None:
 
 
 def check(spec, result) -> None:
-    """INV-1, 2, 6 to 9 and 22 of the records, and INV-24 to 26."""
+    """Check INV-1, 2, 6 to 9 and 22 of the records, and INV-24 to 26."""
     profile = load_profile(spec.gpu)
     tables = map(_plain, (result.requests, result.programs, result.service))
     limited = local_class(spec.local).accepts is not LocalScheduler.accepts
@@ -124,7 +124,7 @@ def check(spec, result) -> None:
 
 
 def with_first_tokens(requests: dict, spec) -> dict:
-    """The requests with SGLang's first tokens that are on their way: only the log has them."""
+    """Return the requests, adding SGLang's first tokens under way, which only the log has."""
     if spec.engine is not None:
         return requests
     computed = ~np.isnan(requests["computed_s"]) & np.isnan(requests["first_token_s"])
@@ -132,8 +132,10 @@ def with_first_tokens(requests: dict, spec) -> dict:
 
 
 def check_stages(requests: dict, spec) -> None:
-    """INV-24: memory is reserved, the prompt computed, sent and received, then the first token
-    comes; vLLM reserves after the prompt, SGLang at its arrival or admission."""
+    """INV-24: memory is reserved, the prompt computed and sent, then the first token comes.
+
+    vLLM reserves after the prompt, SGLang at its arrival or admission.
+    """
     names = {
         "vllm": ("admitted_s", "computed_s", "reserved_s", "sent_s"),
         "arrival": ("reserved_s", "admitted_s", "computed_s", "sent_s"),
@@ -149,8 +151,11 @@ def check_stages(requests: dict, spec) -> None:
 
 
 def check_sides(records: Records, spec) -> None:
-    """INV-25: the first workers compute prompts, the others generate all tokens but SGLang's first,
-    and compute nothing but what was retracted there."""
+    """INV-25: prefill workers compute prompts; decode workers generate the tokens.
+
+    SGLang's first token is the prefill worker's, and decode workers compute only what was retracted
+    there.
+    """
     r, s = records.requests, records.service
     done = r["status"] == FINISHED
     assert ((r["worker"] >= 0) & (r["worker"] < spec.prefill)).all()
@@ -168,8 +173,10 @@ def check_sides(records: Records, spec) -> None:
 
 
 def check_transfers(requests: dict, spec, profile) -> None:
-    """INV-26: a transfer takes what its bytes and the latency say, and a worker has one at a time,
-    the latency aside."""
+    """INV-26: a transfer takes the time of its bytes and the latency.
+
+    Without the latency, a worker has one transfer at a time.
+    """
     rate = spec.settings["disaggregation.bandwidth_gb_s"] * 1e9
     latency_s = spec.settings["disaggregation.latency_ms"] / 1e3
     got = ~np.isnan(requests["received_s"])
@@ -184,5 +191,5 @@ def check_transfers(requests: dict, spec, profile) -> None:
 
 
 def us(time_ps: int) -> float:
-    """Picoseconds in microseconds."""
+    """Return picoseconds in microseconds."""
     return time_ps * 10**6 / PS_PER_S

@@ -1,4 +1,4 @@
-"""The part of the eviction machines that does not depend on how the memory is laid out."""
+"""The part of the eviction machines that does not depend on the layout of memory."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -9,7 +9,7 @@ picks = st.integers(0, 99)
 
 
 class EvictionMachine(RuleBasedStateMachine):
-    """Random steps, ends and retractions in a ``pool``. Records what a policy by client chooses."""
+    """Random steps, ends and retractions in a ``pool``, with records of the policy's choices."""
 
     def __init__(self, pool):
         super().__init__()

@@ -11,7 +11,7 @@ from strategies import tokens_of
 
 
 class Running:
-    """A request that runs: where its locked path ends, and its private tokens."""
+    """A running request: the end of its locked path, and its private tokens."""
 
     def __init__(self, request, node, place):
         self.request, self.node, self.place = request, node, place
@@ -23,7 +23,7 @@ class Running:
 
 
 class Pool:
-    """``policy`` None is the engine's own cache, which knows no clients."""
+    """A pool; ``policy`` None is the engine's own cache, which knows no clients."""
 
     def __init__(self, policy, capacity, weights, **settings):
         self.weights = weights
@@ -49,7 +49,7 @@ class Pool:
         return prompt_tokens(prompt) - self.cache.common_tokens(prompt, prompt_tokens(prompt))
 
     def start(self, client, prompt):
-        """Compute a prompt, if there is room. Returns how much of it was cached, None if none."""
+        """Compute a prompt if there is room; return how much of it was cached, else None."""
         cache, total = self.cache, prompt_tokens(prompt)
         node, place = cache.match(prompt, total)
         cache.touch(node)
@@ -101,7 +101,9 @@ class Pool:
         self.cache.unlock(one.node)
 
     def pinned(self, client):
-        """Tokens that the client's running requests use, counted by walking their prompts."""
+        """Return the tokens that the client's running requests use, by a walk over their
+        prompts.
+        """
         mine = {
             tokens_of(one.request.prompt)[:length]
             for one in self.running

@@ -1,8 +1,8 @@
-"""Whole experiments through an engine's own scheduler classes, against the simulator's records.
+"""Run whole experiments through an engine's own scheduler classes; compare with the simulator.
 
-    python tests/sim/real_cells.py ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
+python tests/sim/real_cells.py ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
 
-in the environment that tests/sglang_cpu/install.sh or tests/vllm_cpu/install.sh makes. ENGINE is
+runs in the environment of tests/sglang_cpu/install.sh or tests/vllm_cpu/install.sh. ENGINE is
 sglang or vllm, a CELL is like tot-s1-dlpm.
 """
 
@@ -20,7 +20,7 @@ TABLES = Path(__file__).resolve().parents[2] / "results" / "tables"
 
 
 def row_of(spec, name, ours, theirs):
-    """What a comparison of a cell found, for the table."""
+    """Return the table row of a cell's comparison."""
     length = spec.duration_s + spec.max_drain_s
     return {
         "cell": name,
@@ -31,7 +31,7 @@ def row_of(spec, name, ours, theirs):
 
 
 def run_cell(engine, name, table, **length):
-    """Compare a cell, say how it went, and put its row into ``table``."""
+    """Compare a cell, print the result, and write its row to ``table``."""
     workers = getattr(import_module(f"{engine}_replica"), f"{engine}_workers")
     workload, _, rest = name.rpartition("-s")
     scenario, _, scheduler = rest.partition("-")
@@ -45,7 +45,7 @@ def run_cell(engine, name, table, **length):
 
 
 def write_row(table, row):
-    """Into a CSV file, in place of the cell's row of this length, if there is one."""
+    """Write the row to a CSV file, replacing the cell's row of this length, if there is one."""
     keys = ("cell", "simulated, s")
     rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
     rows = [old for old in rows if any(old[key] != row[key] for key in keys)] + [row]

@@ -1,5 +1,6 @@
-"""What replicas whose decisions an engine's own classes take have in common: a
-``fairbench.sim.engine.contract.Replica`` with the simulator's clock, frontend and records.
+"""Replicas whose decisions an engine's own classes take.
+
+A base ``fairbench.sim.engine.contract.Replica`` with the simulator's clock, frontend and records.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 
 
 class RealReplica:
-    """A subclass has ``engine`` and says what ``fits``, how it takes a sequence in
-    (``_take_in``), how many wait there (``_waiting_count``), how many tokens the engine's request
-    has made (``_produced``), and how an iteration begins (``_start``: False if there is none).
+    """A replica around a real engine.
+
+    A subclass has ``engine`` and defines what ``fits``, how it takes a sequence in (``_take_in``),
+    how many wait there (``_waiting_count``), how many tokens the engine's request has made
+    (``_produced``), and how an iteration begins (``_start``: False if there is none).
     """
 
     def __init__(self, parts, limits):
@@ -68,7 +71,7 @@ class RealReplica:
             self.clock.at(self.clock.now_ps, DECIDE, self.index, self._decide)
 
     def sync(self):
-        """Every step is booked when it ends."""
+        """Do nothing: every step is booked when it ends."""
 
     def settle(self):
         self._end_stretch()
@@ -89,7 +92,7 @@ class RealReplica:
             self.on_pass()
 
     def _await_end(self, duration_ps, complete):
-        """``complete()`` ends the iteration and returns the engine's requests that are done."""
+        """End the iteration with ``complete()``, which returns the engine's finished requests."""
 
         def end():
             self._finish(complete())
@@ -111,10 +114,10 @@ class RealReplica:
             sequence.on_done(sequence)
 
     def _over(self, sequence):
-        """For a subclass that has to tell somebody."""
+        """Report a finished request; a hook for subclasses."""
 
     def _join(self, sequence):
-        """Its prompt is computed, which yields a token."""
+        """Book a computed prompt, which yields a token."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self.clock.now_ps)
         client = sequence.request.client
@@ -129,7 +132,7 @@ class RealReplica:
     # Decode.
 
     def _decoding(self, contexts):
-        """What each client has in a step, of (engine's request, its tokens) of all that decode."""
+        """Return each client's part of a step, from (engine's request, its tokens) that decode."""
         sums = {}
         for request, tokens in contexts:
             client = self._sequences[request].request.client
@@ -138,7 +141,7 @@ class RealReplica:
         return {client: sums[client] for client in self._per_client}
 
     def _await_decode(self, contexts, complete):
-        """A step in which all that run decode, each with so many tokens."""
+        """Book a step in which all running requests decode the given number of tokens."""
         first = self._decoding(contexts)
         size, context = map(sum, zip(*first.values(), strict=True))
         assert size == sum(self._per_client.values())
@@ -157,11 +160,11 @@ class RealReplica:
         self._await_end(took_ps, book)
 
     def _tail_ps(self, contexts):
-        """What the engine's attention takes beyond the profile's formula."""
+        """Return the time of the engine's attention beyond the profile's formula."""
         return 0
 
     def _end_stretch(self):
-        """The batch is about to change."""
+        """Close the stretch, because the batch is about to change."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

@@ -1,4 +1,4 @@
-"""Whole experiments on workers of one's choice, and whether their records are the same."""
+"""Run whole experiments on chosen workers, and compare their records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ TABLES = {
 
 
 def cell(workload, scenario, scheduler, *, dp=4, seconds=None, drain=None, seed=0, **settings):
-    """The experiment of a default cell, or its first ``seconds`` of arrivals.
+    """Return the experiment of a default cell, or its first ``seconds`` of arrivals.
 
-    ``settings``, with ``__`` for a dot; those without are what a workload may be given (a rate).
+    ``settings`` use ``__`` for a dot; names without it are arguments of the workload, such as a
+    rate.
     """
     given = {"workload": workload, "scenario": scenario, "scheduler": scheduler}
     given |= {"dp": dp, "seed": seed}
@@ -35,14 +36,14 @@ def cell(workload, scenario, scheduler, *, dp=4, seconds=None, drain=None, seed=
 
 @dataclass
 class Served:
-    """What a simulation wrote down: each table's columns, rows in an order of their own."""
+    """The records of a simulation: each table's columns, with rows in a fixed order."""
 
     tables: dict
     seconds: float
 
     @property
     def facts(self):
-        """How much there was to get wrong."""
+        """Return the counts of events that could have gone wrong."""
         requests, service = self.tables["requests"], self.tables["service"]
         _, first = np.unique(
             np.stack([service["worker"], service["start_ps"]]), axis=1, return_index=True
@@ -58,7 +59,7 @@ class Served:
         }
 
     def unlike(self, other):
-        """How many rows are not the same in both, of all tables."""
+        """Return the number of rows that differ, over all tables."""
         return sum(
             abs(len(ours[key]) - len(theirs[key])) + int(_differing(ours, theirs).sum())
             for key, ours, theirs in (
@@ -68,13 +69,13 @@ class Served:
 
 
 def _differing(ours, theirs):
-    """Which rows, of those that both have, are not the same."""
+    """Return which rows differ, among those that both have."""
     both = min(len(next(iter(table.values()))) for table in (ours, theirs))
     return np.any([ours[name][:both] != theirs[name][:both] for name in ours], axis=0)
 
 
 def serve(spec, worker_of=None):
-    """Run an experiment, on the simulator's own workers if no others are given."""
+    """Run an experiment, on the simulator's own workers by default."""
     start = time.perf_counter()
     extra = {} if worker_of is None else {"worker_of": worker_of}
     simulation = Simulation(spec, spec.client_plans(), spec.source(), **extra)
@@ -91,13 +92,13 @@ def serve(spec, worker_of=None):
 
 
 def longest_of(served):
-    """Tokens of the longest request with all the output that it may have."""
+    """Return the tokens of the longest request with its maximum output."""
     requests = served.tables["requests"]
     return int((requests["input_tokens"] + requests["max_new_tokens"]).max(initial=1))
 
 
 def differences(want, got):
-    """What differs, a line a table: nothing if the records are identical."""
+    """Return the differences, a line per table; empty if the records are identical."""
     lines = []
     for name, keys in TABLES.items():
         ours, theirs = want.tables[name], got.tables[name]
@@ -115,7 +116,7 @@ def differences(want, got):
 
 
 def compare(spec, workers, **how):
-    """The records of a simulation and of one on other ``workers``, and what differs.
+    """Return a simulation's records, those on other ``workers``, and the differences.
 
     ``workers(spec, longest, **how)`` is a context that gives a ``worker_of``; no request with its
     output is longer than ``longest`` tokens.

@@ -1,9 +1,9 @@
-"""Workers of the simulated cluster whose every decision is taken by SGLang's own classes.
+"""Workers of the simulated cluster whose every decision SGLang's own classes take.
 
-``sglang_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``: clock, programs,
-router and records are the simulator's, iterations take the time of its timing profile; queue,
+``sglang_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator has the
+clock, programs, router and records, and iterations take the time of its timing profile. Queue,
 order, admission, chunks, new-token ratio, retraction, radix cache and memory are SGLang's. FCFS and
-LPM are SGLang's too; any other scheduler comes in through the plugin, as into a real server.
+LPM are SGLang's too; any other scheduler runs in the plugin, as in a real server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simula
 class SwitchedHooks:
     """The plugin's hooks of several SGLang schedulers in one process: those of ``current`` act.
 
-    (A real server has a process for each.)
+    A real server has one process for each.
     """
 
     def __init__(self):
@@ -43,7 +43,7 @@ class SwitchedHooks:
         self._targets[hooks] = hooks.by_target()
 
     def by_target(self):
-        """A hook for each function that asks the current scheduler's hooks."""
+        """Return, for each function, a hook that asks the current scheduler's hooks."""
         _, targets = next(iter(self._targets.items()))
         return {target: plugin.Hook(self._asking(target)) for target in targets}
 
@@ -56,7 +56,7 @@ class SwitchedHooks:
 
 @contextmanager
 def sglang_workers(spec, longest):
-    """A ``worker_of`` for the simulation of ``spec``, which ends with the context.
+    """Yield a ``worker_of`` for the simulation of ``spec``.
 
     No request with its output may be longer than ``longest`` tokens.
     """
@@ -159,7 +159,7 @@ class SGLangReplica(RealReplica):
         self._sequences[req] = sequence
 
     def _act(self):
-        """From here on SGLang's classes are those of this worker."""
+        """Make SGLang's classes act for this worker from now on."""
         if self._switch:
             self._switch.current = self._hooks
 
@@ -207,7 +207,7 @@ class SGLangReplica(RealReplica):
         self._await_end(self.profile.prefill_ps(chunks), complete)
 
     def _admitted(self, req):
-        """What SGLang does with a request in this prefill, and what is written down of it."""
+        """Record what SGLang does with a request in this prefill."""
         sequence = self._sequences[req]
         cached, tokens = req.prefix_len, req.extend_len
         left = len(req.origin_input_ids) + len(req.output_ids) - cached
@@ -229,7 +229,7 @@ class SGLangReplica(RealReplica):
     # What SGLang tells.
 
     def watch_retractions(self):
-        """Hear of every request that SGLang puts back into its queue."""
+        """Report every request that SGLang puts back into its queue."""
         scheduler = self.engine.scheduler
         enqueue = scheduler._add_request_to_queue
 

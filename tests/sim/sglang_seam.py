@@ -1,7 +1,7 @@
-"""SGLang's own scheduling classes on a CPU, without a model: one engine iteration a call.
+"""SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
-The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only what surrounds
-them is replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
+The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only their surroundings
+are replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ OFF = (
 
 
 def why_absent(fits=tuple(RULES)):
-    """Why SGLang cannot be compared with the simulator here, or "". Imports nothing.
+    """Return why SGLang cannot be compared with the simulator here, or "", importing nothing.
 
-    ``fits`` are the releases that can: by default all whose rules the simulator follows.
+    ``fits`` are the comparable releases, by default all whose rules the simulator follows.
     """
     if not installed(DISTRIBUTIONS):
         return f"sglang {VERSION} is not installed"
@@ -96,19 +96,19 @@ def why_absent(fits=tuple(RULES)):
 
 
 def match_limit(wanted):
-    """Waiting requests that SGLang's own LPM still sorts: before 0.5.22 always 128."""
+    """Return how many waiting requests SGLang's LPM still sorts: before 0.5.22 always 128."""
     return 128 if BEFORE_0_5_22 else wanted
 
 
 def reserves_all(ignores_eos):
-    """Whether a running request reserves all of its outputs: before 0.5.22 none does."""
+    """Tell whether a running request reserves all of its outputs: before 0.5.22 none does."""
     return ignores_eos and not BEFORE_0_5_22
 
 
 class Absent:
-    """In the place of a part of SGLang that has no say. What it is not given does nothing.
+    """A stand-in for a part of SGLang that does not affect scheduling; unset attributes do nothing.
 
-    (A MagicMock, which remembers every call, takes longer than SGLang.)
+    A MagicMock, which remembers every call, would take longer than SGLang.
     """
 
     def __init__(self, **attributes):
@@ -126,7 +126,7 @@ class Absent:
 
 @cache
 def sglang():
-    """SGLang's modules. (On a machine without a GPU: see tests/sglang_cpu/install.sh.)"""
+    """Import SGLang's modules; without a GPU see tests/sglang_cpu/install.sh."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -138,7 +138,7 @@ def sglang():
 
 
 def _tolerate_newer_transformers():
-    """Let an older SGLang register a model that transformers has meanwhile."""
+    """Let an older SGLang register a model that transformers has added meanwhile."""
     configs = import_module("transformers").AutoConfig
     register = configs.register
     configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
@@ -146,7 +146,9 @@ def _tolerate_newer_transformers():
 
 @cache
 def _scheduler_class():
-    """SGLang's Scheduler without its constructor: no process, model, tokenizer or metrics."""
+    """Return SGLang's Scheduler without its constructor: no process, model, tokenizer or
+    metrics.
+    """
     sgl = sglang()
 
     class Bare(sgl.scheduler.Scheduler):
@@ -181,7 +183,7 @@ def _scheduler_class():
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
 
         def _make_surroundings(self):
-            """What has no say in scheduling."""
+            """Make the parts that do not affect scheduling."""
             self.model_config = types.SimpleNamespace(
                 is_encoder_decoder=False,
                 vocab_size=2**62,
@@ -213,7 +215,7 @@ def _scheduler_class():
 
 
 def unified_cache(params, core):
-    """SGLang's UnifiedRadixCache with its tree in "rust" or in "python"."""
+    """Return SGLang's UnifiedRadixCache with its tree in "rust" or in "python"."""
     memory = "sglang.srt.mem_cache"
     full = import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
     params.tree_components, params.tree_core_backend = (full,), core
@@ -221,7 +223,7 @@ def unified_cache(params, core):
 
 
 def ratio_tracker(sgl):
-    """SGLang's tracker of the new-token ratio, which older releases make from the arguments."""
+    """Return SGLang's tracker of the new-token ratio, which older releases make from arguments."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -229,13 +231,13 @@ def ratio_tracker(sgl):
 
 
 def server_args(sgl):
-    """The arguments of the server that older releases keep, None in a newer one."""
+    """Return the server arguments that older releases keep, None in a newer one."""
     get = getattr(sgl.runtime_context, "get_server_args", None)
     return get() if get else None
 
 
 def extend_len(req):
-    """Tokens of a request that an iteration computes, by its name in the release."""
+    """Return the tokens of a request that an iteration computes, by the release's name for them."""
     return req.extend_len if hasattr(req, "extend_len") else req.extend_range.length
 
 
@@ -244,7 +246,7 @@ def _first(value, *_, **__):
 
 
 def path(node):
-    """The token ids from the root to the end of a radix tree node."""
+    """Return the token ids from the root to the end of a radix tree node."""
     parts = []
     while node.parent is not None:
         parts.append(node.key.token_ids)
@@ -257,7 +259,7 @@ def path(node):
 
 @dataclass
 class Iteration:
-    """What an engine did in one iteration; requests by number, in order."""
+    """The result of one engine iteration; requests by number, in order."""
 
     prefills: list  # (request, cached tokens, computed tokens)
     retracted: list
@@ -267,7 +269,7 @@ class Iteration:
 
 
 def _around(hook):
-    """What SGLang's registry makes of a hook of kind AROUND: the original is its first argument."""
+    """Wrap a function as SGLang's registry does for AROUND: the original is the first argument."""
 
     def wrap(original):
         return lambda *arguments, **named: hook.method(original, *arguments, **named)
@@ -276,7 +278,7 @@ def _around(hook):
 
 
 def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, match_limit):
-    """SGLang's global configuration, and the plugin's hooks around its methods, until closed."""
+    """Set SGLang's global configuration and the plugin's hooks around its methods, until closed."""
     sgl = sglang()
     sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit  # before 0.5.22 always 128
     config = sgl.runtime_context.get_context().override_server_args(
@@ -299,7 +301,7 @@ def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, ma
 
 
 def _apply(hooks):
-    """Put the plugin's hooks around SGLang's methods; the stack takes them off again."""
+    """Put the plugin's hooks around SGLang's methods; the stack removes them again."""
     stack = ExitStack()
     for target, hook in hooks.by_target().items():
         path, name = target.rsplit(".", 1)
@@ -313,9 +315,9 @@ def _apply(hooks):
 class RealEngine:
     """A SGLang scheduler with an empty KV pool, within ``configured``.
 
-    With the plugin's ``hooks`` it schedules as these say, and ``policy`` has to be "fcfs".
-    No request with its output may be longer than ``longest``. ``on_evict`` hears of nodes of the
-    radix tree, which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names.
+    With the plugin's ``hooks`` these decide, and ``policy`` must be "fcfs". No request with its
+    output may be longer than ``longest``. ``on_evict`` gets the evicted nodes of the radix tree,
+    which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names.
     """
 
     def __init__(
@@ -341,7 +343,7 @@ class RealEngine:
         self._ignore_eos = ignore_eos
 
     def submit(self, number, prompt, output, max_new, client):
-        """A request arrives; it will produce the tokens ``output``. Returns SGLang's object."""
+        """Let a request arrive that will produce the tokens ``output``; return SGLang's object."""
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
             max_new_tokens=max_new, stop_token_ids={output[-1]}, ignore_eos=self._ignore_eos
@@ -360,7 +362,9 @@ class RealEngine:
         return req
 
     def plan(self):
-        """The first half of a turn of SGLang's event loop: the batch to run, None if none is."""
+        """Run the first half of SGLang's event loop; return the batch to run, None if there is
+        none.
+        """
         scheduler = self.scheduler
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
@@ -378,7 +382,7 @@ class RealEngine:
         return batch
 
     def complete(self, batch):
-        """The model's part, and SGLang's processing of its result. Returns who has finished."""
+        """Act as the model and let SGLang process the result; return the finished requests."""
         sgl, processor = self._sgl, self.scheduler.batch_result_processor
         requests = list(batch.reqs)
         tokens = [self._outputs[req][len(req.output_ids)] for req in requests]
@@ -397,7 +401,7 @@ class RealEngine:
 
 
 class SteppedEngine:
-    """A SGLang scheduler that is run iteration by iteration. ``close`` it."""
+    """A SGLang scheduler that runs iteration by iteration; ``close`` it after use."""
 
     def __init__(
         self, policy, *, pool, hooks=None, conservativeness, match_limit, tree=RADIX, **limits
@@ -423,11 +427,11 @@ class SteppedEngine:
         self.submit = self._engine.submit
 
     def close(self):
-        """Give SGLang's global configuration back."""
+        """Restore SGLang's global configuration."""
         self._configured.close()
 
     def iterate(self):
-        """One turn of SGLang's event loop; None if it had nothing to do."""
+        """Run one turn of SGLang's event loop; return None if there was nothing to do."""
         batch, retracted = self._engine.plan(), self._engine.scheduler.retracted
         if batch is None:
             return None

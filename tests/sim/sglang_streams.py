@@ -1,4 +1,4 @@
-"""Random request streams, and what SGLang's own scheduler and our engine make of them."""
+"""Random request streams, run on SGLang's own scheduler and on the simulated engine."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ class Arrival:
 
     @property
     def due(self):
-        """By when, on a clock on which an iteration takes a millisecond."""
+        """Return the deadline, on a clock whose iterations take a millisecond."""
         at_s = self.step * STEP_S
         left = (None if ms is None else at_s + ms / 1000 for ms in (self.first_ms, self.end_ms))
         return Due(*left, None)
@@ -48,7 +48,7 @@ class Arrival:
 
 @dataclass
 class Stream:
-    """A random request stream and the engine that is to serve it.
+    """A random request stream and the engine that will serve it.
 
     ``limit`` is how many waiting requests LPM still sorts; ``full`` reserves every output token.
     """
@@ -64,7 +64,7 @@ class Stream:
 
 
 class Tokens:
-    """Token ids of segments: each key has a range of its own."""
+    """Token ids of segments; each key has its own range."""
 
     def __init__(self):
         self._base = {}
@@ -78,7 +78,7 @@ class Tokens:
 
 
 def random_stream(seed):
-    """Shared prefixes, follow-up turns and bursts in a pool of one of three kinds."""
+    """Draw shared prefixes, follow-up turns and bursts, in a pool of one of three kinds."""
     draw, clients = random.Random(seed), random.Random(f"clients {seed}")
     kind = draw.choice(["small", "small", "retracting", "retracting", "wide"])
     pool = {"small": draw.choice([120, 300, 500]), "retracting": 200, "wide": 12_000}[kind]
@@ -103,7 +103,7 @@ def random_stream(seed):
 
 
 def _outputs(draw, kind):
-    """Tokens that a request will produce, and that it may produce."""
+    """Return the tokens that a request will produce, and those that it may produce."""
     if kind == "retracting":  # so little is reserved that they outgrow the pool
         output = draw.choice([1, 40, 60, 70])
         return output, draw.choice([output, 70])
@@ -114,7 +114,7 @@ def _outputs(draw, kind):
 
 
 def random_prompt(draw, earlier, number, longest):
-    """A follow-up turn of an earlier request, or a shared prefix; then tokens of its own."""
+    """Draw a follow-up turn of an earlier request or a shared prefix, then tokens of its own."""
     head = ()
     if earlier and draw.random() < 0.3:
         at = draw.randrange(len(earlier))
@@ -131,7 +131,7 @@ def random_prompt(draw, earlier, number, longest):
 
 
 def ask_sglang(policy, stream, hooks=None, **engine):
-    """What SGLang does, by iteration; with the plugin's ``hooks``, as our scheduler has it."""
+    """Return SGLang's actions by iteration, with the plugin's ``hooks`` if given."""
     tokens, done, clock = Tokens(), {}, 0
     engine = SteppedEngine(
         policy,
@@ -173,7 +173,7 @@ def ask_sglang(policy, stream, hooks=None, **engine):
 
 
 class StepProfile:
-    """A timing profile in which every iteration takes as long. It hears of each that starts."""
+    """A timing profile with equal iterations, which is told of each start."""
 
     context_ps = 0
     shared_read = 1.0
@@ -199,7 +199,7 @@ class StepProfile:
 
 
 def retelling(base):
-    """The policy, writing down what was retracted."""
+    """Wrap the policy to record retractions."""
 
     class Retelling(base):
         heard = None
@@ -212,13 +212,17 @@ def retelling(base):
 
 
 def ask_ours(name, settings, stream, cap=inf, **home):
-    """What our engine does, by iteration. Decode steps after the first of a run are implied."""
+    """Return the simulated engine's actions by iteration; later steps of a decode run
+    are implied.
+    """
     cls = local_class(name)
     return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 
 
 def ask_ours_under(cls, params, stream, cap=inf, **home):
-    """The same under a scheduler of this class. ``cap`` is the most context that may run."""
+    """Run the simulated engine under a scheduler of this class. ``cap`` limits the
+    running context.
+    """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
     # Its own way to a cap asks what steps cost, which this profile does not say.

@@ -1,4 +1,4 @@
-"""One simulated worker to send requests to, and small experiments."""
+"""A simulated worker to which tests send requests, and small experiments."""
 
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
@@ -27,12 +27,12 @@ PLAIN = TimingProfile(
 
 
 def prompt(*parts):
-    """``prompt("a", 10, "b", 5)``: segments of alternating keys and lengths."""
+    """Return segments of alternating keys and lengths, as in ``prompt("a", 10, "b", 5)``."""
     return tuple(Segment(key, length) for key, length in zip(parts[::2], parts[1::2], strict=True))
 
 
 class Spy(FCFS):
-    """FCFS that writes down what the engine tells a scheduler."""
+    """FCFS that records the engine's calls."""
 
     def __init__(self):
         super().__init__(FCFS.Params())
@@ -56,7 +56,7 @@ class Spy(FCFS):
 
 
 class SpyLPM(LPM):
-    """LPM that writes down its admissions."""
+    """LPM that records its admissions."""
 
     def __init__(self):
         super().__init__(LPM.Params())
@@ -67,7 +67,7 @@ class SpyLPM(LPM):
 
 
 class Home:
-    """A worker on a clock of its own, checked after every event."""
+    """A worker on its own clock, checked after every event."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Home:
         watch(self.clock, [self.worker])
 
     def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):
-        """A request that arrives at ``at_ps``; ``parts`` is a length, or a prompt."""
+        """Send a request that arrives at ``at_ps``; ``parts`` is a length, or a prompt."""
         number = len(self.sent)
         text = prompt(f"own-{number}", parts) if isinstance(parts, int) else parts
         request = Request(number, client, 0, 0, text, prompt_tokens(text), max_new or output)
@@ -110,7 +110,7 @@ class Home:
         return sequence
 
     def run(self, until_ps=None):
-        """Run events until there are none, or none before ``until_ps``."""
+        """Run all events, or those before ``until_ps``."""
         while (next_ps := self.clock.next_ps()) is not None:
             if until_ps is not None and next_ps > until_ps:
                 break
@@ -118,7 +118,7 @@ class Home:
         return self
 
     def rows(self):
-        """The service log as dicts."""
+        """Return the service log as dicts."""
         columns = {name: self.log.column(name).tolist() for name in self.log.names}
         return [
             dict(zip(columns, values, strict=True))
@@ -126,7 +126,7 @@ class Home:
         ]
 
     def prefills(self):
-        """(start, sequences, tokens computed) of every prefill iteration, times in us."""
+        """Return (start, sequences, tokens computed) of every prefill iteration, times in us."""
         return [
             (
                 row["start_ps"] // US,
@@ -138,7 +138,7 @@ class Home:
         ]
 
     def decodes(self):
-        """(start, steps, sequences) of every decode stretch, times in us."""
+        """Return (start, steps, sequences) of every decode stretch, times in us."""
         return [
             (row["start_ps"] // US, row["steps"], row["batch_size"])
             for row in self.rows()
@@ -147,7 +147,7 @@ class Home:
 
 
 def small_spec(scheduler, workload, *, dp=1, pool=0, seed=0, flags=None, **settings):
-    """A spec that runs in a fraction of a second. Keys of ``settings`` use ``__`` for a dot."""
+    """Return a spec that runs in a fraction of a second; ``settings`` use ``__`` for a dot."""
     given = {"scheduler": scheduler, "workload": workload, "dp": dp, "seed": seed}
     given |= {"num_programs": 2, "request_rate": 2.0 * dp} | (flags or {})
     chosen = {key.replace("__", "."): value for key, value in settings.items()}

@@ -1,4 +1,4 @@
-"""Admission control before the simulated cluster: records, counts, and what stays as it was."""
+"""Test admission control before the simulated cluster: records, counts and unchanged parts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Clients alone on a part of the cluster."""
+"""Test clients that run alone on a part of the cluster."""
 
 from dataclasses import replace
 

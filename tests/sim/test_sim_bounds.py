@@ -1,4 +1,4 @@
-"""A bound beside a run is the theorem's: settings drawn at random never exceed one."""
+"""Test that runs with random settings never exceed the theorem's bound that is printed."""
 
 import random
 
@@ -40,7 +40,7 @@ PAIRS += [("client-round-robin", "vtc", 2), ("d2lpm", "dlpm", 2), ("d2lpm", "dlp
 
 
 def drawn(seed):
-    """An overloaded small experiment with settings drawn at random."""
+    """Draw an overloaded small experiment with random settings."""
     rng = random.Random(seed)
     router, local, dp = rng.choice(PAIRS)
     sets = (VTC if local == "vtc" else DLPM) | ENGINE | (D2LPM if router == "d2lpm" else {})

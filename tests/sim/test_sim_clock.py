@@ -1,4 +1,4 @@
-"""Events run in order of (time, priority, key, insertion)."""
+"""Test that events run in order of (time, priority, key, insertion)."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def test_events_run_in_order(events):
 
 @given(st.lists(EVENT, max_size=12), st.data())
 def test_soon_is_as_if_it_had_waited_its_turn(events, data):
-    """``soon`` runs at once what ``at`` would run next, and nothing else."""
+    """``soon`` runs at once only what ``at`` would run next."""
     followers = [data.draw(st.integers(0, 2)) for _ in events]
 
     def heard_with(soon):

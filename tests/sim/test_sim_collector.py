@@ -1,4 +1,4 @@
-"""The cycle collector is off in a simulation, goes over that alone, and is as it was then."""
+"""Test that the cycle collector is off in a simulation and is restored afterwards."""
 
 import gc
 import weakref
@@ -12,7 +12,7 @@ from fairbench.sim.run import Simulation, simulate
 
 @pytest.fixture(autouse=True)
 def nothing_set_aside():
-    """As in a program: tests/conftest.py sets aside what pytest collects."""
+    """Undo the freezing in tests/conftest.py, so that the test resembles a program."""
     gc.unfreeze()
     yield
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Columns give back what was put in, whatever the values and wherever a block ends."""
+"""Test that columns return what was put in, for any values and block ends."""
 
 import numpy as np
 from hypothesis import given

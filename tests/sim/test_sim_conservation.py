@@ -1,4 +1,4 @@
-"""Every fair scheduler with every charging: the charges add up to what the service log says."""
+"""Test that charges add up to the service log, for every fair scheduler and charging."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ PAIRS = [
 
 
 class Charged:
-    """The sum of the charges of an account, less what it gives back."""
+    """The sum of an account's charges, less its refunds."""
 
     def __init__(self, account):
         self.total, self._within = 0.0, False

@@ -1,4 +1,4 @@
-"""Deadlines of simulated requests: from targets, to whoever heeds them."""
+"""Test deadlines of simulated requests, from targets to the schedulers that use them."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def spec(local, **more):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Every request that a local scheduler hears of."""
+    """Return every request that a local scheduler receives."""
     found = []
     monkeypatch.setattr(FCFS, "on_arrival", lambda self, request, view, now: found.append(request))
     return found

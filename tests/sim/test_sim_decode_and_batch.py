@@ -1,4 +1,4 @@
-"""Closed forms against plain loops: decode runs, sums over the batch, the new-token ratio."""
+"""Test closed forms against plain loops: decode runs, batch sums, the new-token ratio."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def runs(draw):
 
 
 def ends(run):
-    """When each step ends, one by one."""
+    """Return when each step ends, one by one."""
     at, length, made = run.start_ps, run.first_ps, []
     for _ in range(run.steps):
         at += length

@@ -1,4 +1,4 @@
-"""Prefill and decode workers: known answers by hand, invariants, equivalences, and who waits."""
+"""Test prefill and decode workers: values by hand, invariants, equivalences, and waits."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ FORMS = [
 
 
 class Home:
-    """The workers of a small disaggregated cluster, on a clock of their own and ``PLAIN`` times."""
+    """The workers of a small disaggregated cluster, on their own clock with ``PLAIN`` times."""
 
     def __init__(self, local="fcfs", **more):
         spec = small("judge", "fcfs", **(LINK | {"prefill": 1, "decode": 1} | more))
@@ -61,7 +61,9 @@ class Home:
 
 
 def times(sequence):
-    """Reservation, admission, transfer, first token and end of a request, in microseconds."""
+    """Return reservation, admission, transfer, first token and end of a request, in
+    microseconds.
+    """
     names = ("reserved_ps", "admitted_ps", "sent_ps", "received_ps", "first_token_ps", "finish_ps")
     return [us(getattr(sequence, name)) for name in names]
 
@@ -141,7 +143,7 @@ def test_a_request_that_no_decode_worker_holds_is_refused():
 
 
 def test_reservation_at_admission_lets_the_fair_order_decide_who_gets_memory():
-    """A client that floods the decode worker is served in turn, not first come first served."""
+    """A client that floods the decode worker is served in turn, not first come, first served."""
     ends = {}
     for reserve in ("arrival", "admission"):
         more = {"engine__max_total_tokens": 150, "disaggregation__reserve": reserve}

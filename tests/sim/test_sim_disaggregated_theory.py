@@ -1,4 +1,4 @@
-"""The bound of a prefill worker (docs/appendix/theory.md), on the worker's own queue and log."""
+"""Test the bound of a prefill worker (docs/appendix/theory.md) on its queue and log."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from fairbench.sim.tables_only import simulate_tables
 
 
 def of_prefill_worker(spec, worker=0):
-    """The requests, service and facts of one prefill worker, as if it were a cluster."""
+    """Return the requests, service and facts of one prefill worker, as if it were a cluster."""
     tables, facts = simulate_tables(spec)
     requests, service = tables.requests, Service(**_columns(tables.service))
     mine = requests.worker == worker
@@ -37,7 +37,7 @@ def _columns(service):
 
 
 def most_in_a_pass(requests):
-    """K: the most prompts of one client that a worker has admitted and not yet computed."""
+    """Return K, the most prompts of one client that a worker has admitted and not yet computed."""
     found = [0]
     for client in np.unique(requests.client):
         mine = requests.take(requests.client == client)

@@ -1,4 +1,4 @@
-"""What was due, on whole simulations: an idle cluster, and one in which LPM starves clients."""
+"""Test due service on whole simulations: an idle cluster, and one in which LPM starves clients."""
 
 from sim_helpers import small_spec
 
@@ -7,7 +7,7 @@ from fairbench.sim.run import simulate
 
 
 def test_an_idle_cluster_serves_everyone_and_is_not_contended():
-    """Conversations that begin before the window ends go on after it: not all was due."""
+    """Conversations that begin before the window's end continue after it, so not all was due."""
     idle = {"scenario": "none", "request_rate": 0.05, "num_programs": None, "duration_s": 60.0}
     summary = simulate(small_spec("fcfs", "chat", flags=idle | {"warmup_s": 0.0})).summary
     assert summary["completed"] == summary["num_requests"] > 20
@@ -18,7 +18,7 @@ def test_an_idle_cluster_serves_everyone_and_is_not_contended():
 
 
 def test_who_waits_for_longer_prefixes_is_seen_to_starve():
-    """The well-behaved clients make few calls under LPM, since their trees do not get on."""
+    """The well-behaved clients make few calls under LPM, because their trees do not progress."""
     times = {"duration_s": 40.0, "warmup_s": 0.0, "max_drain_s": 0.0}
     crowded = times | {"scenario": "s1", "num_programs": None, "request_rate": 0.3}
     worst = {}

@@ -1,4 +1,4 @@
-"""A request that nobody wants any more."""
+"""Test the abort of a request that nobody waits for."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from worker_invariants import check_rest
 
 
 class Finishes(Spy):
-    """Writes down whose end it was told."""
+    """A scheduler that records which ends it was told."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Admission, one rule of SGLang 0.5.23 at a time, by hand.
+"""Test admission, one rule of SGLang 0.5.23 at a time, by hand.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -80,7 +80,7 @@ def test_the_last_token_of_room_is_not_given_away():
 
 
 def come_back(home, at_ps=0):
-    """A request as after a retraction: 20 tokens of input and 50 of 60 outputs to prefill."""
+    """Return a retracted request: 20 tokens of input and 50 of 60 outputs to prefill."""
     back = home.send(20, 60, at_ps=at_ps)
     back.produced = 50
     back.retract(0)
@@ -112,7 +112,7 @@ def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
 
 
 class Skipping(Spy):
-    """Tries every request, whether or not the one before it fitted."""
+    """A scheduler that tries every request, whether or not the one before it fitted."""
 
     def select(self, view, now_s):
         for request in view.queue_order():
@@ -318,7 +318,7 @@ def test_under_other_policies_the_head_of_the_queue_is_touched_every_32nd_pass()
 def test_a_continued_chunk_is_cut_to_the_memory_that_is_left_if_there_is_any(
     reserved, tokens, last
 ):
-    """40 tokens to go, chunks of 50, and 90, 29.5 or no tokens left; none is ignored."""
+    """40 tokens remain, chunks have 50, and 90, 29.5 or no tokens are free; 0 means no limit."""
     attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 50, 8192, 9))
     text = prompt("p", 80)
     sequence = Sequence(Request(0, "x", 0, 0, text, 80, 5), Segment("out", 5), 0, lambda _: None)

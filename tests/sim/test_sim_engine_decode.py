@@ -1,4 +1,4 @@
-"""Decode: the new-token ratio, retraction, eviction while decoding, counters. By hand.
+"""Test decoding by hand: the new-token ratio, retraction, eviction while decoding, counters.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -34,7 +34,7 @@ def test_the_ratio_decays_on_decode_steps_only_and_is_reset_when_idle():
 
 
 def retraction(**limits):
-    """Pool 100. Inputs 20 and 10 and up to 39 tokens of KV each: eight too many.
+    """Pool 100: inputs 20 and 10 and up to 39 tokens of KV each are eight too many.
 
     The second request fits at 1200: 80 free - 0.7 * 39 reserved > 10 + 40 + 1. Both decode from
     2300 on; after 35 steps 30 + 70 = 100 tokens are in use.
@@ -61,9 +61,10 @@ def test_the_ratio_of_a_retraction_ends_when_the_worker_is_idle():
 
 
 def test_a_retraction_makes_room_for_twenty_steps():
-    """Pool 100, inputs 60 and 10. Both decode from 2,700 on; after 15 steps 100 tokens are in use.
+    """Pool 100, inputs 60 and 10: both decode from 2,700 on, and after 15 steps 100 tokens are in
+    use.
 
-    The first loses its 15 outputs. That is not 20 for the one that stays, so its prompt goes too.
+    The first loses its 15 outputs, fewer than the 20 that the other needs, so its prompt goes too.
     """
     home = Home(pool=100)
     home.send(60, 17)
@@ -242,7 +243,7 @@ arrivals = st.lists(
     slots=st.sampled_from([2, 2048]),
 )
 def test_any_requests_are_all_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots):
-    """And the invariants hold after every event: see Home."""
+    """The invariants hold after every event: see Home."""
     ends = []
     for step_by_step in (False, True):
         home = Home(

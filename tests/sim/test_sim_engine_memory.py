@@ -1,4 +1,4 @@
-"""Rules of SGLang 0.5.23 on what is cached, evicted and touched, by hand.
+"""Test rules of SGLang 0.5.23 on caching, eviction and touching, by hand.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """

@@ -1,4 +1,4 @@
-"""Workers at one instant: a step that ends at an arrival is booked as step by step would."""
+"""Test workers at one instant: a step that ends at an arrival is booked as in single steps."""
 
 import pytest
 from sim_helpers import PLAIN, US, Spy
@@ -16,7 +16,7 @@ from worker_invariants import watch
 
 
 class Listener(Spy):
-    """Writes down how many tokens it had heard of at every arrival, and when it was asked."""
+    """A scheduler that records its tokens at every arrival, and when it was asked."""
 
     def __init__(self, clock):
         super().__init__()
@@ -33,7 +33,7 @@ class Listener(Spy):
 
 
 def pair(step_by_step, slots=2048):
-    """Two workers, and a function that sends one of them a request now."""
+    """Return two workers, and a function that sends one of them a request now."""
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(1000, 8192, 16384, slots, step_by_step=step_by_step)
     workers = [
@@ -53,9 +53,11 @@ def pair(step_by_step, slots=2048):
 @pytest.mark.parametrize("step_by_step", [False, True])
 @pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
 def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, deciding):
-    """Both workers prefill until 1,100 us (one token) and then step every 1,010 us. The fourth step
-    ends on both when the third request arrives. Whether the deciding worker's end came before that
-    (it is worker 0) or comes after it, the request is heard then, and has a pass at once.
+    """A step ends on both workers when the third request arrives.
+
+    Both workers prefill until 1,100 us (one token) and then step every 1,010 us; the fourth step
+    ends then. Whether the deciding worker's end is booked before the arrival (it is worker 0) or
+    after it, the request is heard then and has a pass at once.
     """
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
@@ -71,7 +73,7 @@ def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, decidi
 @pytest.mark.parametrize("step_by_step", [False, True])
 @pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
 def test_a_full_batch_goes_on_but_hears_at_that_boundary_too(step_by_step, finishing, deciding):
-    """One slot, and request 3 waits for it since the first prefill was over: no pass is made."""
+    """Request 3 waits for the only slot since the first prefill, so no pass is made."""
     clock, workers, send = pair(step_by_step, slots=1)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
     clock.at(500 * US, ARRIVE, 0, lambda: send(deciding, 3, 1))

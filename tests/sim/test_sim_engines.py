@@ -1,4 +1,4 @@
-"""Runs on engines by name: the registry, whole runs, and what is refused."""
+"""Test runs on engines by name: the registry, whole runs, and refusals."""
 
 import pytest
 from sim_helpers import small_spec
@@ -36,7 +36,7 @@ def test_every_engine_has_a_contract():
 
 
 class Told(FCFS):
-    """Notes what it hears at the ends of requests, in order."""
+    """A scheduler that records the ends of requests, in order."""
 
     def __init__(self):
         super().__init__(FCFS.Params())

@@ -1,4 +1,4 @@
-"""Closed form against step by step, one seed twice, and service conserved across schedulers."""
+"""Test closed form against single steps, equal seeds, and service across schedulers."""
 
 import itertools
 import os
@@ -53,7 +53,7 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
 
 
 def served(result):
-    """Client view, input + 2 output, of each client."""
+    """Return input + 2 x output of each client."""
     service = result.service
     tokens = service["input_tokens"] + 2 * service["output_tokens"]
     return np.bincount(np.asarray(service["client"].indices), weights=tokens).tolist()
@@ -66,7 +66,7 @@ def served_by_fcfs(workload):
 
 @pytest.mark.parametrize("workload", CASES)
 def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
-    """Else the tests of this file would prove little."""
+    """Otherwise the tests of this file would prove little."""
     seen = Counter()
 
     def counting(owner, name):
@@ -90,7 +90,7 @@ def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
 @pytest.mark.parametrize("scheduler", ["d2lpm", *slow("preble", "vtc", "least-loaded+fcfs")])
 @pytest.mark.parametrize("workload", ["judge", "chat", *slow("long-qa")])
 def test_step_by_step_gives_the_same_tables_on_several_workers(scheduler, workload):
-    """All programs at once, so that workers run in lockstep and events meet at one instant."""
+    """All programs arrive at once, so workers run in lockstep and events coincide."""
     flags = {"request_rate": float("inf"), "num_programs": 2}
     fast = run_checked(experiment(scheduler, workload, dp=3, flags=flags))
     slow = simulate(experiment(scheduler, workload, dp=3, flags=flags, engine__step_by_step=True))

@@ -1,4 +1,4 @@
-"""Eviction policies against a model that knows only tokens and claims, and in whole runs."""
+"""Test eviction policies against a model of tokens and claims, and in whole runs."""
 
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -29,7 +29,7 @@ picks = st.integers(0, 99)
 
 
 def claims_of(pool):
-    """Who claims each cached token prefix, by a walk over the tree."""
+    """Return the clients that claim each cached token prefix, by a walk over the tree."""
     claims = {}
     for node in pool.cache.nodes():
         tokens = tokens_of(path(node))
@@ -39,7 +39,7 @@ def claims_of(pool):
 
 
 def residency_of(pool):
-    """Each client's residency, exactly."""
+    """Return each client's residency, exactly."""
     held = defaultdict(Fraction)
     for holders in claims_of(pool).values():
         for client in holders:

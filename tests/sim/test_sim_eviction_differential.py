@@ -1,8 +1,8 @@
-"""Our eviction policies in SGLang 0.5.23's own prefix trees, by way of the plugin, and simulated.
+"""Test fairbench's eviction policies in SGLang 0.5.23's own prefix trees, against the simulator.
 
-The same policy, the same random streams: every eviction is the same, in the same order. Only the
-iteration may differ, since SGLang allocates a step's tokens before the step and the simulator
-after it.
+For the same policy and random streams, every eviction is the same, in the same order. Only the
+iteration may differ, since SGLang allocates a step's tokens before the step and the simulator after
+it.
 """
 
 import random
@@ -38,7 +38,7 @@ SCHEDULERS = {"fcfs": {}, "lpm": {}, "dlpm": {"dlpm.quantum": 30}}
 
 
 def stream_of(seed):
-    """A random stream of three clients, one of which sends half of it."""
+    """Return a random stream of three clients, one of which sends half of it."""
     stream, draw = random_stream(seed), random.Random(f"three clients {seed}")
     for arrival in stream.arrivals:
         arrival.client = draw.choice("xxxyyz")
@@ -54,7 +54,7 @@ def hooks_of(scheduler, policy):
 
 
 def simulated(scheduler, policy, stream):
-    """The evictions of the simulator's engine, step by step."""
+    """Return the evictions of the simulated engine, step by step."""
     settings = SCHEDULERS[scheduler] | POLICIES[policy]
 
     def cache_of(clock):
@@ -73,7 +73,7 @@ def evictions(done):
 
 @contextmanager
 def watched():
-    """What SGLang evicts, in a tree whose nodes cannot be looked at: what no longer matches."""
+    """Return what SGLang evicts from an opaque tree, as the prompts that no longer match."""
     gone, drop = [], EvictableTree._drop
 
     def watching(tree, node):
@@ -117,7 +117,7 @@ def test_each_of_its_trees_evicts_in_this_order(policy, tree):
 
 
 def test_tokens_of_clients_that_a_run_does_not_name_go_first():
-    """And their requests are served as others' are."""
+    """Requests of these clients are served like others."""
     gone = 0
     for seed in range(12):
         stream = stream_of(seed)

@@ -1,4 +1,4 @@
-"""Eviction news: late by the delay, and lost as often as it is set."""
+"""Test eviction reports: late by the delay, and lost at the set rate."""
 
 import pytest
 

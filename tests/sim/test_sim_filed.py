@@ -1,4 +1,4 @@
-"""A long service log stays in files: the same tables, summary and parquet as in memory."""
+"""Test that a long service log in files gives the same tables, summary and parquet."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Routers hear of first tokens when a request is over, as the records have them."""
+"""Test that routers hear of first tokens at the end of a request, as in the records."""
 
 from sim_helpers import small_spec
 

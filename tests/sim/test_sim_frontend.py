@@ -1,4 +1,4 @@
-"""What stands before the scheduler: turns, delays, and what waits in it."""
+"""Test the frontend before the scheduler: its turns, delays and queue."""
 
 from dataclasses import replace
 

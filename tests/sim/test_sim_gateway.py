@@ -1,4 +1,4 @@
-"""A gateway before the simulated cluster: its records, and what becomes of requests there."""
+"""Test a gateway before the simulated cluster: its records and its requests."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""GPU time as what schedulers charge: it adds up to busy time, and a read context is not free."""
+"""Test charges of GPU time: they add up to busy time, and a read context is not free."""
 
 from dataclasses import replace
 from math import isclose
@@ -27,7 +27,7 @@ ENGINES = {
 
 
 def charging(local, engine="sglang", workload="chat", **more):
-    """A small overloaded run: chunks, evictions, requests that lose their memory."""
+    """Return a small overloaded run with chunks, evictions and retractions."""
     settings = dict(ENGINES[engine])
     flags = settings.pop("flags", {}) | more.pop("flags", {}) | {"num_programs": 6}
     key = {f"{local}__charge": "gpu-time"}
@@ -42,7 +42,7 @@ def ran(spec):
 
 
 def busy_ps(simulation, worker=0):
-    """How long the worker computed, by the service log."""
+    """Return how long the worker computed, by the service log."""
     simulation.cluster.settle()
     log = simulation.log
     columns = (log.column(name).tolist() for name in ("worker", "start_ps", "end_ps"))
@@ -53,7 +53,7 @@ def busy_ps(simulation, worker=0):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_vtc_charges_is_the_busy_time_to_the_picosecond(engine):
-    """INV-23, of counters that nothing lifts, so that they are sums of charges."""
+    """INV-23 for counters without lift, which are sums of charges."""
     flags = {"request_rate": 30.0}  # so that requests lose their memory
     simulation = ran(charging("vtc", engine, flags=flags, vtc__lift="none"))
     scheduler = simulation.cluster.workers[0].scheduler
@@ -66,7 +66,7 @@ def test_what_vtc_charges_is_the_busy_time_to_the_picosecond(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_dlpm_charges_is_the_busy_time(engine):
-    """INV-23: of all quanta granted, what is not left in credit."""
+    """INV-23: the granted quanta less the remaining credit."""
     spec = charging("dlpm", engine, dlpm__quantum=300)
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
@@ -89,7 +89,7 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_d2lpm_has_charged_when_all_is_over_is_each_workers_busy_time(engine):
-    """INV-23, request by request: charged ahead at dispatch, put right at the end."""
+    """INV-23, request by request: charged ahead at dispatch, corrected at the end."""
     more = {"d2lpm__charge": "gpu-time", "d2lpm__worker_quantum": 10**9}
     simulation = ran(charging("vtc", engine, dp=2, flags={"router": "d2lpm"}, **more))
     router = simulation.router
@@ -110,9 +110,9 @@ def test_step_by_step_charges_the_same(local, engine):
 
 
 def charged(local, weights=None, **params):
-    """Two clients, always with more to do: x's prompts share 400 cached tokens, y's have 20.
+    """Run two clients with constant work: x's prompts share 400 cached tokens, y's have 20.
 
-    Both make 20 to 26 tokens a request; who reads 400 tokens in every step takes far more of it.
+    Both make 20 to 26 tokens a request; reading 400 tokens in every step takes far more time.
     """
     scheduler = local(local.Params(**params))
     scheduler.prepare(Setup(weights=weights or {}, costs=ProfileCosts(READS)))

@@ -1,4 +1,4 @@
-"""Queues before the simulated cluster: routers that hold requests, and gateways."""
+"""Test queues before the simulated cluster: routers that queue requests, and gateways."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from invariants import check_all
 
 
 class Choosy(Router):
-    """At most ``limit`` requests at each worker; the first that has a place."""
+    """A router that allows ``limit`` requests at each worker and picks the first free one."""
 
     name = "choosy"
     holds = True
@@ -60,7 +60,7 @@ def limit(requests, fleet):
 
 
 def held_by(router):
-    """A simulation behind this router instead of its own."""
+    """Return a simulation behind this router instead of its own."""
     made = simulation()
     workers = made.cluster.workers
     made.router = made.cluster.router = router
@@ -125,7 +125,7 @@ def test_without_a_queue_nothing_changes():
 
 
 class Recording(VTC):
-    """Writes down what a gateway tells it, in order."""
+    """A router that records what a gateway tells it, in order."""
 
     def __init__(self):
         super().__init__(VTC.Params())

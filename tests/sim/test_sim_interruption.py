@@ -1,4 +1,4 @@
-"""A run that is stopped between any two events leaves records that agree with each other."""
+"""Test that a run stopped between any two events leaves consistent records."""
 
 import math
 
@@ -11,7 +11,7 @@ from slow_params import slow
 
 
 def after(polls):
-    """An ``interrupted`` that is true from so many polls on."""
+    """Return an ``interrupted`` that is true after a given number of polls."""
     left = iter(range(polls))
     return lambda: next(left, None) is None
 

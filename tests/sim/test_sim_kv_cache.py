@@ -1,4 +1,4 @@
-"""The KV cache against a model that knows only tokens, and hand-made evictions."""
+"""Test the KV cache against a model of tokens, and on hand-made evictions."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,8 +18,11 @@ picks = st.integers(0, 999)
 
 
 class KVCacheAgainstTokens(RuleBasedStateMachine):
-    """``touched`` maps each cached token prefix to when it was used last, ``locked`` holds one
-    token tuple per lock. Nodes exist only in the cache, but for ``cut``."""
+    """A model of the KV cache that knows only tokens.
+
+    ``touched`` maps each cached token prefix to its last use, and ``locked`` holds one token tuple
+    per lock. Nodes exist only in the cache, except for ``cut``.
+    """
 
     def __init__(self):
         super().__init__()
@@ -43,7 +46,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.touched.update(dict.fromkeys(prefixes_of(tokens), access))
 
     def cut(self, tokens, access=None):
-        """A match is about to end inside a node, which touches the rest of that node too."""
+        """Record a match that ends inside a node, since it touches the rest of that node too."""
         depth = self.cached(tokens)
         for node in self.cache.nodes():
             end = tokens_of(path(node))
@@ -72,7 +75,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         return sum(not self.is_locked(tokens) for tokens in self.touched)
 
     def look(self, text):
-        """Match a prompt and touch what is found of it, as whoever looks does."""
+        """Match a prompt and touch what is found of it."""
         tokens = tokens_of(text)
         self.cut(tokens)
         node, place = self.cache.match(text, len(tokens))
@@ -85,7 +88,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def store(self, text):
-        """A request's prompt, computed in private memory and then stored."""
+        """Store a request's prompt, computed in private memory."""
         tokens, total = tokens_of(text), prompt_tokens(text)
         node, place = self.look(text)
         need = total - node.depth
@@ -105,7 +108,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def store_twice(self, text):
-        """Two siblings computed the same prompt: the second one's part is a duplicate."""
+        """Store one prompt of two siblings twice: the second one's part is a duplicate."""
         tokens, total = tokens_of(text), prompt_tokens(text)
         if self.cached(tokens) or 2 * total > self.cache.free:
             return
@@ -118,8 +121,10 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts, gone=st.booleans())
     def branch(self, text, gone):
-        """Two requests with the very same prompt run; the first is maybe ``gone`` by the time that
-        the second one's is computed."""
+        """Run two requests with the same prompt.
+
+        The first may be ``gone`` when the second one's prompt is computed.
+        """
         tokens, total = tokens_of(text), prompt_tokens(text)
         node, place = self.look(text)
         need = total - node.depth
@@ -161,8 +166,11 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def wait(self, text):
-        """A request arrives. At a refresh all that wait are touched, one by one; it is matched
-        then, and so are those whose match has changed."""
+        """Let a request arrive.
+
+        At a refresh all waiting requests are touched, one by one; the new one is matched then, and
+        so are those whose match has changed.
+        """
         self.cache.refresh(())
         self.arrived += 1
         self.waiting.append((Waiting(text, self.arrived), tokens_of(text)))
@@ -256,7 +264,7 @@ TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
 
 
 def stored(cache, text):
-    """Store a prompt; returns its end node, unlocked."""
+    """Store a prompt; return its end node, unlocked."""
     total = prompt_tokens(text)
     node, place = cache.match(text, total)
     cache.allocate(total - node.depth)

@@ -1,4 +1,4 @@
-"""S-LoRA's loop by hand, its fit test against stepping into the future."""
+"""Test S-LoRA's loop by hand, and its fit test against stepping into the future."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def make(number, tokens, output, client="a", on_done=lambda _: None):
 
 
 class Server:
-    """One server; ``send`` requests, then ``run``."""
+    """A server: ``send`` requests, then ``run``."""
 
     def __init__(self, scheduler=None, *, pool=1_000, **limits):
         self.clock = Clock()
@@ -55,7 +55,7 @@ class Server:
         return self
 
     def times(self):
-        """(admitted, first token, finished) of each request in us."""
+        """Return (admitted, first token, finished) of each request in us."""
         return [
             tuple(at // US for at in (s.admitted_ps, s.first_token_ps, s.finish_ps))
             for s in self.sent
@@ -93,7 +93,7 @@ def test_a_new_minibatch_waits_for_ten_steps():
 
 
 def test_after_ten_steps_it_is_tried_at_every_step_with_what_was_there_a_step_ago():
-    """What arrives in a step is read after the decision at its end: the 13th, so not at its end."""
+    """Arrivals during a step are read after the decision at its end: at the 13th, too late."""
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_050 + 12 * 1_010 + 5)
@@ -165,7 +165,7 @@ def test_a_minibatch_holds_so_many_tokens_and_nothing_overtakes():
 
 
 def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
-    """Requests of 258 tokens: 11 fit under 3,072, 12 do not; a sixth of 60,000 holds 38."""
+    """Requests have 258 tokens: 11 fit under 3,072, 12 do not; a sixth of 60,000 holds 38."""
     for pool, first in ((10_000, 11), (60_000, 38)):
         server = Server(pool=pool)
         for _ in range(40):
@@ -276,8 +276,9 @@ def test_all_requests_end_and_the_pool_never_overflows(arrivals, pool, fair):
 
 
 def test_the_last_token_of_a_running_request_needs_no_memory():
-    """It has made 1 of 5: three more tokens to hold, which makes 14. Then the new one holds its
-    prompt, the token of its prefill and three more: 14 + 14.
+    """The running request has made 1 of 5, so its three more tokens add up to 14.
+
+    The new one then holds its prompt, the token of its prefill and three more: 14 + 14.
     """
     batch, running = RunningBatch(), make(0, 10, 5)
     running.produced = 1

@@ -1,4 +1,4 @@
-"""The load cap in the simulated engines."""
+"""Test the load cap in the simulated engines."""
 
 from dataclasses import replace
 

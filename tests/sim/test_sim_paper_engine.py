@@ -1,4 +1,4 @@
-"""The engine of 2024: passes ten steps apart, and siblings that nobody holds back."""
+"""Test the engine of 2024: passes ten steps apart, and unrestrained siblings."""
 
 from math import ceil
 
@@ -15,7 +15,7 @@ STEP_US = 1_010  # of one sequence, and the prefill of one token
 
 
 class OneIsEnough(Spy):
-    """Never admits a second request, though there is room."""
+    """A scheduler that never admits a second request, though there is room."""
 
     def select(self, view, now_s):
         self.passes += 1

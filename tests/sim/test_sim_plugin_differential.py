@@ -1,6 +1,6 @@
-"""Every local scheduler in SGLang 0.5.23's own scheduler, by way of the plugin, and in our engine.
+"""Test every local scheduler in SGLang 0.5.23's own scheduler, through the plugin.
 
-The same object, the same random streams: both have to do the same in every iteration.
+The same scheduler and random streams run in the simulated engine, and every iteration must agree.
 """
 
 import random
@@ -69,7 +69,7 @@ def test_a_scheduler_admits_alike_in_both_homes(case, cap):
 @pytest.mark.parametrize("tree", ["radix", "rust", "python"])
 @pytest.mark.parametrize("case", ["lpm", "lpm-limited", "dlpm-skip"])
 def test_kept_matches_decide_as_matches_of_every_pass(case, tree):
-    """In each of SGLang's trees; what is evicted is compared in the first."""
+    """The test covers each of SGLang's trees; evictions are compared in the first."""
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     for seed in range(12):
@@ -84,9 +84,10 @@ def test_kept_matches_decide_as_matches_of_every_pass(case, tree):
 
 
 class Displacing(FCFS):
-    """For who does not fit it takes the memory of some that run, by no reason, if that would do.
+    """A scheduler that preempts running requests at random for one that does not fit.
 
-    Everyone loses it three times at most. ``said`` is what it was told, and whether it was true.
+    A request loses its memory at most three times. ``said`` records each answer and whether it was
+    true.
     """
 
     preempts = orders_retraction = True
@@ -123,7 +124,7 @@ def toss(one, request, waiting):
 
 
 def hooked(scheduler):
-    """Hooks around a scheduler that no registry has and that knows no costs."""
+    """Return hooks around a scheduler that is in no registry and knows no costs."""
     hooks = Hooks(plugin_config("fcfs", {}), VERSION)
     hooks.home.scheduler = scheduler
     scheduler.prepare(Setup())
@@ -132,7 +133,7 @@ def hooked(scheduler):
 
 @pytest.mark.parametrize("cap", [inf, 300])
 def test_what_is_preempted_and_retracted_is_alike_in_both_homes(cap):
-    """Also what becomes free by it: ``would_fit`` is asked in both, and always true in SGLang."""
+    """The freed tokens agree too: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
     for seed in range(60):
         stream = random_stream(seed)
@@ -154,7 +155,9 @@ def test_what_is_preempted_and_retracted_is_alike_in_both_homes(cap):
 
 
 def with_deadlines(seed):
-    """The stream, a third of whose requests are urgent and the others patient, or with no wish."""
+    """Return the stream with a third of requests urgent, and the others patient or without
+    deadline.
+    """
     stream, draw = random_stream(seed), random.Random(f"due {seed}")
     for arrival in stream.arrivals:
         if (kind := draw.choice(["first", "end", "none"])) == "first":

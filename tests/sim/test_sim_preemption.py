@@ -1,4 +1,4 @@
-"""Preemption by recomputing and by swapping, in both engines: by hand, and at random."""
+"""Test preemption by recomputing and by swapping, in both engines: by hand, and at random."""
 
 from dataclasses import replace
 from random import Random
@@ -23,7 +23,7 @@ LINKED = replace(PLAIN, pool=KVPool(1, 0, 1, 0.5, 100, host_gb_s=1e-4))
 
 
 class Preempting(FCFS):
-    """FCFS that preempts whom ``victims(view, now_s)`` names, as (request, swap)."""
+    """FCFS that preempts those that ``victims(view, now_s)`` names, as (request, swap)."""
 
     preempts = swaps = True
 
@@ -38,7 +38,7 @@ class Preempting(FCFS):
 
 
 def for_the_second(swap):
-    """Request 0 goes when request 1 waits."""
+    """Preempt request 0 when request 1 waits."""
 
     def victims(view, now_s):
         waiting = [one.request_id for one in view.queue_order()]
@@ -65,7 +65,7 @@ HOMES = pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
 
 
 def displaced(home_of, swap, host_tokens=1000):
-    """40 + 40 outputs run alone when one of 70 + 10 comes, which needs its memory."""
+    """Run 40 + 40 outputs alone until one of 70 + 10 arrives, which needs its memory."""
     policy = for_the_second(swap)
     home = home_of(policy, host_tokens=host_tokens)
     first, urgent = home.send(40, 40), home.send(70, 10, at_ps=20_000 * US)
@@ -114,13 +114,12 @@ def test_a_host_without_room_says_so(home_of):
 @given(st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
 def test_at_random_nothing_is_lost_leaks_or_goes_uncounted(home_of, seed):
-    """INV-3 to 5 and 12 to 18 as ever, and INV-19 to 21, after every event; the records are those
-    of one step at a time."""
+    """INV-3 to 5 and 12 to 21 hold after every event, and records equal those of single steps."""
     assert played(home_of, seed, step_by_step=False) == played(home_of, seed, step_by_step=True)
 
 
 def played(home_of, seed, step_by_step):
-    """A random stream under a policy that preempts at random. What is written down of it."""
+    """Play a random stream under a policy that preempts at random; return the records."""
     draw, left = Random(seed), 25
 
     def victims(view, now_s):
@@ -154,7 +153,7 @@ def test_a_request_that_is_aborted_leaves_the_host():
 
 
 def test_every_gpu_has_a_way_to_its_host():
-    """A token of Llama 3.1 8B has 128 KiB of KV, of which 4 GiB hold 32,768."""
+    """A token of Llama 3.1 8B has 128 KiB of KV, so 4 GiB hold 32,768."""
     assert all(load_profile(name).pool.host_token_ps > 0 for name in profile_ids())
     pool = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang").pool
     assert pool.host_token_ps == round(131_072 / 25.2e9 * 1e12)

@@ -1,4 +1,4 @@
-"""The CPU time of matching a waiting queue delays the iteration after the pass."""
+"""Test that the CPU time of matching a waiting queue delays the iteration after the pass."""
 
 import pytest
 from sim_helpers import US, Home, Spy, SpyLPM, small_spec
@@ -11,7 +11,7 @@ STEP_US = 1_010  # of one sequence, and the prefill of one token
 
 
 def finishes(scheduler, **limits):
-    """When two requests of three tokens and one end, in us, if one runs at a time."""
+    """Return the ends of requests of three tokens and one, in us, if one runs at a time."""
     home = Home(scheduler, max_running_requests=1, **limits)
     sent = [home.send(1, 3), home.send(1, 1)]
     home.run()

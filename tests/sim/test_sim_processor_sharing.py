@@ -1,10 +1,10 @@
-"""Requests that decode together, against recursions and formulas that know nothing of the engine.
+"""Test requests that decode together against recursions and formulas of queueing theory.
 
-With memory enough for all, and every prompt one prefill, the engine is a server that its requests
-share: a step gives each one token and takes the time that the profile's formula says. So the ends
-of requests follow by hand from the lengths, and, where a step costs so much a request and nothing
-else, from the theory of processor sharing (Kleinrock): all are slowed down by 1 / (1 - rho) on
-average, whatever the distribution of the lengths. Times are picoseconds.
+With memory for all and every prompt one prefill, requests share the engine: a step gives each one
+token and takes the time of the profile's formula. The ends of requests then follow by hand from the
+lengths. Where a step's cost is proportional to the batch, they follow from the theory of processor
+sharing (Kleinrock): all are slowed down by 1 / (1 - rho) on average, whatever the distribution of
+the lengths. Times are picoseconds.
 """
 
 import random
@@ -33,7 +33,7 @@ POOL = 4_000_000
 
 
 def serve(profile, jobs):
-    """A worker serves (arrival, input tokens, output tokens); returns the sequences."""
+    """Serve (arrival, input tokens, output tokens) on a worker; return the sequences."""
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(POOL, 10**6, 10**6, 10**6)
     worker = Worker(WorkerParts(0, clock, FCFS(FCFS.Params()), profile, log), limits, KVCache(POOL))
@@ -70,24 +70,24 @@ def prefill_ps(profile, prompts):
 
 
 def step_ps(profile, size):
-    """A decode step of ``size`` sequences, but for their context."""
+    """Return the time of a decode step of ``size`` sequences, without their context."""
     return round((linear_ms(profile, size) + profile.coefficients_ms["c_nd"] * size) * 1e9)
 
 
 def token_ps(profile):
-    """What a token of context costs in each step."""
+    """Return the cost of a token of context in each step."""
     return round(profile.coefficients_ms["c_K"] * 1e9)
 
 
 def decode_ps(profile, contexts, steps):
-    """``steps`` steps of sequences with so long contexts in the first: an arithmetic series."""
+    """Return the time of ``steps`` steps from given contexts: an arithmetic series."""
     size = len(contexts)
     tokens = steps * sum(contexts) + size * steps * (steps - 1) // 2
     return steps * step_ps(profile, size) + token_ps(profile) * tokens
 
 
 def near(time_ps):
-    """Powers may be rounded another way: a picosecond or so in each iteration."""
+    """Allow a rounding difference of about a picosecond in each iteration."""
     return pytest.approx(time_ps, rel=1e-9, abs=100)
 
 
@@ -129,7 +129,7 @@ def test_of_requests_that_begin_together_each_ends_when_the_recursion_says(pairs
 
 
 def shared(profile, jobs):
-    """(first token, end) of each job: prefill whoever waits, else one step of whoever runs."""
+    """Return (first token, end) of each job: prefill a waiting one, else step all running ones."""
     time, times = 0, {}
     waiting, running = list(range(len(jobs))), {}
     while waiting or running:
@@ -183,7 +183,7 @@ PURE = TimingProfile(
 
 
 def poisson_jobs(count, rho, draw, mean, seed):
-    """One-token prompts: a prefill is worth one token, like a step of one request."""
+    """Return one-token prompts, whose prefill takes as long as a step of one request."""
     rng, now, jobs = random.Random(seed), 0.0, []
     for _ in range(count):
         now += rng.expovariate(rho / (mean * TOKEN))
@@ -202,8 +202,8 @@ LENGTHS = {
 def test_no_work_is_lost_and_none_is_made(lengths):
     """The work in the system does not depend on how it is shared.
 
-    So the engine is idle exactly when a queue served in order would be. Every busy period begins
-    with an arrival and lasts as long as its work.
+    Therefore the engine is idle exactly when a queue served in order would be. Every busy period
+    begins with an arrival and lasts as long as its work.
     """
     jobs = poisson_jobs(400, 0.7, LENGTHS[lengths], 200, seed=2)
     ends, free = set(), 0
@@ -222,10 +222,9 @@ def test_no_work_is_lost_and_none_is_made(lengths):
 def test_the_slowdown_is_that_of_processor_sharing_whatever_the_lengths(lengths):
     """E[T | x] = x / (1 - rho): short and long requests are slowed down alike.
 
-    In order of arrival it would depend: of the two kinds the short one would take 3.25 times as
-    long as alone, the long one 1.32 times. Within four standard errors over independent
-    regeneration cycles, and 1.5% since steps are not infinitely short: who arrives in one waits
-    for its end.
+    In order of arrival the short kind would take 3.25 times as long as alone, the long one 1.32
+    times. The tolerance is four standard errors over independent regeneration cycles, and 1.5%
+    because steps have a length: an arrival during a step waits for its end.
     """
     rho = 0.5
     done = serve(PURE, poisson_jobs(2000, rho, LENGTHS[lengths], 200, seed=3))
@@ -244,7 +243,9 @@ def test_the_slowdown_is_that_of_processor_sharing_whatever_the_lengths(lengths)
 
 
 def cycle_mean(found):
-    """The mean of (cycle, value) and its standard error, a ratio estimate over the cycles."""
+    """Return the mean of (cycle, value) and its standard error, a ratio estimate over
+    the cycles.
+    """
     mean = sum(value for _, value in found) / len(found)
     sums = Counter()
     for cycle, value in found:

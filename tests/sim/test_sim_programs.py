@@ -1,4 +1,4 @@
-"""Programs in virtual time: gather, sleep, refusal; and what the cluster records of them."""
+"""Test programs in virtual time: gather, sleep, refusal; and their records."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ IN = prompt("in", 10)
 
 
 class Fake:
-    """An ``LLM`` whose calls take ``output_tokens`` seconds; those of name "no" are refused."""
+    """An ``LLM`` whose calls take ``output_tokens`` seconds; calls named "no" are refused."""
 
     def __init__(self):
         self.clock = Clock()
@@ -134,7 +134,7 @@ def test_gathers_nest():
 
 
 class Calls:
-    """A program that makes these calls, (input, output, max_new) each, side by side."""
+    """A program that makes these calls, (input, output, max_new) each, in parallel."""
 
     def __init__(self, number, client, *calls):
         self.program_id, self.client, self.calls = number, client, calls

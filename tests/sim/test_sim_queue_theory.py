@@ -1,4 +1,4 @@
-"""M/D/1: constant requests that have the engine to themselves, against queueing theory.
+"""Test M/D/1: constant requests, one at a time on the engine, against queueing theory.
 
 Poisson arrivals of four clients, equal prompts and outputs that nobody shares, one running request:
 a server with constant service time s. At load rho = lambda * s the theory says (Pollaczek and
@@ -56,7 +56,7 @@ GPU = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"  # no HTTP, no tokenizer: one q
 
 
 def service_ps():
-    """One prefill and OUTPUT - 1 decode steps of one request, by the profile's formula."""
+    """Return the time of one prefill and OUTPUT - 1 decode steps, by the profile's formula."""
     profile = load_profile(GPU)
     c, host = profile.coefficients_ms, profile.host_ms
 
@@ -81,7 +81,7 @@ def result_at(folder, rho):
 
 @pytest.fixture(scope="module", params=LOADS)
 def queue(request, tmp_path_factory):
-    """(rho, s, requests in order of arrival, summary), times in seconds."""
+    """Return (rho, s, requests in order of arrival, summary), times in seconds."""
     folder = tmp_path_factory.getbasetemp()
     result = result_at(folder, request.param)
     columns = result.requests
@@ -95,7 +95,7 @@ def queue(request, tmp_path_factory):
 
 
 def cycle_mean(values, starts):
-    """The mean of ``values`` and its standard error, from independent cycles (a ratio estimate)."""
+    """Return the mean of ``values`` and its standard error over cycles (a ratio estimate)."""
     sums = np.add.reduceat(values, starts)
     counts = np.diff([*starts, len(values)])
     mean = values.mean()
@@ -159,7 +159,7 @@ def test_the_summary_says_the_same(queue):
 
 
 def _union(starts, ends):
-    """Length of a union of intervals in order of their starts."""
+    """Return the length of a union of intervals in order of their starts."""
     total, reach = 0.0, -1.0
     for start, end in zip(starts, ends, strict=True):
         total += max(0.0, end - max(start, reach))

@@ -1,4 +1,4 @@
-"""Schedulers that hold requests back on purpose, and those in turns, on whole simulated engines."""
+"""Test schedulers that delay requests on purpose, and schedulers in turns, on whole engines."""
 
 from collections import Counter
 from math import isnan

@@ -1,4 +1,4 @@
-"""Policies that others ship or publish, in whole simulations, checked event by event."""
+"""Test policies of other projects in whole simulations, checked event by event."""
 
 import pytest
 from sim_helpers import small_spec
@@ -37,7 +37,7 @@ GPU = "a100-80gb/llama-3.1-8b/tp1/sglang"
 
 
 def spec(scheduler, dp=1, **settings):
-    """Far more than a small pool can serve at once."""
+    """Return a spec with far more load than a small pool can serve."""
     flags = {"num_programs": 3, "request_rate": 100.0 * dp, "gpu": GPU}
     settings = {"engine.max_running_requests": 2_048} | settings
     return small_spec(scheduler, "chat", dp=dp, pool=POOL_TOKENS, seed=3, flags=flags, **settings)

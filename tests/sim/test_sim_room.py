@@ -1,4 +1,4 @@
-"""Whether a request would fit once others have gone: the engine is asked, and keeps its word."""
+"""Test whether a request would fit after preemptions: the engine's answer is true."""
 
 from dataclasses import replace
 from random import Random
@@ -18,7 +18,7 @@ from fairbench.sim.sequence import FINISHED
 
 
 class Asking(FCFS):
-    """FCFS that asks at random who would have to go, has them go, and tries."""
+    """FCFS that asks at random which requests would have to go, preempts them, and tries."""
 
     preempts = True
 
@@ -88,8 +88,10 @@ def test_such_streams_have_both_answers_with_and_without_preemption():
 
 
 def rescuing(*requests):
-    """A pool of 1,000 under an EDF that never waits with a rescue; requests as
-    (prompt, outputs, arrival in us, deadline as Request has it)."""
+    """Return a pool of 1,000 under an EDF that rescues at once.
+
+    Requests are (prompt, outputs, arrival in us, deadline as Request has it).
+    """
     scheduler = EDF(EDF.Params(preempt="recompute", rescue_s=1e9, progress=0))
     scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
     home = Home(scheduler, pool=1000)
@@ -100,8 +102,11 @@ def rescuing(*requests):
 
 
 def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
-    """Two run, 100 + 500 and, because only 0.7 of that is kept, 100 + 500. The urgent one needs
-    480 and has 170; without the first it has 900 - 0.7 x 500. (900 - 500 would not do.)"""
+    """Two run: 100 + 500 and, because only 0.7 of that is reserved, 100 + 500.
+
+    The urgent one needs 480 and has 170; without the first it has 900 - 0.7 x 500. (900 - 500 would
+    not do.)
+    """
     home = rescuing(
         (100, 500, 0, {"deadline_s": 1000.0}),
         (100, 440, 2_100, {"deadline_s": 5.0}),
@@ -113,8 +118,10 @@ def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
 
 
 def test_what_the_same_pass_has_admitted_counts():
-    """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could have their place: 800
-    are free, but only 229 of them for those, and 499 without the first are not enough."""
+    """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could replace them.
+
+    800 are free, but only 229 of them for the last one, and 499 without the first are not enough.
+    """
     home = rescuing(
         (200, 100, 0, {"deadline_s": 1000.0}),
         (300, 200, 5_000, {"deadline_s": 10.0}),

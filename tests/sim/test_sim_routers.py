@@ -1,4 +1,4 @@
-"""Several routers before one simulated fleet: who gets what, and what becomes of shares."""
+"""Test several routers before one simulated fleet: service by client, and shares."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,7 +32,7 @@ def several(scheduler="fcfs", number=2, flags=None, **settings):
 
 
 def premium_to_regular(flags=None, settings=None):
-    """How many times as much as the other the client of weight 4 got in the window."""
+    """Return the service of the client of weight 4 relative to the other, in the window."""
     spec = resolve(SHORT | (flags or {}), settings, read_experiment(CASE))
     rows = {row["client"]: row for row in simulate(spec).summary["clients"]}
     rates = [rows[name]["service_rate_tok_s"] for name in ("premium", "regular")]
@@ -139,7 +139,7 @@ def spy(router, hook, counter):
 
 
 def test_skewed_ingress_turns_four_to_one_into_one_to_one():
-    """As measured for Dynamo, whose issue 15187 has 255:65 and 163:162."""
+    """The values are Dynamo's: issue 15187 has 255:65 and 163:162."""
     assert premium_to_regular({"routers": 1}) == pytest.approx(4, rel=0.05)
     assert premium_to_regular(None, {"routers.skew": 1.0}) == pytest.approx(4, rel=0.1)
     assert premium_to_regular() == pytest.approx(1, abs=0.3)
@@ -154,7 +154,7 @@ def test_routers_that_hear_of_each_other_keep_four_to_one():
 
 
 def test_asking_a_ledger_takes_as_long_as_it_takes():
-    """Twice the way, for every request; with a way of nothing it takes nothing."""
+    """The time is twice the network delay for every request; without delay it is zero."""
     for delay_s in (0.0, 0.25):
         spec = several("d2lpm", 2, routers__form="ledger", routers__delay_s=delay_s)
         table = simulate(spec).requests

@@ -1,4 +1,4 @@
-"""What a scheduler can see and do beyond ordering a queue, in the simulated engine."""
+"""Test a scheduler's view and actions beyond ordering a queue, in the simulated engine."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ from fairbench.sim.sequence import FINISHED
 
 
 class Policy(FCFS):
-    """FCFS to change in one place."""
+    """FCFS, for tests that change one method."""
 
     def __init__(self):
         super().__init__(FCFS.Params())
@@ -27,7 +27,7 @@ class Policy(FCFS):
 
 
 class Urgent(Policy):
-    """Whoever waits with a priority goes first, and takes the memory of one without."""
+    """A scheduler that gives priority requests the memory of one without priority."""
 
     preempts = True
 
@@ -45,7 +45,7 @@ class Urgent(Policy):
 
 
 def with_priority(home, parts, output, at_ps):
-    """A request of priority 1."""
+    """Return a request of priority 1."""
     sequence = home.send(parts, output, at_ps=at_ps, client="y")
     object.__setattr__(sequence.request, "priority", 1)
     return sequence
@@ -104,7 +104,7 @@ def test_nobody_running_cannot_be_preempted():
 
 def test_everyone_preempted_and_nobody_admitted_is_no_deadlock():
     class Fickle(Policy):
-        """Throws everything out once, and admits nothing in that pass."""
+        """A scheduler that preempts every request once, and admits none in that pass."""
 
         preempts = True
 
@@ -166,7 +166,7 @@ def test_retraction_follows_the_policy_where_it_has_an_order(backwards):
 
 class TestRoomLeftOnPurpose:
     class Reserved(Policy):
-        """Client y may run only from 50 ms on."""
+        """A scheduler that lets client y run only from 50 ms on."""
 
         work_conserving = False
 
@@ -216,7 +216,7 @@ def test_costs_are_the_profiles():
 
 
 def test_a_scheduler_that_took_over_hears_of_retractions():
-    """An emulated worker gets a fresh one when its cache is flushed."""
+    """An emulated worker gets a new scheduler when its cache is flushed."""
     home, fresh = Home(Policy(), pool=130, schedule_conservativeness=0.01), Policy()
     home.worker.scheduler = fresh
     for _ in range(3):
@@ -267,7 +267,7 @@ def test_an_idle_worker_is_woken_once_however_many_wait():
 
 
 def test_news_of_an_eviction_is_late():
-    """Evicted at 5 ps, told at 5 + 7; what comes at that instant is heard in order."""
+    """The eviction is at 5 ps and told at 5 + 7; events of that instant are heard in order."""
     clock, heard = Clock(), []
 
     class Hears:

@@ -1,8 +1,8 @@
-"""Default cells, cut short, through SGLang 0.5.23's own classes: records identical to ours.
+"""Test default cells, cut short, on SGLang 0.5.23's own classes: identical records.
 
-Several replicas, their router, the workload's own programs (see sglang_replica.py). The pool is
-made small, so that in seconds there is what takes minutes: evictions, full batches, retractions.
-All cells and longer: real_cells.py.
+Several replicas run with their router and the workload's own programs (see sglang_replica.py). The
+pool is small, so that seconds contain what otherwise takes minutes: evictions, full batches,
+retractions. real_cells.py runs all cells, and longer.
 """
 
 import pytest
@@ -42,7 +42,7 @@ def short_cell(workload, scheduler, rate, dp, seconds, drain, pool, **settings):
 
 @pytest.fixture(scope="module")
 def retractions():
-    """Of every cell that has been compared."""
+    """Return the retractions of all compared cells."""
     return []
 
 
@@ -61,7 +61,7 @@ class TestCells:
         assert len(retractions) < len(CELLS) or sum(retractions) > 10
 
     def test_another_scheduler_is_seen_in_the_records(self):
-        """That charges the whole input, only in the simulator: the comparison can fail."""
+        """The simulator alone charges the whole input here, so the comparison must fail."""
         which, queue = CELLS[2], {"engine__max_running_requests": 8}
         ours = serve(short_cell(*which, vtc__charge="input", **queue))
         spec = short_cell(*which, **queue)

@@ -1,4 +1,4 @@
-"""Our engine against SGLang's own scheduler, iteration by iteration (see sglang_seam.py)."""
+"""Test the simulated engine against SGLang's scheduler by iteration (see sglang_seam.py)."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def compare(policy, stream):
-    """Assert that both engines do the same in every iteration; returns what SGLang did."""
+    """Assert that both engines do the same in every iteration; return SGLang's actions."""
     settings = {"lpm.queue_limit": match_limit(stream.limit)} if policy == "lpm" else {}
     theirs = ask_sglang(policy, stream)
     assert_alike(theirs, ask_ours(policy, settings, stream), stream)
@@ -50,7 +50,7 @@ def test_random_streams_are_served_alike(policy, first_seed):
 @POLICIES
 @pytest.mark.parametrize("limit", [128, 10_000])
 def test_a_long_stream_is_served_alike(policy, limit):
-    """The server's own 128 and no limit, with more waiting than that at times."""
+    """The limits are the server's own 128 and none; at times more requests wait."""
     draw = random.Random(1)
     stream = Stream(2000, 256, 16_384, 100, 1.0, limit, full=False)
     for number in range(600):

@@ -1,4 +1,4 @@
-"""Rules in which SGLang's releases differ, by hand; the releases' own classes: release_check.py."""
+"""Test rules in which SGLang's releases differ, by hand; release_check.py runs their classes."""
 
 import pytest
 from sim_helpers import US, Home, Spy, prompt
@@ -37,13 +37,13 @@ def test_the_parameter_chooses_rules_and_worker():
 
 
 def admitted_us(home):
-    """When each request was admitted, in order of sending."""
+    """Return when each request was admitted, in order of sending."""
     home.run()
     return [sent.admitted_ps // US for sent in home.sent]
 
 
 def decode_ends_us(home):
-    """When each stretch of decode steps ended, with its batch."""
+    """Return when each stretch of decode steps ended, with its batch."""
     return [(row["end_ps"] // US, row["batch_size"]) for row in home.rows() if row["steps"]]
 
 
@@ -124,7 +124,7 @@ def test_prefixes_of_waiting_requests_are_refreshed_from_0_5_22_on(release, kept
     ],
 )
 def test_outputs_computed_again_get_a_node_of_their_own(splits, prefilled, finished):
-    """A prompt of 10 tokens, retracted after 5 outputs, finished after 8."""
+    """The prompt has 10 tokens, is retracted after 5 outputs, and finishes after 8."""
     cache = KVCache(100)
     request = Request(0, "x", 0, 0, prompt("own", 10), 10, 8)
     sequence = Sequence(request, Segment("out", 8), 0, lambda _: None)

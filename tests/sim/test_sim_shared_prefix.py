@@ -1,4 +1,4 @@
-"""What decoding costs when sequences share a prefix, by hand."""
+"""Test the cost of decoding when sequences share a prefix, by hand."""
 
 from dataclasses import replace
 

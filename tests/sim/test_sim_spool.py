@@ -1,4 +1,4 @@
-"""Records on disk while a simulation runs: the same as in memory, and there whatever happens."""
+"""Test records on disk during a simulation: the same as in memory, and always readable."""
 
 import json
 import resource
@@ -95,7 +95,7 @@ def test_files_cut_off_anywhere_keep_what_was_filed_together(tmp_path_factory, v
 
 @contextmanager
 def file_size_limit(size):
-    """Inside, no file of this process can grow beyond so many bytes."""
+    """Limit the size of every file of this process inside the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -122,7 +122,9 @@ def test_what_does_not_fit_is_reported_and_spoils_nothing(tmp_path):
 
 
 def test_a_flipped_bit_is_noticed_or_changes_a_number_or_reads_as_an_end(tmp_path):
-    """As an end only behind the columns' names: where a killed run may have stopped writing."""
+    """The flip reads as an end only behind the columns' names, where a killed run may
+    have stopped.
+    """
     log = Columns(("client", "end_ps"))
     with spooled({"a": log}, tmp_path):
         log.append(1, 5)

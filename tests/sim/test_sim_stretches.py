@@ -1,4 +1,4 @@
-"""Rows of decode stretches made many at a time are those made one by one."""
+"""Test that rows of decode stretches made in bulk equal those made one by one."""
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +13,7 @@ CLIENTS = list("abcdef")
 
 @st.composite
 def stretches(draw):
-    """A stretch of so many steps, and what each client has in its first."""
+    """Draw stretches of some steps, and each client's part of the first step."""
     batch = draw(
         st.dictionaries(
             st.sampled_from(CLIENTS),
@@ -29,7 +29,7 @@ def stretches(draw):
 
 
 def rows_of(stretch, batch, worker):
-    """The rows of a stretch, one by one."""
+    """Return the rows of a stretch, one by one."""
     gpu_ps = decode_parts(
         stretch.end_ps - stretch.start_ps, stretch.fixed_ps * stretch.steps, batch, stretch.steps
     )
@@ -42,7 +42,7 @@ def rows_of(stretch, batch, worker):
 
 
 def in_batch(log, batch, step):
-    """The batch request by request, another client's come and gone in between."""
+    """Return the batch by request, with another client's added and removed in between."""
     made = InBatch(log.index)
     made.step = step
     for client, of in batch.items():

@@ -1,4 +1,4 @@
-"""The vLLM engine contract: its rules one by one, and its closed form against step by step."""
+"""Test the vLLM engine contract: each rule, and closed form against single steps."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 
 
 class VLLMHome:
-    """A vLLM worker on a clock of its own, checked after every event."""
+    """A vLLM worker on its own clock, checked after every event."""
 
     def __init__(self, scheduler=None, *, blocks=64, profile=PLAIN, **limits):
         size = limits.setdefault("block_size", 16)
@@ -58,7 +58,7 @@ class VLLMHome:
         return self
 
     def records(self):
-        """All that is written down."""
+        """Return all records."""
         rows = [self.log.column(name).tolist() for name in self.log.names]
         times = [
             (s.admitted_ps, s.first_token_ps, s.finish_ps, s.retracted_ps, s.readmitted_ps)
@@ -71,7 +71,9 @@ class VLLMHome:
         return rows, times, tokens, self.evicted
 
     def steps(self):
-        """(start in us, tokens computed for prompts, decoding requests' context) of mixed steps."""
+        """Return (start in us, tokens computed for prompts, decoding requests' context) of mixed
+        steps.
+        """
         columns = ("start_ps", "extend_tokens", "context_tokens", "steps")
         rows = zip(*(self.log.column(name).tolist() for name in columns), strict=True)
         return [(start // US, new, context) for start, new, context, _ in rows if new]
@@ -79,7 +81,7 @@ class VLLMHome:
 
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_arrivals_are_heard_between_steps(step_by_step):
-    """One slot: request 0's prompt takes until 1,100 us, its steps 1,010 us each."""
+    """Request 0's prompt takes the only slot until 1,100 us, and its steps take 1,010 us each."""
     heard, tokens = [], []
 
     class Hearing(FCFS):
@@ -232,7 +234,7 @@ def test_limits_that_vllm_does_not_start_with_are_refused(limits, named):
 
 
 def random_records(seed, scheduler, *, step_by_step):
-    """What a random stream in a small pool leaves behind."""
+    """Return the records of a random stream in a small pool."""
     draw = Random(seed)
     home = VLLMHome(
         build_local(scheduler, {}),

@@ -1,4 +1,4 @@
-"""The simulated block cache, which holds runs of blocks, against the same rules block by block."""
+"""Test the simulated block cache, which stores runs of blocks, against single blocks."""
 
 from collections import OrderedDict
 
@@ -12,7 +12,7 @@ SIZE, POOL = 4, 24
 
 
 class SingleBlocks:
-    """vLLM's pool with a list entry a block: blocks have numbers, contents are tuples of tokens."""
+    """vLLM's pool with a list entry per block: numbered blocks with tuples of tokens."""
 
     def __init__(self):
         self.blank, self.numbers = POOL, iter(range(10**6))
@@ -75,7 +75,7 @@ def tokens_of(prompt):
 
 
 class Both:
-    """One pool in runs and one in single blocks, which do the same for requests by number."""
+    """A pool in runs beside one in single blocks, driven alike by request number."""
 
     def __init__(self):
         self.evicted = []
@@ -104,7 +104,7 @@ class Both:
         self.fill(number, filled)
 
     def fill(self, number, blocks):
-        """Give a request blocks, and store what is full."""
+        """Give a request blocks, and store the full ones."""
         if number not in self.held or blocks > self.runs.free_blocks:
             return
         prompt, node, place, mine = self.held[number]

@@ -1,8 +1,8 @@
-"""Default cells on vLLM, cut short, through vLLM 0.32.0's own classes: records identical to ours.
+"""Test default cells, cut short, on vLLM 0.32.0's own classes: identical records.
 
-Several replicas, their router, the workload's own programs (see vllm_replica.py). The pool is made
-small, so that in seconds there is what takes minutes: evictions and preemptions. FCFS is vLLM's
-own, other local schedulers stand in the place of its queue. All cells and longer: real_cells.py.
+Several replicas run with their router and the workload's own programs (see vllm_replica.py). The
+pool is small, so that seconds contain what otherwise takes minutes: evictions and preemptions. FCFS
+is vLLM's own; other local schedulers replace its queue. real_cells.py runs all cells, and longer.
 """
 
 import pytest
@@ -39,7 +39,7 @@ def short_cell(workload, scheduler, rate, dp, seconds, drain, blocks, **settings
 
 @pytest.fixture(scope="module")
 def preemptions():
-    """Of every cell that has been compared."""
+    """Return the preemptions of all compared cells."""
     return []
 
 
@@ -57,7 +57,7 @@ def test_requests_were_preempted(preemptions):
 
 
 def test_another_budget_is_seen_in_the_records():
-    """Only in the simulator: the comparison can fail."""
+    """The budget differs only in the simulator, so the comparison must fail."""
     which = CELLS[0]
     ours = serve(short_cell(*which, vllm__max_num_batched_tokens=1_024))
     spec = short_cell(*which)

@@ -1,4 +1,4 @@
-"""The vLLM block cache's work follows where prompts part and what is evicted, not their length."""
+"""Test that the vLLM block cache's work depends on forks and evictions, not on length."""
 
 import sys
 
@@ -11,7 +11,7 @@ SIZE = 16
 
 
 def lines_run(work):
-    """Lines of Python that ``work`` executes: a measure of effort that no clock disturbs."""
+    """Return the lines of Python that ``work`` executes, a measure that no clock disturbs."""
     count = 0
 
     def trace(frame, event, argument):
@@ -36,7 +36,7 @@ def keep(cache, owner, prompt, blocks):
 
 
 def filled(blocks, evicted):
-    """A pool of ``blocks`` blocks, all of them with one prompt that nobody uses any more."""
+    """Return a pool of ``blocks`` blocks, all filled with one prompt that is no longer used."""
     cache = BlockCache(blocks, SIZE, lambda prefix, tokens: evicted.append((prefix, tokens)))
     prompt = (Segment("system", 40), Segment("question", blocks * SIZE - 40))
     keep(cache, "owner", prompt, blocks)()

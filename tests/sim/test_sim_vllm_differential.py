@@ -1,4 +1,4 @@
-"""Our vLLM engine against vLLM 0.32.0's own scheduler, step by step (see vllm_seam.py)."""
+"""Test the simulated vLLM engine against vLLM 0.32.0's scheduler by step (see vllm_seam.py)."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Eviction policies on vLLM's blocks against a model that knows only tokens and claims."""
+"""Test eviction policies on vLLM's blocks against a model of tokens and claims."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -122,7 +122,7 @@ small = st.lists(st.tuples(st.sampled_from("yz"), texts), min_size=1, max_size=1
 def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(
     name, noise, weight, length
 ):
-    """Besides the tokens of a block that a returning request computes in any case."""
+    """The exception is the tokens of a block that a returning request computes in any case."""
     pool = BlockPool(name, 30, SIZE, {"x": weight, "y": 1.0, "z": 1.0})
     spare = int(pool.share("x")) - SIZE  # for the block that a returning request takes
     working_set = [prompt(f"x{number}", length) for number in range(spare // 8)]
@@ -173,8 +173,10 @@ def run_alone(pool, client, name, tokens):
 
 
 def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
-    """10 blocks of 2 tokens, 10 tokens for each client: y's third prompt needs two blocks more
-    than are blank, and y then has more than its share."""
+    """Each client has 10 tokens of 10 blocks of 2: y's third prompt exceeds its share.
+
+    That prompt needs two blocks more than are blank.
+    """
     want = {
         "max-min": [("y1", 6, 4)],
         "lru": [("x", 6, 4)],
@@ -192,7 +194,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
 
 
 def test_a_spare_block_goes_before_what_was_used_and_claims_stay():
-    """x and y compute the same four tokens: the last block of two is there twice."""
+    """x and y compute the same four tokens, so the last of two blocks exists twice."""
     pool = BlockPool("lfu", 5, SIZE, CLIENTS)
     common = prompt("common", 4)
     assert (pool.start("x", common), pool.start("y", common)) == (0, 2)

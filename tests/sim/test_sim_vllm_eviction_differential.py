@@ -1,7 +1,7 @@
-"""Our eviction policies in vLLM's own block pool, by way of the plugin, and simulated.
+"""Test fairbench's eviction policies in vLLM's own block pool, against the simulator.
 
-The same policy, the same random streams: every step is the same, and every block that is
-overwritten has the same tokens, in the same order. Runs where vLLM is: tests/vllm_cpu/install.sh.
+For the same policy and random streams, every step is the same, and every overwritten block has the
+same tokens, in the same order. Runs in the environment of tests/vllm_cpu/install.sh.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def test_vllm_overwrites_blocks_in_the_order_of_the_simulator(policy, local):
 
 
 def test_blocks_of_clients_that_a_run_does_not_name_go_first():
-    """And their requests are served as others' are."""
+    """Requests of these clients are served like others."""
     for seed in range(8):
         stream, gone, engines = stream_of(seed), [], []
 
@@ -58,7 +58,7 @@ def test_blocks_of_clients_that_a_run_does_not_name_go_first():
 
 
 def test_a_flood_takes_nothing_from_another_client_under_max_min():
-    """62 blocks: under LRU the flood of eve overwrites ann's prompt of 20 blocks."""
+    """The pool has 62 blocks: under LRU eve's flood overwrites ann's prompt of 20 blocks."""
 
     def hit(policy):
         engine = fair_engine(

@@ -1,6 +1,7 @@
-"""Our schedulers inside vLLM 0.32.0's own Scheduler: refusals, and decisions step by step.
+"""Test fairbench's schedulers inside vLLM 0.32.0's own Scheduler: refusals and decisions.
 
-Runs where vLLM is: see tests/vllm_cpu/install.sh. More streams: tests/vllm_cpu/differential.py.
+Runs in the environment of tests/vllm_cpu/install.sh. tests/vllm_cpu/differential.py runs more
+streams.
 """
 
 import pytest
@@ -27,7 +28,7 @@ def test_the_plugin_decides_as_the_simulator_does(local):
 
 
 def test_another_quantum_is_seen():
-    """The comparison can fail."""
+    """The quantum differs only in the simulator, so the comparison must fail."""
     differ = 0
     for seed in range(10):
         try:
@@ -56,7 +57,7 @@ def test_an_aborted_request_is_forgotten_wherever_it_was():
 
 
 def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
-    """Such as one whose grammar is still being compiled: it keeps its place."""
+    """An example is a request whose grammar is being compiled: it keeps its position."""
     engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     scheduler = engine.scheduler
     statuses = engine.vllm.request.RequestStatus

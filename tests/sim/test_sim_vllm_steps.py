@@ -1,4 +1,4 @@
-"""Steps of the vLLM contract as large as a scheduler says."""
+"""Test steps of the vLLM contract of the size that a scheduler sets."""
 
 import pytest
 from sim_helpers import US

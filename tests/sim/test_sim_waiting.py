@@ -1,4 +1,4 @@
-"""The incremental waiting queue gives exactly the orders of the naive one that sorts a list."""
+"""Test that the incremental waiting queue orders exactly as sorting a list does."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]) | cred
 
 
 class Both:
-    """A cache and both views of one queue. ``pass_over`` requires that they agree all along."""
+    """A cache and both views of one queue. ``pass_over`` requires that they always agree."""
 
     def __init__(self, cache_aware=True, capacity=2000):
         self.cache = KVCache(capacity)
@@ -46,7 +46,7 @@ class Both:
         self.slow.enter(request)
 
     def matched(self, request):
-        """Token by token against all that is cached."""
+        """Return the match token by token against all cached prompts."""
         tokens = self.tokens[request]
         ends = (tokens_of(path(node)) for node in self.cache.nodes())
         return max((common(tokens, end) for end in ends), default=0)
@@ -65,9 +65,9 @@ class Both:
         self.enter(request)
 
     def pass_over(self, decisions=(), *, refresh=True, matching=True, again=False):
-        """One pass, in which a scheduler looks (``again``: twice) and decides.
+        """Run one pass, in which a scheduler looks (``again``: twice) and decides.
 
-        Returns the requests it was offered.
+        Returns the requests that it was offered.
         """
         plan = iter(decisions)
         offered = self.scan(plan, refresh, matching)

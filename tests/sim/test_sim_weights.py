@@ -1,4 +1,4 @@
-"""Weights of an experiment: they reach the schedulers, and what a run is judged by."""
+"""Test weights of an experiment: they reach the schedulers and the metrics."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ FINE = {"dlpm__quantum": 500, "d2lpm__worker_quantum": 5_000}
 
 
 def overloaded(scheduler, weights, dp=1, **settings):
-    """Conversations of so many clients as there are weights, ever more than can be served."""
+    """Return conversations of as many clients as weights, always more than can be served."""
     named = {f"client-{number}": weight for number, weight in enumerate(weights)}
     flags = BUSY | {"weights": named, "clients": len(weights), "request_rate": 6.0 * dp}
     return small_spec(scheduler, "chat", dp=dp, pool=20_000, flags=flags, **settings)
@@ -34,7 +34,7 @@ def test_two_to_one_gives_each_its_fair_share(scheduler, dp):
 
 
 def test_vtc_serves_one_to_four_in_proportion():
-    """[VTC] §4.3, as its artifact does it: within 3%."""
+    """[VTC] §4.3 has these weights in its artifact: within 3%."""
     summary = simulate(overloaded("vtc", (1.0, 2.0, 3.0, 4.0), vtc__charge="input")).summary
     rates = [client["service_rate_tok_s"] for client in summary["clients"]]
     for weight, rate in enumerate(rates, 1):
@@ -42,7 +42,9 @@ def test_vtc_serves_one_to_four_in_proportion():
 
 
 def test_who_is_served_alike_has_less_than_its_share_if_it_is_entitled_to_more():
-    """fcfs knows of no weights: of 3:1, with the same load, one gets 2/3 and the other twice."""
+    """fcfs knows of no weights: at 3:1 and equal load, one gets 2/3 of its share, the other twice
+    its.
+    """
     summary = simulate(overloaded("fcfs", (3.0, 1.0))).summary
     heavy, light = (client["entitlement_ratio"] for client in summary["clients"])
     assert heavy == pytest.approx(2 / 3, abs=0.1)
@@ -52,7 +54,7 @@ def test_who_is_served_alike_has_less_than_its_share_if_it_is_entitled_to_more()
 
 
 def test_another_spelling_is_the_same_experiment():
-    """``vtc.weights`` was there first: what is in it is an entitlement."""
+    """``vtc.weights`` is the older spelling, whose value is an entitlement."""
     plain = small_spec("vtc", "chat", flags={"weights": {"client-1": 2.0}})
     assert small_spec("vtc", "chat", vtc__weights={"client-1": 2.0}) == plain
     assert plain.settings["vtc.weights"] == {}
@@ -70,7 +72,7 @@ def test_weights_of_one_leave_no_trace():
 
 
 def test_alone_a_client_has_the_part_that_its_weight_is():
-    """Of 1:1:2 the last has half the cluster, as one of two clients of equal weight has."""
+    """At 1:1:2 the last client has half the cluster, like one of two clients of equal weight."""
     flags = {"num_programs": 6, "request_rate": 4.0, "scenario": "none"}
     by_weight = flags | {"clients": 3, "weights": {"client-2": 2.0}}
     third = simulate_alone(small_spec("fcfs", "judge", pool=60_000, flags=by_weight))[2]

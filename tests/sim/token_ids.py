@@ -9,7 +9,7 @@ from fairbench.core import Segment
 
 
 class TokenIds:
-    """Token ids of segments, each its own, given out in the order in which they are asked for."""
+    """Token ids of segments, each with its own, assigned in order of use."""
 
     def __init__(self):
         self._ids = {}  # of a segment key, as many as were ever asked for
@@ -17,7 +17,7 @@ class TokenIds:
         self._next = 1
 
     def of(self, prompt):
-        """The token ids of a prompt."""
+        """Return the token ids of a prompt."""
         ids = array("q")
         for key, length in prompt:
             known = self._ids.setdefault(key, array("q"))
@@ -34,7 +34,7 @@ class TokenIds:
         known.extend(range(first, self._next))
 
     def prompt(self, ids):
-        """The segments of token ids: the inverse of ``of``."""
+        """Return the segments of token ids: the inverse of ``of``."""
         starts, runs = self._runs
         segments, at = [], 0
         while at < len(ids):
@@ -52,7 +52,7 @@ class TokenIds:
 
 
 def _consecutive(ids, at, most):
-    """How many of the ``most`` ids from ``at`` on follow one another."""
+    """Return how many of the ``most`` ids from ``at`` on are consecutive."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

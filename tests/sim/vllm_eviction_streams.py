@@ -1,4 +1,4 @@
-"""Random streams of three clients: the blocks that vLLM's pool overwrites by a policy, and ours."""
+"""Random streams of three clients: blocks overwritten by vLLM's pool and by the simulator's."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def watched(gone):
 
 
 def simulated(stream, local, policy, gone):
-    """What the simulator does, by step; ``gone`` gets the tokens of each overwritten block."""
+    """Return the simulator's steps; ``gone`` gets the tokens of each overwritten block."""
     settings, tokens, size = SETTINGS.get(local, {}), Tokens(), stream.limits.block_size
     for number, arrival in enumerate(stream.arrivals):  # as they are numbered for vLLM
         tokens.of(((f"out-{number}", arrival.output),))
@@ -75,21 +75,21 @@ def simulated(stream, local, policy, gone):
 
 
 def in_vllm(stream, local, policy, gone):
-    """What vLLM does with the plugin inside, by step; ``gone`` as in ``simulated``."""
+    """Return vLLM's steps with the plugin inside; ``gone`` as in ``simulated``."""
     settings = SETTINGS.get(local, {}) | POLICIES.get(policy, {})
     evicting = Evicting(policy, CLIENTS)
     return ask_plugin(stream, local, settings, evicting=evicting, watch=watched(gone))
 
 
 def evictions_in_vllm(seed, policy, local):
-    """The tokens of each block that vLLM overwrites in a stream, in order."""
+    """Return the tokens of each block that vLLM overwrites in a stream, in order."""
     gone = []
     in_vllm(stream_of(seed), local, policy, gone)
     return gone
 
 
 def compare(seed, policy, local):
-    """The tokens of each overwritten block, in vLLM and simulated. Every step must be the same."""
+    """Return each overwritten block's tokens in vLLM and simulated; every step must agree."""
     stream, theirs, ours = stream_of(seed), [], []
     steps = in_vllm(stream, local, policy, theirs)
     assert_alike(steps, simulated(stream, local, policy, ours), stream)

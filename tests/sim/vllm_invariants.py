@@ -1,4 +1,4 @@
-"""The numbered invariants of one vLLM worker, which hold between any two events."""
+"""Numbered invariants of one vLLM worker between any two events."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from worker_invariants import check_batch
 
 
 def watch_vllm(clock, workers) -> None:
-    """Check the workers after every event of the clock, and that it never runs backwards."""
+    """Check the workers after every event of the clock, and that the clock never runs backwards."""
     step = clock.step
 
     def checked() -> None:
@@ -23,7 +23,7 @@ def watch_vllm(clock, workers) -> None:
 
 
 def check_vllm_worker(worker) -> None:
-    """INV-14 to 18, and 13, between any two events."""
+    """Check INV-13 to 18 between any two events."""
     check_batch(worker.batch)
     check_blocks(worker)
     check_tables(worker)
@@ -60,19 +60,21 @@ def users_of_copies(running, sequences) -> Counter:
 
 
 def unstored_of(running, sequence) -> int:
-    """The blocks of a sequence that cannot be found."""
+    """Return the blocks of a sequence that cannot be found."""
     stored = sum(copy.node.blocks for copy in running.tables.copies(sequence))
     return running.tables.blocks(sequence) - stored
 
 
 def in_common(users) -> int:
-    """Users of blocks without the first of each."""
+    """Return the users of blocks without the first of each."""
     return sum((count - 1) * copy.node.blocks for copy, count in users.items())
 
 
 def check_tables(worker) -> None:
-    """INV-15: a running sequence holds blocks for what it has computed and computes now, no more
-    than one step's worth; its full blocks can be found, the others cannot."""
+    """INV-15: a running sequence holds blocks for its computed and current tokens.
+
+    Its blocks exceed these by at most one step; its full blocks can be found, the others cannot.
+    """
     cache, size = worker.cache, worker.cache.block_size
     for sequence in worker.running.sequences:
         blocks = worker.running.tables.blocks(sequence)
@@ -90,8 +92,10 @@ def check_tables(worker) -> None:
 
 
 def check_block_tree(cache) -> None:
-    """INV-16: a cached prefix has every shorter one cached; memory holds each node at least once,
-    and the unused copies are those in the order of eviction."""
+    """INV-16: a cached prefix has every shorter one cached.
+
+    Memory holds each node at least once, and the unused copies are listed in the order of eviction.
+    """
     stack, unused = [cache.root], set()
     while stack:
         node = stack.pop()
@@ -111,8 +115,10 @@ def check_block_tree(cache) -> None:
 
 
 def check_running(worker) -> None:
-    """INV-17: no more run than may; only the last of them may be prefilling, and what is cached of
-    a prompt leaves at least one of its tokens to compute."""
+    """INV-17: the number of running sequences is limited, and only the last may be prefilling.
+
+    At least one token of its prompt is computed, not cached.
+    """
     running = worker.running
     assert len(running) <= worker.limits.max_num_seqs
     stalled = set(worker._stalled)

@@ -1,4 +1,4 @@
-"""Random streams of several clients: what vLLM's scheduler does with the plugin, and our engine."""
+"""Random streams of several clients: vLLM's scheduler with the plugin, and the simulator."""
 
 import os
 from collections import Counter
@@ -28,14 +28,14 @@ SETTINGS = {
 
 
 def client_of(number):
-    """The last of them sends half of all."""
+    """Return the client of a request; the last client sends half of all."""
     return CLIENTS[min(number % 4, 2)]
 
 
 def fair_engine(
     limits, local, settings, now_s, *, evicting=OWN_ORDER, environment=(), configured=()
 ):
-    """A vLLM engine around ``FairScheduler``; ``configured`` changes its configuration by path."""
+    """Return a vLLM engine around ``FairScheduler``; ``configured`` changes values by path."""
     vllm()  # which warns when it is imported
     from fairbench.live.plugins.vllm.scheduler import FairScheduler
 
@@ -49,7 +49,7 @@ def fair_engine(
 
 
 def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
-    """What vLLM does with the plugin inside, by step. ``watch(engine, tokens)`` sees it begin."""
+    """Return vLLM's steps with the plugin inside; ``watch(engine, tokens)`` sees the start."""
     tokens, done, clock = Tokens(), {}, 0
     engine = fair_engine(
         stream.limits, local, settings, lambda: clock * STEP_PS / PS_PER_S, evicting=evicting
@@ -81,7 +81,7 @@ def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
 
 
 def ask_ours(stream, local, settings, cache_of=lambda clock: None):
-    """What our engine does, by step, with the cache that ``cache_of`` makes or its own."""
+    """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own."""
     clock, scheduler = Clock(), plugin_config(local, settings).build()
     log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
     worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, log, cache)
@@ -109,7 +109,7 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
 
 
 def compare_plugin(local, seed, settings=None, our_settings=None):
-    """Assert that both do the same in every step of a stream; a count of what it met."""
+    """Assert that both do the same in every step of a stream; count the events."""
     settings = settings or SETTINGS.get(local, {})
     stream = random_stream(seed)
     stream.policy = "fcfs"

@@ -1,8 +1,8 @@
-"""One of our local schedulers in the place of vLLM's queue of waiting requests.
+"""A local scheduler of fairbench in place of vLLM's queue of waiting requests.
 
-vLLM peeks at the head of its queue, tries it, and pops it if it fits: the head is the candidate
-that the scheduler names, a request popped is an answer of True. (It has to be one that stops at
-the first request that does not fit, since vLLM does.)
+vLLM peeks at the head of its queue, tries it, and pops it if it fits. The head is the scheduler's
+candidate, and a popped request is an answer of True. The scheduler must stop at the first request
+that does not fit, since vLLM does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from fairbench.schedulers.list_view import ListView
 
 
 class SchedulerQueue:
-    """A vLLM ``RequestQueue``. ``sequence_of`` finds the simulator's sequence of a vLLM request;
-    ``admit`` is told of those that are popped.
+    """A vLLM ``RequestQueue`` around a scheduler.
+
+    ``sequence_of`` finds the simulator's sequence of a vLLM request; ``admit`` gets the popped
+    ones.
     """
 
     def __init__(self, scheduler, clock, sequence_of, matched, admit):
@@ -41,7 +43,7 @@ class SchedulerQueue:
         self._view.enter(ours)
 
     def prepend_request(self, request):
-        """It has been preempted."""
+        """Take back a preempted request."""
         ours = self._sequence_of(request).request
         self._scheduler.on_retract(ours, self._view, self._now_s)
         self._theirs[ours] = request
@@ -67,7 +69,7 @@ class SchedulerQueue:
         return request
 
     def end_pass(self):
-        """vLLM looks at the queue no more in this step."""
+        """End the pass: vLLM does not use the queue again in this step."""
         if self._selection is not None:
             self._selection.close()
         self._selection = self._candidate = None

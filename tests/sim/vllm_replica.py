@@ -1,9 +1,9 @@
-"""Workers of the simulated cluster whose every decision is taken by vLLM's own classes.
+"""Workers of the simulated cluster whose every decision vLLM's own classes take.
 
-``vllm_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``: clock, programs, router
-and records are the simulator's, steps take the time of its timing profile; queue, token budget,
-admission, chunks, preemption, block hashes, prefix cache and memory are vLLM's. FCFS is vLLM's too;
-any other local scheduler stands in the place of vLLM's queue (vllm_queue.py).
+``vllm_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator has the
+clock, programs, router and records, and steps take the time of its timing profile. Queue, token
+budget, admission, chunks, preemption, block hashes, prefix cache and memory are vLLM's. FCFS is
+vLLM's too; any other local scheduler replaces vLLM's queue (vllm_queue.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairbench.sim.records.service_log import PrefillShare
 
 @contextmanager
 def vllm_workers(spec, longest):
-    """A ``worker_of`` for the simulation of ``spec``. (vLLM wants to know of no ``longest``.)"""
+    """Yield a ``worker_of`` for the simulation of ``spec``; vLLM does not need ``longest``."""
     tokens = TokenIds()
 
     def worker_of(parts):
@@ -124,7 +124,7 @@ class VLLMReplica(RealReplica):
         self.scheduler.on_finish(sequence.request)
 
     def _chunk(self, request, tokens, *, first):
-        """What a step computes of a prompt, and what is written down of an admission."""
+        """Record the part of a prompt that a step computes, and its admission."""
         sequence = self._sequences[request]
         before = request.num_computed_tokens - tokens
         if first:
@@ -207,7 +207,7 @@ class VLLMReplica(RealReplica):
         scheduler._preempt_request = watched
 
     def _watch_evictions(self, pool):
-        """Hear of the tokens of every block that is overwritten and was the last of its kind."""
+        """Report the tokens of every overwritten block that was the last of its kind."""
         ended = {}  # where the tokens of a block end: a request's tokens, and how many of them
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self.limits.block_size

@@ -1,6 +1,6 @@
-"""vLLM's own Scheduler and KV cache manager on a CPU, without a model: one step a call.
+"""vLLM's own Scheduler and KV cache manager on a CPU, without a model: one step per call.
 
-Only what surrounds them is replaced: no process, no model, no tokenizer, no connectors.
+Only their surroundings are replaced: no process, no model, no tokenizer, no connectors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULES = {
 
 
 def why_absent():
-    """Why vLLM cannot be driven here, or "" if it can. Imports nothing."""
+    """Return why vLLM cannot be driven here, or "" if it can, importing nothing."""
     if not installed(DISTRIBUTIONS):
         return f"vllm {VERSION} is not installed"
     return "" if VERSION in SUPPORTED else f"vllm is {VERSION}, not {' or '.join(SUPPORTED)}"
@@ -39,7 +39,7 @@ def why_absent():
 
 @cache
 def vllm():
-    """vLLM's modules. (On a machine without a GPU: see tests/vllm_cpu/install.sh.)"""
+    """Import vLLM's modules; without a GPU see tests/vllm_cpu/install.sh."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -51,14 +51,14 @@ def vllm():
 
 
 class _Structured:
-    """In the place of the manager of structured output, of which there is none."""
+    """A stand-in for the manager of structured output."""
 
     def __getattr__(self, name):
         return lambda *_, **__: True
 
 
 def _configuration(limits, policy, kv_events):
-    """The part of a VllmConfig that a scheduler reads."""
+    """Return the part of a VllmConfig that a scheduler reads."""
     config = vllm().config
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
@@ -109,7 +109,7 @@ def _configuration(limits, policy, kv_events):
 
 
 def admitted(plan):
-    """Names of the requests that a step admits, for the first time or again."""
+    """Return the names of requests that a step admits, for the first time or again."""
     new = [one.req_id for one in plan.scheduled_new_reqs]
     return new + list(plan.scheduled_cached_reqs.resumed_req_ids)
 
@@ -144,7 +144,7 @@ class RealEngine:
         self._listen()
 
     def _listen(self):
-        """Write down preemptions, and what was cached at an admission."""
+        """Record preemptions, and the cached tokens at an admission."""
         scheduler = self.scheduler
         preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
 
@@ -161,7 +161,7 @@ class RealEngine:
         scheduler.kv_cache_manager.get_computed_blocks = looked
 
     def request(self, number, prompt, output, priority=0, client=None):
-        """A request of vLLM, for its ``scheduler``. It will produce the tokens ``output``."""
+        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``."""
         v = vllm()
         request = v.request.Request(
             str(number),
@@ -177,9 +177,9 @@ class RealEngine:
         return request
 
     def step(self):
-        """One step of the engine: (scheduled, hits, preempted, finished) by request number.
+        """Run one step; return (scheduled, hits, preempted, finished) by request number.
 
-        None if there was nothing to do.
+        Returns None if there was nothing to do.
         """
         self._preempted = []
         plan = self.scheduler.schedule()
@@ -191,9 +191,9 @@ class RealEngine:
         return scheduled, hits, self._preempted, finished
 
     def plan(self):
-        """What vLLM's scheduler wants computed next, None if nothing.
+        """Return what vLLM's scheduler wants computed next, None if nothing.
 
-        A step that came out empty because of preemptions takes no time.
+        A step that is empty because of preemptions takes no time.
         """
         while True:
             self._preempted = []
@@ -204,7 +204,7 @@ class RealEngine:
                 return None
 
     def complete(self, plan):
-        """The model's part, and vLLM's processing of its result. Returns who has finished."""
+        """Act as the model and let vLLM process the result; return the finished requests."""
         scheduler, outputs = self.scheduler, vllm().outputs
         names = list(plan.num_scheduled_tokens)
         requests = [scheduler.requests[name] for name in names]
@@ -226,5 +226,5 @@ class RealEngine:
 
     @property
     def free_blocks(self):
-        """Blocks that a request could get."""
+        """Return the number of blocks that a request could get."""
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

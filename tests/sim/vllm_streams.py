@@ -1,4 +1,4 @@
-"""Random request streams, and what vLLM's own scheduler and our engine make of them."""
+"""Random request streams, run on vLLM's own scheduler and on the simulated engine."""
 
 import random
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from fairbench.sim.sequence import Sequence
 
 @dataclass
 class Stream:
-    """A random request stream and the engine that is to serve it."""
+    """A random request stream and the engine that will serve it."""
 
     limits: VLLMLimits
     policy: str = "fcfs"
@@ -31,7 +31,7 @@ class Stream:
 
 @dataclass
 class Step:
-    """What an engine did in one step, requests by number."""
+    """The result of one engine step, requests by number."""
 
     scheduled: dict
     hits: dict  # cached tokens of those that were admitted
@@ -41,8 +41,9 @@ class Step:
 
 
 class Priority(FCFS):
-    """vLLM's policy "priority": the least number first, then the earliest; memory is taken back
-    from the last in that order.
+    """vLLM's policy "priority": the least number first, then the earliest.
+
+    Memory is taken back from the last in that order.
     """
 
     orders_retraction = True
@@ -61,7 +62,7 @@ def _rank(request):
 
 
 def random_stream(seed):
-    """Shared prefixes, follow-up turns and bursts, most often in a pool that is too small."""
+    """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small."""
     draw = random.Random(seed)
     block = draw.choice([1, 4, 16, 16])
     kind = draw.choice(["small", "small", "preempting", "preempting", "preempting", "wide"])
@@ -94,7 +95,7 @@ def random_stream(seed):
 
 
 def ask_vllm(stream):
-    """What vLLM does, by step."""
+    """Return vLLM's actions by step."""
     tokens, done, clock = Tokens(), {}, 0
     engine = RealEngine(stream.limits, stream.policy)
     waiting = list(enumerate(stream.arrivals))
@@ -123,7 +124,7 @@ def ask_vllm(stream):
 
 
 class StepProfile:
-    """A timing profile in which every step takes as long."""
+    """A timing profile with equal steps."""
 
     context_ps = 0
     pool = SimpleNamespace(host_token_ps=0)
@@ -148,7 +149,7 @@ class StepProfile:
 
 
 class Telling(VLLMWorker):
-    """Writes down what it does."""
+    """A scheduler that records its decisions."""
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
@@ -173,16 +174,16 @@ class Telling(VLLMWorker):
         return step
 
     def retracted(self, request):
-        """Its memory has been taken back."""
+        """Record that a request's memory was taken back."""
         self._heard().preempted.append(request.request_id)
 
     def over(self, sequence):
-        """A request has finished with the step that ends now."""
+        """Record that a request finishes with the step that ends now."""
         self._heard(1).finished.append(sequence.request.request_id)
 
 
 def ask_ours(stream):
-    """What our engine does, by step. Steps inside a run of decode steps are implied."""
+    """Return the simulated engine's actions by step; steps inside a decode run are implied."""
     clock = Clock()
     scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
     worker = Telling(

@@ -1,10 +1,10 @@
-"""Sweeps that are killed and go on.
+"""Kill sweeps and continue them.
 
-    PYTHONPATH=tests/live python tests/soak/kills.py KILLS [SEED]
+PYTHONPATH=tests/live python tests/soak/kills.py KILLS [SEED]
 
-Each time, at a random moment after one more point has finished, SIGKILL, SIGINT or SIGTERM to the
-command. What had finished has to be there, byte by byte, nothing may run on, and once a sweep is
-over its points are there once each, with the records of a sweep that nobody has killed.
+At a random moment after another point has finished, the command gets SIGKILL, SIGINT or SIGTERM.
+Finished points must be stored byte by byte, and no process may run on. A completed sweep must have
+each point once, with the records of a sweep that was never killed.
 """
 
 import json
@@ -33,7 +33,7 @@ TABLES = ("requests", "programs", "service")
 
 
 def sweep_file(folder, number):
-    """A sweep of small points, which other numbers do not have."""
+    """Return a sweep of small points, distinct for each number."""
     seeds = list(range(6 * number, 6 * number + 6))
     file = folder / f"killed-{number}.toml"
     file.write_text(
@@ -44,7 +44,7 @@ def sweep_file(folder, number):
 
 
 def done_in(store):
-    """Finished points: a digest of the records of each, by the name of its directory."""
+    """Return a digest of each finished point's records, by the name of its directory."""
     found = {}
     for manifest in store.runs.glob("*/manifest.json"):
         try:
@@ -58,7 +58,7 @@ def done_in(store):
 
 
 class Killer:
-    """Runs one sweep after the other until there were ``left`` kills."""
+    """A killer that runs one sweep after the other until there were ``left`` kills."""
 
     def __init__(self, folder, left, seed, tell):
         self.folder, self.left, self.tell = folder, left, tell
@@ -66,7 +66,7 @@ class Killer:
         self.ends, self.wrong, self.points = Counter(), [], 0
 
     def sweep(self, number):
-        """One sweep, killed again and again, to its end."""
+        """Run one sweep to its end, killing it again and again."""
         file, store = sweep_file(self.folder, number), SweepStore(self.folder / f"killed-{number}")
         before = {}
         while True:
@@ -84,7 +84,7 @@ class Killer:
         self.compare(file, store)
 
     def command(self, arguments, store, before):
-        """Run it, and end it once something is new, unless it is over before; its exit code."""
+        """Run the command and kill it after a new point; return its exit code if it ends before."""
         mark = f"{self.draw.getrandbits(64):x}"
         process = subprocess.Popen(
             [*FAIRBENCH, *map(str, arguments)],
@@ -120,7 +120,7 @@ class Killer:
         return process.returncode
 
     def compare(self, file, store):
-        """With the same sweep, not killed."""
+        """Compare with the same sweep, not killed."""
         parent = self.folder / "calm"
         command = [*FAIRBENCH, "sweep", str(file), "--result-dir", str(parent)]
         subprocess.run(command, check=True, capture_output=True)
@@ -134,7 +134,7 @@ class Killer:
 
 
 def kills(count, seed, *, tell=lambda text: None):
-    """So many kills. What was seen, by name; ``wrong`` holds all that must not have been."""
+    """Make the given number of kills; return observations by name, with errors in ``wrong``."""
     with tempfile.TemporaryDirectory() as name:
         killer, number = Killer(Path(name), count, seed, tell), 0
         while killer.left:

@@ -1,8 +1,8 @@
-"""Many client names: the memory and the CPU time of a router that each name asks once.
+"""Measure a router's memory and CPU time for many client names that ask once each.
 
-    PYTHONPATH=tests/live python tests/soak/names.py NAMES [FLAG ...]
+PYTHONPATH=tests/live python tests/soak/names.py NAMES [FLAG ...]
 
-``fairbench serve`` with these flags stands before a null worker. Prints a row for each tenth of the
+``fairbench serve`` with these flags runs before a null worker. Prints a row for each tenth of the
 names; exit code 1 if memory or CPU time grows over the last half.
 """
 
@@ -25,7 +25,7 @@ SLACK_MIB, SLACK_CPU = 4.0, 1.25
 
 @contextmanager
 def serving(url, flags):
-    """A router before the worker at ``url``: its process, and its own URL."""
+    """Run a router before the worker at ``url``; yield its process and its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
     with subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -37,7 +37,7 @@ def serving(url, flags):
 
 
 def used(pid):
-    """The MiB that a process has in memory, and its CPU seconds."""
+    """Return the MiB that a process has in memory, and its CPU seconds."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     ticks = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
     cpu_s = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
@@ -45,7 +45,7 @@ def used(pid):
 
 
 async def asked(session, url, number):
-    """One request of a name that has not asked before."""
+    """Send one request of a new name."""
     ids = [number % PROMPTS * 10 + n for n in range(10)]
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 2}, "stream": True}
     shown = {headers.CLIENT: f"client-{number}"}
@@ -70,7 +70,7 @@ async def up(session, url):
 
 
 async def rows_of(names, flags, tell):
-    """A row for each tenth: names so far, MiB, CPU milliseconds of a request."""
+    """Return a row for each tenth: names so far, MiB, CPU milliseconds of a request."""
     rows = []
     async with null_server(chunks=1, keep=False) as worker:
         with serving(worker.url, flags) as (pid, url):
@@ -89,7 +89,7 @@ async def rows_of(names, flags, tell):
 
 
 def grew(rows):
-    """Complaints about memory or CPU time that was not flat over the last half."""
+    """Return complaints about memory or CPU time that grew over the last half."""
     half, last = rows[len(rows) // 2], rows[-1]
     wrong = [f"memory: {half[1]:.1f} to {last[1]:.1f} MiB"] if last[1] > half[1] + SLACK_MIB else []
     before, after = ([row[2] for row in part] for part in (rows[1:5], rows[-4:]))

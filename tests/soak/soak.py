@@ -1,10 +1,9 @@
-"""A soak: many requests of twenty clients through two routers to four emulated workers that fail.
+"""Soak two routers: requests of twenty clients to four emulated workers that fail.
 
-    python tests/soak/soak.py REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
+python tests/soak/soak.py REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
 
-The first router is ``fairbench serve --dp 4`` with that scheduler, which starts the workers again
-when they die; the second stands before the same workers with a VTC gateway. Prints what happened;
-exit code 1 if anything did that must not.
+The first router is ``fairbench serve --dp 4`` with that scheduler, which restarts dead workers; the
+second serves the same workers with a VTC gateway. Prints the events; exits 1 if a check fails.
 """
 
 import asyncio
@@ -63,24 +62,24 @@ class Router:
             )
 
     def begun(self):
-        """Its URL."""
+        """Return its URL once it serves."""
         self.url = self.process.stdout.readline().strip()
         assert self.url, self.errors.read_text()
         return self.url
 
     def mib(self):
-        """What it has in memory."""
+        """Return its memory in MiB."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def files(self):
-        """Open files and sockets."""
+        """Return its number of open files and sockets."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
 @contextmanager
 def two_routers(folder, keys, names, local):
-    """Both, by the names of their schedulers, and the workers' URLs."""
+    """Yield both routers, by the names of their schedulers, and the workers' URLs."""
     with reserved("127.0.0.1", 0, "a port for the admin") as port:
         yield from _two_routers(folder, keys, names, local, port)
 
@@ -126,7 +125,7 @@ async def rows_of(port):
 
 
 async def books_of(session, url):
-    """A router's metrics, as a function of name and labels."""
+    """Return a router's metrics as a function of name and labels."""
     async with session.get(f"{url}/metrics") as answer:
         text = await answer.text()
     values = {
@@ -138,7 +137,7 @@ async def books_of(session, url):
 
 
 async def idle(session, url):
-    """Metrics once nothing is under way. Raises AssertionError if something stays."""
+    """Return metrics once nothing is under way; raise AssertionError if something stays."""
     over = time.monotonic() + IDLE_S
     while True:
         books = await books_of(session, url)
@@ -150,7 +149,7 @@ async def idle(session, url):
 
 
 async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
-    """All requests, with the faults at even distances; what came of it."""
+    """Send all requests, with the faults at even distances; return the results."""
     samples = []
 
     async def count(done):
@@ -177,7 +176,7 @@ async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
 
 
 def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None):
-    """One soak. What was seen, by name; ``wrong`` holds all that must not have been."""
+    """Run one soak; return observations by name, with errors in ``wrong``."""
     draw, names = random.Random(seed), (f"logged-{router}", "logged-least-loaded")
     keys = {f"client-{n}": f"key-of-{n}-{draw.getrandbits(64):x}" for n in range(CLIENTS)}
     begun_s = time.monotonic()
@@ -217,9 +216,10 @@ def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None)
 
 
 def memory(samples):
-    """MiB of each router: the least of each quarter of the requests, which is what it holds.
+    """Return each router's MiB, the least of each quarter of the requests.
 
-    What bodies of 64 MiB leave behind, and hostile ones are as long, is given back twice a minute.
+    The least is what the router keeps: memory of 64 MiB bodies, also hostile ones, is freed twice a
+    minute.
     """
     quarter = len(samples) // 4
     parts = [samples[at : at + quarter] for at in range(0, 4 * quarter, quarter)]
@@ -227,7 +227,7 @@ def memory(samples):
 
 
 def grew(told):
-    """Complaints about memory that was not flat over the last half."""
+    """Return complaints about memory that grew over the last half."""
     return [
         f"memory: {quarters} MiB"
         for quarters in told["memory"]

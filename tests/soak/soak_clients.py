@@ -1,4 +1,4 @@
-"""The clients of a soak: what each request was answered, and whether that is an answer."""
+"""The clients of a soak, which judge the answer of each request."""
 
 import asyncio
 import json
@@ -14,9 +14,9 @@ HOSTILE_SHARE = 0.05
 
 @dataclass
 class Ended:
-    """How a request ended: ok, refused, failed (with an error), left, lie (of its worker), wrong.
+    """The end of a request: ok, refused, failed (with an error), left, lie (of its worker), wrong.
 
-    ``wrong`` is what must never be, and ``why`` says what. Tokens are as the answer says.
+    ``wrong`` must never occur, and ``why`` gives the reason. Tokens are those of the answer.
     """
 
     router: int
@@ -28,11 +28,11 @@ class Ended:
 
 
 class Wrong(Exception):
-    """An answer that must not be."""
+    """An answer that must not occur."""
 
 
 async def ask(session, url, number, client, key, sent, router):
-    """Send one request and judge what comes back."""
+    """Send one request and judge the answer."""
     shown = {"Authorization": f"Bearer {key}", "x-fairbench-program": str(number)}
     shown["Content-Type"] = "application/json"
     try:
@@ -60,7 +60,7 @@ async def ask(session, url, number, client, key, sent, router):
 
 
 def judged(answer, data, number, client, sent, router):
-    """How it ended. Raises Wrong, or whatever reading an odd answer raises."""
+    """Return how the request ended. Raises Wrong, or an error of reading an odd answer."""
     if answer.status >= 400:
         check(set(json.loads(data)) == {"error"}, "an error in another shape")
         check((answer.status in REFUSED) == bool(sent.hostile), "the wrong kind of error")
@@ -85,7 +85,7 @@ def judged(answer, data, number, client, sent, router):
 
 
 def usage_in(body):
-    """Tokens of prompt and output in an answer of any of the APIs."""
+    """Return tokens of prompt and output in an answer of any of the APIs."""
     told = body.get("meta_info") or body["usage"]
     return told["prompt_tokens"], told["completion_tokens"]
 
@@ -98,7 +98,7 @@ def check(holds, why):
 class Crowd:
     """Clients by name, each with several loops that send one request after the other.
 
-    Awaited are ``turn(number)`` before a request, ``on_count(requests that are over)`` after it.
+    The crowd awaits ``turn(number)`` before a request and ``on_count(finished requests)`` after it.
     """
 
     def __init__(self, session, urls, keys, draw, total, turn, on_count):
@@ -108,7 +108,7 @@ class Crowd:
         self.ended = {}  # number -> Ended
 
     async def run(self, loops):
-        """Until ``total`` requests are over."""
+        """Run until ``total`` requests have ended."""
         async with asyncio.TaskGroup() as group:
             for client, key in self._keys.items():
                 for _ in range(loops):

@@ -1,4 +1,4 @@
-"""The faults of a soak: six kinds, at moments and workers that its seed chooses."""
+"""The faults of a soak: six kinds, at times and workers that its seed chooses."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ MOST_AT_ONCE = 2  # of four workers
 
 
 def worker_pid(url):
-    """The process that serves there now, None while there is none."""
+    """Return the process that serves there now, None while there is none."""
     port = url.rpartition(":")[2].encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -28,11 +28,11 @@ def worker_pid(url):
 
 
 class Saboteur:
-    """Has one fault after the other, each at one worker for ``last_s`` seconds.
+    """A saboteur with one fault after the other, each at one worker for ``last_s`` seconds.
 
-    They are due at even distances of ``total`` requests. As no more than two last at a time, one
-    may have to wait; requests then wait for it, one distance later (``turn``), so that however fast
-    the machine, each begins, and is over before the last requests are sent.
+    Faults are due at even distances of ``total`` requests. At most two last at a time, so one may
+    wait; requests then wait for it, one distance later (``turn``). On any machine each fault
+    therefore begins and ends before the last requests are sent.
     """
 
     def __init__(self, session, urls, draw, count, last_s, total):
@@ -48,11 +48,11 @@ class Saboteur:
 
     @property
     def left(self):
-        """Faults that have not begun."""
+        """Return the faults that have not begun."""
         return len(self._kinds)
 
     async def work(self):
-        """All faults. Raises what any of them raises."""
+        """Run all faults; raise what any of them raises."""
         async with asyncio.TaskGroup() as group, self._changed:
             while self._kinds:
                 await self._changed.wait_for(self._may_begin)
@@ -67,7 +67,7 @@ class Saboteur:
         return due and len(self._busy) < MOST_AT_ONCE
 
     async def answered(self, requests):
-        """So many are over."""
+        """Count the answered requests."""
         async with self._changed:
             self._answered = requests
             self._changed.notify_all()
@@ -100,7 +100,9 @@ class Saboteur:
             self._changed.notify_all()
 
     async def _signal(self, url, number):
-        """To the worker, once there is one: it may have been killed just before. Its pid."""
+        """Signal the worker once it runs, since it may have been killed just before; return its
+        pid.
+        """
         while True:
             if (pid := worker_pid(url)) is not None:
                 with suppress(ProcessLookupError):

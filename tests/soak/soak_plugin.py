@@ -1,7 +1,7 @@
-"""What the servers of a soak load by ``FAIRBENCH_SCHEDULERS``.
+"""Parts that the servers of a soak load by ``FAIRBENCH_SCHEDULERS``.
 
-Routers that write down all that they are told, and emulated workers that can be made to fail: what
-is posted to a worker's ``/soak`` is how it fails from then on (see ``soak_faults.py``).
+Routers record all their calls. Emulated workers fail as the last post to their ``/soak`` says (see
+``soak_faults.py``).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ FALSE_ANSWER = {
 
 
 class Log:
-    """Lines of JSON: what happened, and its facts. A request's number is its program's."""
+    """Lines of JSON: an event and its facts. A request's number is its program's."""
 
     def __init__(self, name):
         self.file = (Path(os.environ["SOAK_LOG"]) / f"{name}.jsonl").open("w", buffering=2**16)
@@ -45,7 +45,7 @@ class Log:
 
 
 class _Logged:
-    """Before a router's own methods."""
+    """A layer before a router's own methods that logs them."""
 
     def __init__(self, params, workers):
         super().__init__(params, workers)
@@ -117,7 +117,7 @@ class LoggedLeastLoaded(_Logged, LeastLoaded):
 
 @dataclass
 class Fault:
-    """How the worker fails at present; ``counts`` says how often each way was seen."""
+    """The worker's present fault; ``counts`` says how often each kind occurred."""
 
     kind: str = ""
 
@@ -126,7 +126,9 @@ class Fault:
 
 
 def faulty(make):
-    """``emulator_app``, with ``/soak``, and the request's number and client in every answer."""
+    """Return ``emulator_app`` with ``/soak``, and each request's number and client in
+    its answer.
+    """
 
     def app_of(emulator):
         app, fault, draw = make(emulator), Fault(), random.Random(emulator.config.port)
@@ -167,7 +169,7 @@ def faulty(make):
 
 
 async def garbage(request, draw):
-    """No answer, or a false one."""
+    """Send no answer, or a false one."""
     body = await request.json()
     junk, kind = draw.randbytes(JUNK_BYTES), draw.randrange(4)
     if kind == 0:  # not even HTTP

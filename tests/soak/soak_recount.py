@@ -1,4 +1,4 @@
-"""The recount of a soak: routers' logs against what clients saw, ``/metrics``, and the credits."""
+"""Compare a soak's router logs with clients' observations, ``/metrics`` and credits."""
 
 import json
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ def read_log(path):
 
 
 def compared_with_clients(log, ended, router):
-    """Complaints: every answer that a client got whole is in the log once, its own, as long."""
+    """Return complaints unless every whole answer is in the log once, for its client and length."""
     finishes = defaultdict(list)
     for row in log:
         if row[0] == "finish":
@@ -29,10 +29,10 @@ def compared_with_clients(log, ended, router):
 
 
 def compared_with_books(log, ended, router, books):
-    """Complaints: ``/metrics`` adds up to the log's tokens and requests, client by client.
+    """Return complaints unless ``/metrics`` adds up to the log's tokens and requests by client.
 
-    ``books(name, **labels)`` is a metric's value. What prompts had is in the log only for those
-    whose ids the router knows, so it is compared with what clients were told, and bounded by it.
+    ``books(name, **labels)`` is a metric's value. The log has prompt tokens only for requests whose
+    ids the router knows, so prompts are compared with the clients' figures and bounded by them.
     """
     wrong, output, requests = [], Counter(), Counter()
     for row in log:
@@ -62,14 +62,14 @@ def compared_with_books(log, ended, router, books):
 
 
 def left_behind(log):
-    """What a fair-finish router still has of anybody's work when nothing is under way any more."""
+    """Return the work that a fair-finish router still records when nothing is under way."""
     return [row[1] for row in log if row[0] == "backlogs" and any(row[1].values())]
 
 
 def recounted(log):
-    """Every credit that D2LPM ought to have, by its definition, at each row where it says its own.
+    """Recompute every D2LPM credit by its definition, at each row that states the router's own.
 
-    Yields pairs: recounted, said.
+    Yields pairs: recomputed, stated.
     """
     live, credit, charged = set(), {}, {}
     for kind, *row in log:

@@ -1,4 +1,4 @@
-"""What the clients of a soak send: requests that have to be served, and bodies that must not be."""
+"""Requests of a soak's clients: valid ones, and bodies that must be refused."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ REFUSED = (400, 401, 404, 405, 413, 415)
 
 @dataclass
 class Sent:
-    """A request. ``hostile`` names what is wrong with it, ``leave_s`` when its client hangs up."""
+    """A request. ``hostile`` names its defect, ``leave_s`` is when its client hangs up."""
 
     path: str
     body: bytes
@@ -26,7 +26,7 @@ class Sent:
 
 
 def valid(draw):
-    """One that has to be served."""
+    """Return a request that must be served."""
     path, stream = draw.choice((GENERATE, GENERATE, COMPLETIONS, CHAT)), draw.random() < 0.5
     output, length = draw.randint(1, 12), draw.randint(1, 120)
     shared = draw.randrange(8)  # one of the prefixes that requests have in common
@@ -97,7 +97,7 @@ HOSTILE = {  # what is wrong -> (path, body)
 
 
 def hostile(draw):
-    """One that has to be refused."""
+    """Return a request that must be refused."""
     name = draw.choice([*HOSTILE][:-6] * 3 + [*HOSTILE])
     path, body = HOSTILE[name]
     sent = Sent(path, body if isinstance(body, bytes) else body.encode(), hostile=name)

@@ -1,4 +1,4 @@
-"""The soak and the kills, in small: 2,000 requests and five faults, three kills."""
+"""Test the soak and the kills on a small scale: 2,000 requests, five faults, three kills."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ FAULTS = 5
 
 
 class Idle(Saboteur):
-    """Its faults do no harm; ``seen`` has how many requests were sent when each was over."""
+    """A saboteur without harm; ``seen`` has the requests sent at the end of each fault."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)

@@ -1,4 +1,4 @@
-"""The page on known attacks says what its file of results does."""
+"""Test that the page on attacks shows the figures of its results file."""
 
 import re
 

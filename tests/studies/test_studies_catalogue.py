@@ -1,4 +1,4 @@
-"""Figures by name: each has its module and its sweep, and draws the same bytes from one store."""
+"""Test figures by name: each has its module and sweep, and draws identical bytes."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The timed rounds of the central scheduler: real processes whose caches it mirrors."""
+"""Test the timed rounds of the central scheduler: real processes whose caches it mirrors."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 
 def cached(cache, request):
-    """Tokens of its prompt that are in the cache now."""
+    """Return the tokens of the prompt that are in the cache now."""
     node, _ = cache.match(request.prompt, request.input_tokens)
     return node.depth
 

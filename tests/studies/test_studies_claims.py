@@ -1,4 +1,4 @@
-"""The parts of the paper's claims, by numbers made by hand."""
+"""Test the parts of the paper's claims on hand-made numbers."""
 
 import csv
 from functools import partial
@@ -23,7 +23,7 @@ HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome
 
 
 def told(parts):
-    """The outcome of each part."""
+    """Return the outcome of each part."""
     return [part.outcome for part in parts]
 
 
@@ -62,7 +62,7 @@ def test_a_number_holds_in_its_band_and_a_shape_in_every_seed():
 
 
 def rates(**by_dp):
-    """Cells of two schedulers: ``dp8=(2.0, 1.0)`` are D2LPM's and VTC's service rate."""
+    """Return cells of two schedulers: ``dp8=(2.0, 1.0)`` are D2LPM's and VTC's service rate."""
     return [
         cell(name, dp=int(dp[2:]), service_rate_tok_s=rate)
         for dp, pair in by_dp.items()
@@ -180,7 +180,7 @@ def test_both_prebles_are_judged_and_named():
 
 
 def test_preble_must_win_beyond_doubt():
-    """In the mean it does there, but one of three seeds says the opposite."""
+    """Preble wins on average, but one of three seeds shows the opposite."""
     there = {"workload": "long-qa", "scenario": "s2", "dp": 8, "seeds": (0, 1, 2)}
     cells = [
         cell("preble", service_rate_tok_s=(100.0, 100.0, 100.0), **there),
@@ -208,7 +208,7 @@ def indices(*values):
     ],
 )
 def test_the_order_of_jains_index_is_judged_step_by_step(values, expected):
-    """VTC and D2LPM, D2LPM and Preble, Preble and LPM; then how near D2LPM is to VTC."""
+    """The steps: VTC and D2LPM, D2LPM and Preble, Preble and LPM; then D2LPM's distance to VTC."""
     assert told(fairness.judge_jain(indices(*values))) == expected
 
 
@@ -231,7 +231,7 @@ def test_latency_is_a_direction_a_mean_and_an_extreme_for_each_scheduler():
 
 
 def test_latencies_are_averaged_as_ratios():
-    """50x and 2x are 10x in the geometric mean; where nobody competed does not count."""
+    """50x and 2x are 10x in the geometric mean; uncontended configurations do not count."""
     cells = []
     for dp, factor, contended in ((1, 50.0, True), (2, 2.0, True), (4, 1000.0, False)):
         cells.append(cell("d2lpm", dp=dp, victim_p50_s=1.0, victim_p99_s=1.0))
@@ -322,7 +322,9 @@ def test_more_clients_cost_dlpm_little(cells, expected):
 
 
 def timings(at_200):
-    """8 replicas with a queue of 200 cost ``at_200`` percent, everything else less."""
+    """Return costs of ``at_200`` percent for 8 replicas with a queue of 200, and lower ones
+    otherwise.
+    """
     points = [
         {"workers": workers, "waiting": waiting, "update_ms": 0.0, "synchronisation_ms": 0.0,
          "match_ms": cost, "dispatch_ms": 0.0, "decode_step_ms": 100.0}
@@ -345,7 +347,7 @@ AUTHORS, TODAY = "at the authors' settings", "at today's defaults"
 
 
 def page():
-    """A claim of two parts, of which one holds with each of two settings, and one not run."""
+    """Return a claim of two parts; one holds with each of two settings, and one was not run."""
 
     def judge(source):
         beside = {"makespan": REVERSED}

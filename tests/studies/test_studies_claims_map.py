@@ -1,4 +1,4 @@
-"""The map of claims: its axes, its runs end to end, its table and pictures."""
+"""Test the map of claims: its axes, its runs end to end, its table and pictures."""
 
 import csv
 from dataclasses import replace
@@ -77,7 +77,7 @@ def test_a_default_that_is_on_the_axis_is_there_once():
 
 
 def test_axes_that_nothing_is_on_are_left_out():
-    """An A10G has one profile, and neither LPM nor VTC a quantum."""
+    """An A10G has one profile, and neither LPM nor VTC has a quantum."""
     a10g = SET | {"gpu": "a10g-24gb/llama-3.2-3b", "model": "llama-3.2-3b"}
     steps = steps_round(a10g, ("lpm", "vtc"))
     assert {step.axis for step in steps} == {POOL, RUNNING, LOAD}
@@ -116,7 +116,7 @@ DEFAULT, HALF = Step(POOL, "1", {}), Step(POOL, "1/2", {"engine.max_total_tokens
 
 
 def two_cells():
-    """D2LPM over VTC: 0.9x and uncontended at 1, 1.2x and 3x at 1/2."""
+    """Return D2LPM over VTC: 0.9x and uncontended at 1, 1.2x and 3x at 1/2."""
     rate = MAPPED[0].measures[0]
     found = []
     for dp, step, gain, contended in (
@@ -163,7 +163,7 @@ def test_a_picture_has_a_line_where_the_sign_flips():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A cell of few programs, the default and one quantum: five runs."""
+    """Return a cell of few programs, with the default and one quantum: five runs."""
     draft = CELL | {"num_programs": 1, "warmup_s": 0.0, "max_drain_s": 50.0}
     group = Group(IN_FIGURE_7, (draft,), SCHEDULERS)
     chart = Chart(group, {PLACE: [Step(WORKER_QUANTUM, "x1", {})]}, seeds=1)

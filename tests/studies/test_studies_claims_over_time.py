@@ -1,4 +1,4 @@
-"""The parts of claims on what figures 8, 9 and 12 show, by runs made by hand."""
+"""Test the claims on figures 8, 9 and 12, by hand-made runs."""
 
 import pytest
 
@@ -10,12 +10,12 @@ HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 
 
 def told(parts):
-    """The outcome of each part."""
+    """Return the outcome of each part."""
     return [part.outcome for part in parts]
 
 
 def requests_of(responses, arrivals=(1.0, 95.0)):
-    """Each client has a request at each of ``arrivals``; ``responses`` is what they take."""
+    """Return one request per client at each of ``arrivals``, which takes ``responses``."""
     return [
         {"client": f"client-{number}", "arrival_s": at, "finish_s": at + response}
         for number, pair in enumerate(responses)
@@ -145,7 +145,7 @@ def test_a_mix(tmp_path, dlpm_s, lpm_chat_s, expected):
 
 
 def test_a_shape_must_be_there_in_every_seed(tmp_path):
-    """LPM starves the well-behaved in one of two seeds only."""
+    """LPM starves the well-behaved clients in only one of two seeds."""
     cells = []
     for name, good in (("lpm", (90.0, 12.0)), ("vtc", (9.0, 9.0)), ("d2lpm", (10.0, 10.0))):
         runs = [

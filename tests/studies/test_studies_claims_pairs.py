@@ -1,4 +1,4 @@
-"""Pairs by seed and tallies over places, by numbers made by hand."""
+"""Test pairs by seed and tallies over configurations, by hand-made numbers."""
 
 from math import exp
 
@@ -27,7 +27,7 @@ def at(d2lpm, vtc, metric="service_rate_tok_s", **more):
 
 
 def test_a_ratio_is_paired_by_seed_and_averaged_as_logarithms():
-    """Seeds differ tenfold, ratios only by e^0.01: differences of seeds do not matter."""
+    """Seeds differ tenfold, ratios only by e^0.01, so differences between seeds do not matter."""
     ones = (1.0, 10.0, 100.0)
     more = [one * exp(log) for one, log in zip(ones, (0.19, 0.20, 0.21), strict=True)]
     seen = FASTER.seen(at(more, ones))
@@ -88,7 +88,7 @@ def test_what_never_ended_took_at_least_as_long_as_the_run(d2lpm, vtc, outcome, 
 
 
 def test_a_bound_on_the_wrong_side_tells_nothing():
-    """VTC's is at least 500 s, but may be less than D2LPM's."""
+    """VTC's value is at least 500 s, but may be less than D2LPM's."""
     runs = at((900.0,), (500.0,), "time_to_100pct_s")
     runs["vtc"] = {0: {**runs["vtc"][0], "censored": ["time_to_100pct_s"]}}
     assert SOONER.seen(runs).outcome is INCONCLUSIVE
@@ -138,7 +138,7 @@ def test_all_pairs_of_an_order():
 
 
 def five_places():
-    """Holds at 1 and 2, reversed at 4, cannot be told at 8; nobody competes at 16."""
+    """Return five places: holds at 1 and 2, reversed at 4, inconclusive at 8, uncontended at 16."""
     logs = {1: (0.1, 0.1, 0.1), 2: (0.2, 0.2, 0.2), 4: (-0.3, -0.3, -0.3), 8: (0.0, 0.1, 0.3)}
     cells = []
     for dp, of_seeds in ({**logs, 16: (0.9, 0.9, 0.9)}).items():

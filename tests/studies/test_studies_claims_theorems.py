@@ -1,4 +1,4 @@
-"""The theorems' claims: the bound against what runs of figure 7 measured."""
+"""Test the claims on theorems: the bound against measurements of figure 7's runs."""
 
 from dataclasses import fields
 
@@ -50,7 +50,7 @@ def test_without_a_joint_backlog_nothing_is_tested(tmp_path):
 
 
 def requests_of(*waits):
-    """A request a wait: client, arrival, admission."""
+    """Return one request per wait: client, arrival, admission."""
     clients, arrivals, admissions = zip(*waits, strict=True)
     nothing = {column.name: [0] * len(waits) for column in fields(Requests)}
     never = dict.fromkeys(("retracted_s", "readmitted_s"), [NEVER] * len(waits))
@@ -60,7 +60,7 @@ def requests_of(*waits):
 
 
 def service_of(*rows):
-    """A row a stretch: client, start, end, charged tokens of prompts, output tokens."""
+    """Return one row per stretch: client, start, end, charged prompt tokens, output tokens."""
     columns = zip(*rows, strict=True)
     names = ("client", "start_s", "end_s", "extend_charged_tokens", "output_tokens")
     others = ("worker", "steps", "step_growth_s", "batch_size", "context_tokens", "input_tokens",
@@ -70,7 +70,7 @@ def service_of(*rows):
 
 
 def test_a_lead_over_a_backlogged_client_by_hand():
-    """Client 0 waits from 2 to 8: client 1 is served 100 and 2 x 5 tokens meanwhile, itself 30."""
+    """Client 0 waits from 2 to 8; meanwhile client 1 gets 100 and 2 x 5 tokens, itself 30."""
     requests = requests_of((0, 2.0, 8.0), (1, 0.0, 0.0))
     service = service_of(
         (1, 0.0, 1.0, 500, 0),  # before

@@ -1,4 +1,4 @@
-"""What figures show: the lines' numbers, their labels, and what they say of their origin."""
+"""Test drawn figures: the lines' numbers, their labels, and their stated origin."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def style():
 
 
 def shown(axes):
-    """The lines of a panel by the label of their legend: [(x, y)] of each mark or corner."""
+    """Return the lines of a panel by legend label: [(x, y)] of each mark or corner."""
     return {
         line.get_label(): list(zip(*(np.asarray(d).tolist() for d in line.get_data()), strict=True))
         for line in axes.get_lines()
@@ -28,7 +28,7 @@ def shown(axes):
 
 
 def lines(axes):
-    """Every unlabelled line with more than one point."""
+    """Return every unlabelled line with more than one point."""
     return [
         list(zip(*(np.asarray(d).tolist() for d in line.get_data()), strict=True))
         for line in axes.get_lines()
@@ -37,7 +37,7 @@ def lines(axes):
 
 
 def marks(axes):
-    """Every single mark: where it is, and whether it is open."""
+    """Return every single mark: its position, and whether it is open."""
     return [
         ((line.get_xdata()[0], line.get_ydata()[0]), line.get_markerfacecolor() == "white")
         for line in axes.get_lines()
@@ -50,7 +50,7 @@ def legend(figure):
 
 
 def origin(figure):
-    """The text below the figure as one line."""
+    """Return the text below the figure as one line."""
     return " ".join(figure.get_supxlabel().split())
 
 

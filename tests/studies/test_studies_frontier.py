@@ -1,4 +1,4 @@
-"""The frontier: what is frozen, which runs there are, and what is concluded from them."""
+"""Test the frontier: frozen settings, the list of runs, and the conclusions."""
 
 import csv
 from math import exp, inf, isnan, log, nan
@@ -39,7 +39,7 @@ USUAL = Measured(100.0, 200.0, 40.0, 0.9, 0.8, 1000.0, 100.0, 500.0)
 
 
 def outcome(seeds=(6, 7, 8), latencies=(40.0,) * 200, bounds=(), **changed):
-    """Runs that differ from the usual one in some fields: a value, or one a seed."""
+    """Return runs that differ from the usual one in some fields: a value, or one per seed."""
     runs = {
         seed: USUAL._replace(
             **{k: v[number] if isinstance(v, tuple) else v for k, v in changed.items()}
@@ -232,7 +232,7 @@ class TestCompare:
         assert one.count(Relation.TRADES) == 1
 
     def test_a_little_worse_is_both_marks(self):
-        """1% behind, within the margin of 2%, and certainly so."""
+        """The scheduler is 1% behind, within the margin of 2%, and significantly so."""
         here = {OURS: outcome(), D2LPM: outcome(to_100_s=(198.0, 197.9, 198.1))}
         (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
         assert one.marks["to_100_s"] is Mark.A_LITTLE_WORSE
@@ -317,7 +317,7 @@ class TestTable:
         assert f"{1.23**0.5:.2f}" in row
 
     def test_pairs_with_the_same_cap_are_compared_with_each_other(self):
-        """Ours as published is as good as both; capped, the rival has twice the P95 of ours."""
+        """As published, both do equally well; capped, the rival has twice the P95."""
         capped = {
             one._replace(form=CAPPED): outcome(p95_s=p95_s)
             for one, p95_s in ((OURS, 40.0), (D2LPM, 80.0))

@@ -1,4 +1,4 @@
-"""The leaderboard's page says what its file of runs does."""
+"""Test that the leaderboard's page shows the figures of its file of runs."""
 
 import re
 from itertools import combinations

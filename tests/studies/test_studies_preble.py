@@ -1,4 +1,4 @@
-"""The Preble paper's figures and claims, from latencies made by hand."""
+"""Test the Preble paper's figures and claims, from latencies made by hand."""
 
 import csv
 from itertools import pairwise
@@ -26,7 +26,7 @@ SPEEDS = (Speed("tool-use", 300.0), Speed("video-qa", 3000.0))
 
 
 def as_the_paper(key):
-    """Latencies with which every claim holds."""
+    """Return latencies with which every claim holds."""
     if key.figure == "fig3":
         level = 1 + RATES[key.workload].index(key.value)
         gain = 1.0 + 0.1 * level if key.workload == "programming" else 1.0 + level
@@ -47,7 +47,7 @@ def results(change=lambda key, one: one, speeds=SPEEDS):
 
 
 def scaled(factor, **where):
-    """Means and P99 times a factor, where the key has these values."""
+    """Scale means and P99 by a factor, where the key has these values."""
 
     def change(key, one):
         if all(getattr(key, name) == value for name, value in where.items()):

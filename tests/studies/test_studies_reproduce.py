@@ -1,4 +1,4 @@
-"""``fairbench plot`` and ``fairbench reproduce`` from end to end."""
+"""Test ``fairbench plot`` and ``fairbench reproduce`` end to end."""
 
 import json
 import platform
@@ -25,13 +25,13 @@ def invoke(*arguments):
 
 
 def written(path):
-    """Every file below, with its time of writing."""
+    """Return every file below a folder, with its modification time."""
     return {str(file): file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep of the runs of figure 8, but of few programs."""
+    """Run a sweep of figure 8 with few programs."""
     parent = tmp_path_factory.mktemp("runs")
     tiny = ("--num-programs", 2, "--num-runs", 1, "--name", "fig8-quick")
     with one_by_one():

@@ -1,4 +1,4 @@
-"""``fairbench reproduce frontier`` from end to end, on a load of seconds."""
+"""Test ``fairbench reproduce frontier`` end to end, on a load of seconds."""
 
 import csv
 from importlib.resources import files
@@ -19,7 +19,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Flags for folders below; two pairs on half a minute of chat, two seeds."""
+    """Return flags for folders; two pairs on half a minute of chat, two seeds."""
     text = (files("fairbench.workloads") / "specs" / "chat.toml").read_text(encoding="utf-8")
     short = text.replace("duration_s = 300.0", "duration_s = 30.0")
     assert short != text

@@ -1,4 +1,4 @@
-"""The reading test draws the sentences that it says, the same ones for a seed."""
+"""Test that the reading test draws the stated numbers of sentences, the same for a seed."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The tables of the documents are what the stored results say."""
+"""Test that the tables of the documents show the stored results."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The textbook's scheduler in the textbook's replica gives the numbers that it prints."""
+"""Test the textbook's scheduler in its replica against the printed numbers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A run known by its latencies only: by hand, and the spread of service against sampling."""
+"""Test a run known only by its latencies: by hand, and by sampling."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ NAN = float("nan")
 
 
 def trace(*rows):
-    """Rows of client, prompt, output, arrival, TTFT and latency; None for a refused request."""
+    """Return rows of client, prompt, output, arrival, TTFT and latency; None: refused."""
     columns = list(zip(*rows, strict=True))
     times = [np.array([NAN if x is None else x for x in column], float) for column in columns[3:]]
     return Trace(*(np.array(column, int) for column in columns[:3]), *times)
@@ -51,7 +51,7 @@ def test_ttft_of_several_clients_together():
 
 
 def test_the_spread_of_service_by_hand():
-    """Client 2 has none, so the spread is the largest sum so far: client 0's 160 at 8 s."""
+    """Client 2 gets none, so the spread is the largest sum so far: client 0's 160 at 8 s."""
     assert max_service_spread(SMALL, WEIGHTS) == pytest.approx(160)
 
 
@@ -88,7 +88,7 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_the_spread_of_service_against_sampling(rows):
-    """Everything begins and ends at whole seconds, so those are where the spread is largest."""
+    """All requests begin and end at whole seconds, where the spread is largest."""
     run = trace(*(
         (c, p, o, at, None if no else wait, None if no else wait + rest)
         for c, p, o, at, wait, rest, no in rows

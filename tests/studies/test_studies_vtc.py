@@ -1,4 +1,4 @@
-"""Figures and claims of the VTC paper, from made-up runs and from short real ones."""
+"""Test figures and claims of the VTC paper, from made-up runs and short real ones."""
 
 from math import nan
 
@@ -23,7 +23,7 @@ NO_TRACE = {name: one for name, one in EXPERIMENTS.items() if one.workload != AR
 
 
 def served(*per_s, wait_s=1.0, until_s=600, refused=0):
-    """Clients served so many units a second, in requests of 3 units that take a second each."""
+    """Return clients served at given rates, in requests of 3 units that take a second each."""
     found = [
         (client, 1, 1, at_s, wait_s, wait_s + 1)
         for client, units in enumerate(per_s)
@@ -35,7 +35,7 @@ def served(*per_s, wait_s=1.0, until_s=600, refused=0):
 
 
 def alike(names):
-    """The same for every client, of as many as the workload of each run has."""
+    """Return the same values for every client of each run's workload."""
     count = {name: load_workload(EXPERIMENTS[name].workload).clients for name in names}
     made = {clients: served(*[3] * clients) for clients in {*count.values()}}
     return {name: made[clients] for name, clients in count.items()}

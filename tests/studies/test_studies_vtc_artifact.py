@@ -1,4 +1,4 @@
-"""VTC-artifact's measures by hand, and against adding them up request by request."""
+"""Test VTC-artifact's measures by hand, and against sums over requests."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from fairbench_studies.vtc.artifact import (
 
 
 def trace(rows):
-    """Rows of (client, prompt, output, arrival, first token after, end after); None: refused."""
+    """Return rows of (client, prompt, output, arrival, TTFT, latency); None: refused."""
     columns = list(zip(*rows, strict=True))
     floats = [[np.nan if one is None else one for one in column] for column in columns[3:]]
     return Trace(*(np.array(column) for column in columns[:3]), *map(np.array, floats))
@@ -73,7 +73,7 @@ def test_points():
 
 
 def plain_lack(rows, point, window):
-    """The windowed difference in plain loops."""
+    """Compute the windowed difference in plain loops."""
     low, high = point - window / 2, point + window / 2
     service, demand = {}, {}
     for client, prompt, output, arrival, first, end in rows:

@@ -1,12 +1,12 @@
-"""InferGrid's experiment with a fair queue at its gateway, as its authors' code and logs have it.
+"""InferGrid's experiment with a fair queue at its gateway, from its authors' code and logs.
 
-coconut-labs/infergrid @a8d3ea8, results/gate2_fairness_20260419: a flooder sends 32 requests a
-second for 120 s, a quiet client one. A request has three queues before it: the load generator's
-connections (256, first come first served, and the client gives up after 60 s), the gateway's own
-(its ``max_concurrent`` and its policy; 503 after 30 s, 429 over 512 of a client), and the gateway's
-connections to the engine (100, first come first served, the default of its HTTP library).
+Source: coconut-labs/infergrid @a8d3ea8, results/gate2_fairness_20260419. A flooder sends 32
+requests a second for 120 s, a quiet client one. A request passes three queues: the load generator's
+connections (256, first come, first served; the client gives up after 60 s), the gateway's own (its
+``max_concurrent`` and policy; 503 after 30 s, 429 over 512 of a client), and the gateway's
+connections to the engine (100, first come, first served, its HTTP library's default).
 
-    python tests/validate/infergrid.py
+python tests/validate/infergrid.py
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400
 
 @dataclass(frozen=True)
 class Arm:
-    """``limit`` under way behind the gateway, and the connections of the load generator."""
+    """An arm: its ``limit`` of requests behind the gateway, and the load generator's
+    connections.
+    """
 
     policy: str
     limit: float
@@ -61,7 +63,7 @@ class OneServer(Router):
 
 
 class Experiment:
-    """One arm. ``ttft_s`` by client of what was answered; ``lost`` by what became of the rest."""
+    """The run of one arm. ``ttft_s`` is by client; ``lost`` counts the other outcomes."""
 
     def __init__(self, arm: Arm, seed: int = 42) -> None:
         self.clock, self.arm = Clock(), arm
@@ -127,7 +129,7 @@ class Experiment:
             self.leave(request, "gave up")  # the gateway does not notice
 
     def leave(self, request, why):
-        """The client has its answer, or none: its connection is free."""
+        """Free the connection of a client that has its answer or gave up."""
         self.alive.remove(request)
         self.pool.finish(request, 0, self.now_s)
         if why:
@@ -188,7 +190,7 @@ class Experiment:
             self.clock.at(self.clock.now_ps, DECIDE, -1, self.pump)
 
     def pump(self):
-        """Whatever may go on does."""
+        """Advance every request that can proceed."""
         self._due = False
         now_s = self.now_s
         self.pool.release(now_s, lambda request, worker: self.arrive(request))
@@ -218,7 +220,7 @@ ARMS = {
 
 
 def line(name: str) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     found = Experiment(ARMS[name]).run()
     cells = []
     for client in (QUIET, FLOODER):

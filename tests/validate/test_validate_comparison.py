@@ -1,4 +1,4 @@
-"""Measured beside simulated: errors, targets, order, table, files and figure."""
+"""Test measured beside simulated runs: errors, targets, order, table, files and figure."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ SETTINGS = {"timing_profile": "some/profile", "fitted": {"c_T_ms": 0.2}}
 
 
 def comparison(name="VTC/overload", *, fitted=False, **changes):
-    """A run without a miss, some numbers changed: (simulated, measured)."""
+    """Return a run without a miss, with some numbers changed: (simulated, measured)."""
     numbers = {
         "throughput": (900, 880),
         "max_gap": (10_000, 8_000),
@@ -49,7 +49,7 @@ def comparison(name="VTC/overload", *, fitted=False, **changes):
 
 
 def trace(*, scale=1.0, clients=2, refused=()):
-    """Four requests a client; TTFT 2 s and latency 4 s, times ``scale``."""
+    """Return four requests per client; TTFT 2 s and latency 4 s, times ``scale``."""
     owner = np.repeat(np.arange(clients), 4)
     n = len(owner)
     ttft, latency = np.full(n, 2.0 * scale), np.full(n, 4.0 * scale)

@@ -1,4 +1,4 @@
-"""Published numbers beside predictions."""
+"""Test published numbers beside predictions."""
 
 import json
 

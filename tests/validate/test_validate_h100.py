@@ -1,4 +1,4 @@
-"""The H100's measured profile beside the runs that this project made on one (tests/gpu)."""
+"""Test the H100's measured profile on this project's own runs (tests/gpu)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A fair queue at the gateway, as InferGrid published it: no better than FIFO or worse, and why."""
+"""Test InferGrid's gateway queue: no better than FIFO or worse, as published, and why."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark: what their command lines say, and the replay."""
+"""Test runs of the DLPM authors' judge benchmark: their command lines, and the replay."""
 
 import json
 

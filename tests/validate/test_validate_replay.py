@@ -1,4 +1,4 @@
-"""Measured runs: reading them, replaying them, and the calibration."""
+"""Test measured runs: reading, replay, and calibration."""
 
 import dataclasses
 import gzip
@@ -259,7 +259,7 @@ def test_the_fitted_profile_is_there_but_never_the_default():
 
 
 def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
-    """14 ms a minibatch; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
+    """A minibatch takes 14 ms; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
     monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
     monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))
     n = 60
@@ -299,7 +299,7 @@ def test_throughput_and_refusals_of_the_ten_runs_that_were_not_fitted():
 
 
 def minibatches(trace):
-    """(first token in s, requests) of the minibatches from 200 to 350 s, cut off at both ends."""
+    """Return (first token in s, requests) of the minibatches from 200 to 350 s."""
     first_s = np.sort(trace.req_time_s + trace.first_token_latency_s)
     first_s = first_s[(first_s > 200) & (first_s < 350)]
     groups = np.split(first_s, np.flatnonzero(np.diff(first_s) > 0.06) + 1)
@@ -315,7 +315,7 @@ def minibatches(trace):
     ],
 )
 def test_minibatches_form_as_they_did_on_the_server(name, cycle):
-    """Under overload the server falls into a cycle of minibatches, and so does the simulator.
+    """Under overload the server enters a cycle of minibatches, and so does the simulator.
 
     Without the adapters' share of the pool all three would settle on 1, 8 and 11.
     """
@@ -329,7 +329,9 @@ def test_minibatches_form_as_they_did_on_the_server(name, cycle):
 
 @needs(VTC_RUNS)
 def test_the_last_request_of_a_cycle_waits_for_room_as_long_as_on_the_server():
-    """It fits when the others have come so far; with a token less a prompt, a third earlier."""
+    """The request fits at that progress of the others; a prompt shorter by a token, a third
+    earlier.
+    """
     (run,) = [run for run in load_measured(VTC_RUNS) if run.name == "FCFS/overload"]
     waits_s = []
     for trace in (run.trace, replay_run(run)):

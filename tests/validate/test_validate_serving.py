@@ -1,4 +1,4 @@
-"""Measured serving runs: reading them, the load generator, the gateways, the replay."""
+"""Test measured serving runs: reading, the load generator, the gateways, the replay."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ PROFILE = load_profile(MEASURED)
 
 
 def record(n=3, **changes):
-    """A closed loop of ``n`` prompts of 100 tokens, 10 tokens out, one at a time."""
+    """Return a closed loop of ``n`` prompts of 100 tokens, 10 tokens out, one at a time."""
     columns = {
         "client": ["all"] * n,
         "submit_s": [float(index) for index in range(n)],

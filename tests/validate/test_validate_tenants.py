@@ -1,4 +1,4 @@
-"""Runs of several tenants straight to an engine, and files with runs that cannot be replayed."""
+"""Test multi-tenant runs sent straight to an engine, and files with unreplayable runs."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ ALL = np.ones(N, dtype=bool)
 
 
 def record(run_id="mine", **changes):
-    """Forty requests of two tenants, one a second, the first four seconds in one go."""
+    """Return forty requests of two tenants, one a second, the first four at once."""
     columns = {
         "client": ["a", "b"] * (N // 2),
         "submit_s": [float(i) for i in range(N)],
@@ -98,7 +98,7 @@ def test_a_replay_keeps_the_limit_of_a_client_and_sends_by_its_own_answers():
     ("version", "first_steps"), [("0.13.0", 1), ("0.14.1", 2), ("0.23.0", 2), ("", 2)]
 )
 def test_vllm_schedules_a_step_ahead_from_0_14(version, first_steps):
-    """A request that arrives during the first step of another one joins the next, or that after."""
+    """A request that arrives during another's first step joins the next one, or the one after."""
     profile = load_profile("h100-80gb/qwen3-14b/tp1/vllm-0.24.0")
     columns = {
         "client": ["a", "b"], "submit_s": [0.0, 0.001], "prompt_tokens": [4_000, 10],
@@ -125,7 +125,7 @@ def test_latencies_and_shares_of_each_tenant():
 
 
 def turns(missing=(), idle_until=0, n=60):
-    """Requests of four numbered users in turn, every half second; user-4 sends from a turn on."""
+    """Return requests of four numbered users in turn, every 0.5 s; user-4 starts later."""
     sent = [turn for turn in range(n) if turn % 4 != 3 or turn >= idle_until]
     kept = [turn for turn in sent if turn not in missing]
     columns = {

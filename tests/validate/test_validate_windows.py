@@ -1,4 +1,4 @@
-"""Service in windows: the rule by hand, and that a wrong scheduler fails on it."""
+"""Test service in windows: the rule by hand, and that a wrong scheduler fails it."""
 
 from itertools import pairwise
 
@@ -62,7 +62,7 @@ def test_a_request_of_one_token_and_a_refused_one():
 
 
 def overloaded(scheduler, *, seconds=150):
-    """Two clients, 1.5 and 3 requests a second of 256 in and 256 out: the server does 1.7."""
+    """Return two clients at 1.5 and 3 requests a second of 256 in and out; the server does 1.7."""
     arrivals = np.concatenate([np.arange(0, seconds, 1 / 1.5), np.arange(0.1, seconds, 1 / 3)])
     client = np.repeat([0, 1], [int(1.5 * seconds), len(arrivals) - int(1.5 * seconds)])
     lengths = np.full(len(arrivals), 256)
@@ -81,7 +81,7 @@ def by_fcfs():
 
 
 def test_a_wrong_scheduler_fails_on_service_and_on_jain(by_vtc, by_fcfs):
-    """Its throughput is right, and so are whole-run totals: everybody is served in the end."""
+    """Throughput and whole-run totals are right, because all requests are served in the end."""
     wrong = compare_run("VTC/x", "x", by_vtc, by_fcfs, fitted=False)
     assert wrong.throughput.within(2)
     missed = [miss.split(":")[0] for miss in wrong.misses]
@@ -151,7 +151,7 @@ def test_jain_may_be_off_by_what_the_rates_may_be():
 
 
 def test_columns_that_rank_schedulers_can_differ_between_them(by_vtc, by_fcfs):
-    """Whole-run service rates and their Jain could not: they are the trace's."""
+    """Whole-run service rates and their Jain's index could not differ: they are the trace's."""
     runs = [
         compare_run(f"{name}/x", "x", side, side, fitted=False)
         for name, side in (("VTC", by_vtc), ("FCFS", by_fcfs))

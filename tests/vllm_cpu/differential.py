@@ -1,8 +1,9 @@
-"""Our vLLM engine against vLLM's own scheduler on many random streams, with a count of what they
-met. In the environment of install.sh:
-    PYTHONPATH=tests:tests/sim python tests/vllm_cpu/differential.py [--plugin] [FIRST] [STREAMS]
-With --plugin the streams are of three clients, and vLLM's scheduler has ours inside. With
---evictions it evicts by our policies, too, and every overwritten block is compared.
+"""Compare the simulated vLLM engine with vLLM's scheduler on many random streams.
+
+Run in the environment of install.sh: PYTHONPATH=tests:tests/sim python
+tests/vllm_cpu/differential.py [--plugin] [FIRST] [STREAMS]. With --plugin the streams have three
+clients, and vLLM's scheduler contains fairbench's. With --evictions it also evicts by fairbench's
+policies, and every overwritten block is compared.
 """
 
 import sys
@@ -15,7 +16,7 @@ from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
 
 
 def main(first: int, streams: int) -> None:
-    """Stops with an AssertionError at the first difference."""
+    """Run all streams; stop with an AssertionError at the first difference."""
     seen = Counter()
     for seed in range(first, first + streams):
         stream = random_stream(seed)
@@ -36,7 +37,7 @@ def main(first: int, streams: int) -> None:
 
 
 def plugin(first: int, streams: int) -> None:
-    """The same, with each of our schedulers in the place of vLLM's policy."""
+    """Compare each of fairbench's schedulers in the place of vLLM's policy."""
     for local in SCHEDULERS:
         seen = sum((compare_plugin(local, n) for n in range(first, first + streams)), Counter())
         print(f"{local} in vLLM {VERSION}, streams {first} to {first + streams - 1}: no difference")
@@ -45,7 +46,7 @@ def plugin(first: int, streams: int) -> None:
 
 
 def evictions(first: int, streams: int) -> None:
-    """The same, with each eviction policy under three schedulers."""
+    """Compare each eviction policy under three schedulers."""
     for policy in POLICIES:
         count = 0
         for local in ("fcfs", "lpm", "dlpm"):

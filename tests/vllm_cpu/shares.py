@@ -1,8 +1,8 @@
-"""Whom a server serves, while one client floods it: ``python shares.py URL [SECONDS [SERVERS]]``.
+"""Measure a flooded server's service by client: ``python shares.py URL [SECONDS [SERVERS]]``.
 
-Of each server the flooder keeps 32 requests under way, the modest client 4, both more than a server
-of four slots runs at once. Prompts of 48 random tokens, answers of 16; tokens are counted as
-answers come.
+On each server the flooder keeps 32 requests under way and the modest client 4, both more than a
+server of four slots runs at once. Prompts have 48 random tokens, answers 16; tokens are counted as
+answers arrive.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ WARM_UP = 0.2  # of the time, before anything is counted
 
 
 async def ask(session, url, client, model, output=OUTPUT, spread=0):
-    """One request; the tokens that it has taken, prompt and answer."""
+    """Send one request; return its tokens, prompt and answer."""
     draw = random.Random()
     output += draw.randint(-spread, spread)
     body = {
@@ -36,22 +36,22 @@ async def ask(session, url, client, model, output=OUTPUT, spread=0):
 
 
 async def model_at(session, url):
-    """The name of the model that a server has."""
+    """Return the name of the server's model."""
     async with session.get(f"{url}/v1/models") as answer:
         return (await answer.json())["data"][0]["id"]
 
 
 async def clock():
-    """What is read at both ends of the counted time, unless something else is."""
+    """Return the clock, the default reading at both ends of the counted time."""
     return time.monotonic()
 
 
 async def flood(session, url, seconds, *, servers=1, output=OUTPUT, spread=0, read=clock):
-    """Tokens and requests of each client after the warm-up; what ``read`` said before and after.
+    """Return tokens and requests by client after the warm-up, and both values of ``read``.
 
     Answers have ``output`` tokens, give or take ``spread``.
 
-    Returns at the end of the time; what is still under way is given up.
+    Returns at the end of the time and abandons requests under way.
     """
     got, done, counts = Counter(), Counter(), False
     model = await model_at(session, url)
@@ -79,7 +79,7 @@ async def flood(session, url, seconds, *, servers=1, output=OUTPUT, spread=0, re
 
 
 async def main(url, seconds, servers):
-    """Prints what each client got."""
+    """Print the service of each client."""
     async with ClientSession(timeout=ClientTimeout(total=None)) as session:
         got, done, before_s, after_s = await flood(session, url, seconds, servers=servers)
     for name in UNDER_WAY:

@@ -1,7 +1,7 @@
-"""Bodies that pass the router, read by vLLM's own classes: served or refused, never an accident.
+"""Test bodies that pass the router on vLLM's own classes: served or refused, never a crash.
 
-Runs where vLLM is, without a server: ``DIR/bin/python -m pytest -m slow`` of this file, see
-install.sh.
+Runs in the environment of install.sh, without a server: ``DIR/bin/python -m pytest -m slow`` of
+this file.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ BODIES = 600
 
 
 def read_by_vllm(path, body):
-    """How vLLM takes a body; what it raises is a 400 of its server, if it is a ValueError."""
+    """Return vLLM's reading of a body; a ValueError is a 400 of its server."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 

@@ -1,6 +1,6 @@
-"""A gateway before a stock vLLM server: who gets what of it when one client floods it.
+"""Test a gateway before a stock vLLM server that one client floods.
 
-In the environment of install.sh, minutes a test. What it costs: gateway_cost.py.
+Run in the environment of install.sh; each test takes minutes. gateway_cost.py measures the cost.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def most_at(url):
 
 
 async def shared(url, policy, seed):
-    """Requests served to each client, and how often a place was empty."""
+    """Return requests served by client, and how often a slot was empty."""
     clients = {"flood": FLOOD, "modest": MODEST}
     flood = Flood(clients, REQUESTS, AT_ONCE, PROMPT, 1900, seed, COMPLETIONS)
     settings = {"gateway": policy, "settings": POLICIES[policy]}
@@ -42,7 +42,7 @@ async def shared(url, policy, seed):
 
 
 def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):
-    """As many are let go as vLLM says that it runs: in its development mode, not without."""
+    """The gateway dispatches as many as vLLM reports to run, which needs its development mode."""
     share = {}
     development = {"VLLM_SERVER_DEV_MODE": "1"}
     with stock_vllm(tmp_path, f"--max-num-seqs={AT_ONCE}", environment=development) as url:

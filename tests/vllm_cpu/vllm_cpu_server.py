@@ -26,7 +26,7 @@ CPU_FLAGS += ("--num-gpu-blocks-override=500", "--max-model-len=4096")
 
 @contextlib.contextmanager
 def stock_vllm(folder, *flags, environment=None):
-    """The URL of a server that is ready. Its processes are gone afterwards, whatever happens."""
+    """Yield the URL of a ready server; its processes are gone afterwards, whatever happens."""
     (port,) = free_ports(1)
     url, log = f"http://127.0.0.1:{port}", folder / "server.log"
     command = [VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL]

@@ -1,4 +1,4 @@
-"""The default loads are those of the rule, and leave no warning where a scheduler is fair."""
+"""Test that the default loads follow the rule and give no warning under fair schedulers."""
 
 import csv
 import random
@@ -31,7 +31,7 @@ def test_rates_are_those_that_the_rule_chose(cell):
 
 
 def mean_context(kind, params, programs=100):
-    """Tokens of a request, prompt and output."""
+    """Return the mean tokens of a request, prompt and output."""
     made = program_class(kind)
     known = make_params(kind, params, kind)
     demands = [

@@ -1,4 +1,4 @@
-"""Clients of a run: the paper's scenarios ([DLPM] Table 3), counts, rates, determinism."""
+"""Test the clients of a run: the paper's scenarios ([DLPM] Table 3), counts, rates, determinism."""
 
 from math import inf, nan
 
@@ -24,7 +24,7 @@ def programs(plan, seed=0, **arguments):
 
 
 def differing(wrong, calm):
-    """The parameters in which a misbehaver differs, as (its value, the well-behaved one)."""
+    """Return the parameters of the heavy client that differ, as (its value, the others')."""
     names = type(calm.params).__dataclass_fields__
     pairs = {name: (getattr(wrong.params, name), getattr(calm.params, name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -34,7 +34,7 @@ PAPERS = [name for name in workload_names() if not name.startswith("vtc-")]
 
 
 class TestTable3:
-    """Client 0 misbehaves in exactly one way; the others are alike."""
+    """Client 0 is heavy in exactly one way; the others are alike."""
 
     @pytest.mark.parametrize(
         ("workload", "scenario", "expected"),

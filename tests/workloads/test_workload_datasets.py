@@ -1,4 +1,4 @@
-"""Real input: files, hub layouts, token counts, and what is said about wrong files."""
+"""Test real input: files, hub layouts, token counts, and errors of wrong files."""
 
 import builtins
 import errno
@@ -21,7 +21,7 @@ from fairbench.workloads.tokens import ApproximateCounter, load_counter
 
 
 def text_of(tokens):
-    """A text that counts as so many tokens by the approximation."""
+    """Return a text with the given number of tokens by the approximation."""
     return "x" * int(tokens * 4.6)
 
 
@@ -39,7 +39,7 @@ def write(tmp_path):
 
 
 def items(source, seed=0):
-    """One pass over a source, in file order."""
+    """Return one pass over a source, in file order."""
     passed = [source.item(seed, number) for number in range(len(source))]
     return sorted(passed, key=lambda item: int(item.key.rsplit("/", 1)[1]))
 

@@ -1,4 +1,4 @@
-"""Real input of Preble's workloads: ToolBench, HumanEval, NExT-QA, tau-bench, ALFWorld."""
+"""Test real input of Preble's workloads: ToolBench, HumanEval, NExT-QA, tau-bench, ALFWorld."""
 
 import gzip
 import json

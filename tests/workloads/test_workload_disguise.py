@@ -1,4 +1,4 @@
-"""Clients that cheat: padding of prompts and answers, others' prefixes, reservations, owners."""
+"""Test clients that cheat: padding, others' prefixes, reservations, several names."""
 
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +22,7 @@ OF_EACH_KIND = {spec.program: spec for spec in map(load_workload, workload_names
 
 
 def workload(wrong, **keys):
-    """Judges with two dimensions; client 0 misbehaves like this."""
+    """Return judges with two dimensions, and client 0 with the given misbehaviour."""
     data = load_workload("judge").model_dump(mode="json", exclude_none=True)
     wrong = [{"client": 0, **one} for one in wrong]
     data["scenarios"] = {"s1": {"rate": 0.5, "misbehaving": wrong, **keys.pop("scenario", {})}}
@@ -139,7 +139,7 @@ class TestMemory:
     """Scan flooding and pinning, on calls and on a pool of 100 tokens that two clients share."""
 
     def sends(self, number, keep_alive=0):
-        """The prompts of one call of 20 tokens, 19 of them padding, and of its repetitions."""
+        """Return the prompts of a call of 20 tokens, 19 of them padding, and of its repetitions."""
         disguise = Disguise("eve", padding_tokens=19, fresh=True, keep_alive=keep_alive)
         job = disguise.dress(Single(number, "eve", Segment(f"{number}", 1), 1), None)
         return [call.prompt for call in calls_of(job)]
@@ -147,7 +147,7 @@ class TestMemory:
     VICTIM = (Segment("victim", 40),)
 
     def play(self, policy, *prompts):
-        """What the victim finds cached of its prompt after these."""
+        """Return the cached part of the victim's prompt after these."""
         pool = Pool(policy, 100, {"victim": 1.0, "eve": 1.0})
         for prompt in prompts:
             client = "victim" if prompt == self.VICTIM else "eve"

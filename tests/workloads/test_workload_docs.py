@@ -1,4 +1,6 @@
-"""``docs/reference/workloads.md`` and ``schema.json`` have every key of a workload file."""
+"""Test that ``docs/reference/workloads.md`` and ``schema.json`` have every key of a
+workload file.
+"""
 
 import json
 import re
@@ -31,13 +33,15 @@ WHOLE, MANY = re.findall(r"^```toml\n(.*?)^```", TEXT, re.M | re.S)
 
 
 def rows(section):
-    """key -> (meaning, default or limits, example) of the table in a section."""
+    """Return key -> (meaning, default or limits, example) of the table in a section."""
     table = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| `(.+)` \|$", SECTIONS[section], re.M)
     return {key: tuple(rest) for key, *rest in table}
 
 
 def examples(section):
-    """The examples of a section's table, which name their own keys, as one table of values."""
+    """Return the examples of a section's table, which name their own keys, as one table
+    of values.
+    """
     found = {}
     for key, (_, _, example) in rows(section).items():
         value = tomllib.loads(example)
@@ -86,7 +90,7 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
 
 
 def test_the_schema_file_is_current():
-    """If not: the end of docs/reference/workloads.md says how to write it anew."""
+    """If this fails, the end of docs/reference/workloads.md says how to write the file again."""
     stored = (files("fairbench.workloads") / "specs" / "schema.json").read_text(encoding="utf-8")
     assert json.loads(stored) == json.loads(schema_text())
 

@@ -1,4 +1,4 @@
-"""The stream of programs that a client sends: names, ids, draws, real input, determinism."""
+"""Test a client's stream of programs: names, ids, draws, real input, determinism."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Many clients in few lines: groups, sizes, presence, names, files that build on others."""
+"""Test many clients in few lines: groups, sizes, presence, names, and inheriting files."""
 
 import tomllib
 from itertools import pairwise
@@ -139,7 +139,7 @@ class TestGroups:
 
 
 def test_a_group_of_more_weight_has_as_much_more_where_everybody_waits():
-    """By virtual counters each of weight 3 is served thrice as much as each of weight 1."""
+    """By virtual counters a client of weight 3 gets three times the service of weight 1."""
     even = {"input_min": 200, "input_max": 200, "output_min": 50, "output_max": 50}
     data = {
         **{"name": "tiers", "program": "single", "latency": "ttft", "clients": 6, "params": even},
@@ -187,7 +187,7 @@ class TestPresence:
 
     @pytest.mark.parametrize(("stay_s", "away_s"), [(2.0, 8.0), (40.0, 1.0)])
     def test_it_is_there_from_the_beginning_as_often_as_later(self, stay_s, away_s):
-        """Renewal theory: at any time with the probability stay / (stay + away)."""
+        """Renewal theory: the probability is stay / (stay + away) at any time."""
         chance = Presence(stay_s=stay_s, away_s=away_s)
         there = [0, 0]
         for seed in range(300):

@@ -1,4 +1,4 @@
-"""Preble's workloads: the statistics of its Table 1, and what is peculiar to each kind."""
+"""Test Preble's workloads: the statistics of its Table 1, and each kind's peculiarities."""
 
 import random
 from collections import Counter
@@ -39,7 +39,7 @@ def build(workload, number=0, item=None, client="a", **changes):
 
 
 def first_calls(workload, count, **changes):
-    """The calls of so many programs."""
+    """Return the calls of the first programs."""
     kind, params = params_of(workload, **changes)
     for number in range(count):
         program = kind.build(params, random.Random(f"0/{number}"), number, "a", None)
@@ -47,7 +47,7 @@ def first_calls(workload, count, **changes):
 
 
 def statistics_of(calls):
-    """Means over requests as Table 1 has them, of the prefix tree of all prompts."""
+    """Return Table 1's means over requests, of the prefix tree of all prompts."""
     tree, ends, shared = PrefixTree(Node), [], []
     for call in calls:
         tokens = call.input_tokens

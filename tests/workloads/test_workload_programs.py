@@ -1,4 +1,4 @@
-"""The four program kinds: shapes, prompts, demand, and the averages of the paper's Table 2."""
+"""Test the four program kinds: shapes, prompts, demand, and the averages of Table 2."""
 
 import random
 from collections import Counter
@@ -27,7 +27,7 @@ def build(workload, item=None, program_id=7, seed=0, **overrides):
 
 
 def well_behaved(workload, programs, seed):
-    """Programs of well-behaved clients of the first scenario, as a run would make them."""
+    """Return the well-behaved clients' programs of the first scenario, as in a run."""
     spec = load_workload(workload)
     plans = [p for p in plan_clients(spec, "s1", num_programs=programs) if not p.misbehaving]
     for plan in plans:

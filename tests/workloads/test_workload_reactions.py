@@ -1,4 +1,4 @@
-"""Reactions: what a client concludes from its own requests, worked by hand."""
+"""Test reactions: a client's conclusions from its own requests, by hand."""
 
 from pathlib import Path
 

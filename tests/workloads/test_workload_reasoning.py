@@ -1,4 +1,4 @@
-"""The reasoning workload has the lengths that its file says, which nobody can tell before."""
+"""Test that the reasoning workload has its file's lengths, which are unpredictable."""
 
 import random
 
@@ -9,7 +9,7 @@ from fairbench.workloads.spec import load_workload
 
 
 def reasoning(scenario, client=3, count=2000):
-    """(input, output) tokens of the client's programs, and what they allow."""
+    """Return (input, output) tokens of the client's programs, and their limits."""
     spec = load_workload("reasoning")
     chosen = spec.scenario(scenario)
     own = next(wrong.params for wrong in chosen.misbehaving if wrong.client == client)

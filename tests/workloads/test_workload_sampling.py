@@ -1,4 +1,4 @@
-"""Clipped lognormal lengths."""
+"""Test clipped lognormal lengths."""
 
 import random
 from statistics import fmean

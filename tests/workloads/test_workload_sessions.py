@@ -1,4 +1,4 @@
-"""Sessions that are drawn from a recorded file, and their metrics."""
+"""Test sessions drawn from a recorded file, and their metrics."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workload files: round trip, loading by name or path, and every kind of mistake in one."""
+"""Test workload files: round trip, loading by name or path, and every kind of mistake."""
 
 import json
 import tomllib
@@ -34,7 +34,7 @@ misbehaving = [{ client = 1, rate_multiple = 2.0 }]
 
 
 def toml(value):
-    """A value as inline TOML; tables of strings, numbers and arrays only."""
+    """Return a value as inline TOML; tables of strings, numbers and arrays only."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -44,7 +44,7 @@ def toml(value):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a file that is MINIMAL with one text replaced by another."""
+    """Load MINIMAL with one text replaced by another."""
 
     def load(old="", new="", text=MINIMAL):
         assert old in text

@@ -1,4 +1,4 @@
-"""Kinds of programs in files that FAIRBENCH_PROGRAMS names."""
+"""Test kinds of programs in files that FAIRBENCH_PROGRAMS names."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Users in closed loops: what each asks next, and what a cluster makes of it."""
+"""Test users in closed loops: their next requests, and a cluster's service."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -69,7 +69,7 @@ def test_nobody_begins_after_the_end_and_a_refused_one_tries_no_more_than_so_oft
 
 
 def test_a_loop_without_thinking_goes_on_for_hours():
-    """In seconds nearly every third time of a clock at ten hours is a picosecond too early."""
+    """In seconds, a third of a clock's times at ten hours would be a picosecond too early."""
     _, users = loops(users=20, think_s=0.0)
     cluster = Cluster(Clock(), RoundRobin(RoundRobin.Params(), 1), [], ["client-0"])
     for number, user in enumerate(users):

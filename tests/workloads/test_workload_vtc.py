@@ -1,4 +1,4 @@
-"""The VTC paper's workloads have the rates, lengths and machine of its experiments."""
+"""Test that the VTC paper's workloads have the rates, lengths and machine of its experiments."""
 
 import gzip
 import json

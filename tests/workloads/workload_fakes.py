@@ -1,4 +1,4 @@
-"""A cluster with room for everything: each call takes ``service_s``; time is kept per branch."""
+"""A cluster with room for all calls, each of ``service_s``; time is kept per branch."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class FakeLLM:
 
 
 def calls_of(program, service_s=0.0):
-    """All calls of a program, in the order in which the fake ran them."""
+    """Return all calls of a program, in the order in which the fake ran them."""
     llm = FakeLLM(service_s)
     coroutine = program.run(llm)
     with pytest.raises(StopIteration):
@@ -59,7 +59,7 @@ def calls_of(program, service_s=0.0):
 
 
 def demand_of(calls):
-    """What the calls asked for, to compare with ``program.demand``."""
+    """Return what the calls asked for, to compare with ``program.demand``."""
     return Demand(
         requests=len(calls),
         input_tokens=sum(call.input_tokens for call in calls),

@@ -1,4 +1,4 @@
-"""A gateway with its clients and workers as lists: nothing takes time unless a test says so."""
+"""A gateway with lists of clients and workers, on which nothing takes time by itself."""
 
 from itertools import count
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class Emptiest(Router):
-    """The worker with the fewest requests under way, the first of equals."""
+    """A router to the worker with the fewest requests under way, the first of equals."""
 
     name = "emptiest"
 
@@ -19,7 +19,7 @@ class Emptiest(Router):
 
 
 class Desk:
-    """Arrivals and answers by hand. ``sent`` are requests in the order in which they went."""
+    """A gateway whose arrivals and answers the test controls. ``sent`` are requests in order."""
 
     def __init__(
         self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, terms=None,
@@ -78,7 +78,7 @@ class Desk:
         self.sent.append(request)
 
     def answer(self, request=None, output_tokens=1, *, go=True):
-        """The answer of a request, or of the one that has been under way longest."""
+        """Answer a given request, or the one under way longest."""
         request = request or next(iter(self.at))
         del self.at[request]
         self.gateway.finish(request, output_tokens, self.now_s)
@@ -86,7 +86,7 @@ class Desk:
             self.go()
 
     def serve(self, times, output_tokens=1):
-        """One after the other is answered; the clients whose requests went meanwhile."""
+        """Answer requests one after the other; return the clients whose requests went meanwhile."""
         before = len(self.sent)
         for _ in range(times):
             self.answer(output_tokens=output_tokens)
@@ -94,13 +94,15 @@ class Desk:
 
 
 def _setting(key, value):
-    """``llm_d_vtc__forget_s`` is ``llm-d-vtc.forget_s``."""
+    """Translate ``llm_d_vtc__forget_s`` to ``llm-d-vtc.forget_s``."""
     owner, _, param = key.partition("__")
     return f"{owner.replace('_', '-')}.{param}", value
 
 
 def one_at_a_time(policy, **settings):
-    """A desk that has just sent one request of ``warm``: whatever comes next is held."""
+    """Return a desk that has just sent one request of ``warm``, so that the next ones
+    are queued.
+    """
     desk = Desk(policy, concurrency__requests=1, **settings)
     desk.arrive("warm", 1)
     return desk

@@ -1,4 +1,4 @@
-"""Admission control as an object: its estimate by hand, and what holds whatever happens."""
+"""Test admission control as an object: its estimate by hand, and its properties."""
 
 from collections import Counter
 from inspect import isfunction
@@ -25,7 +25,7 @@ SLOTS = 2  # of a worker
 
 
 class Costs:
-    """A prefill takes 10 ms a token, a decode step 0.1 s, whatever the batch."""
+    """Costs: a prefill takes 10 ms a token, a decode step 0.1 s, whatever the batch."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -35,7 +35,9 @@ class Costs:
 
 
 class Cluster:
-    """Workers that run ``SLOTS`` requests each, the first that came first; tests end them."""
+    """Workers that run ``SLOTS`` requests each, first come, first served; tests end the
+    requests.
+    """
 
     def __init__(self, workers=1, *, gateway=None, router=None, matched=None, **params):
         self.now_s = 0.0
@@ -206,7 +208,7 @@ def test_nobody_is_demoted_past_those_that_a_gateway_holds():
 
 
 class Stubborn(RoundRobin):
-    """Always worker 0."""
+    """A router that always chooses worker 0."""
 
     name = "stubborn"
 
@@ -296,7 +298,9 @@ WAYS = st.fixed_dictionaries(
 
 
 def late_by_all(cluster, request):
-    """The estimate of ``ahead=all`` anew, from what is at the workers and what is over."""
+    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the
+    ended ones.
+    """
 
     def mean(outputs):
         return sum(outputs) / len(outputs) if outputs else 1.0

@@ -1,7 +1,7 @@
-"""Limits of clients at a gateway: worked by hand, and nothing lost, doubled or held for nothing.
+"""Test client limits at a gateway: values by hand; nothing lost, doubled or queued needlessly.
 
-The desk knows no costs, so that a request weighs its prompt and half of the 128 tokens that are
-expected of anybody before anything has been answered: with 36 tokens it weighs 100.
+The desk knows no costs, so a request weighs its prompt and half of the 128 tokens that are expected
+of a new client. With 36 tokens it weighs 100.
 """
 
 import pytest
@@ -239,7 +239,7 @@ def test_who_is_in_line_makes_room_for_a_higher_band():
 
 
 class Costs(CostModel):
-    """1 s a step, 1 ms a token of context."""
+    """Costs: 1 s a step, 1 ms a token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 1000

@@ -1,4 +1,4 @@
-"""The line of a client: its own older programs first, and nobody else's turn is another's."""
+"""Test a client's queue: its older programs go first, and clients keep their turns."""
 
 from gateway_helpers import Desk
 from hypothesis import given
@@ -25,12 +25,12 @@ def request(client, number, priority=0):
 
 
 def home(**settings):
-    """A gateway where one request of a client at a time may go."""
+    """Return a gateway that sends one request of a client at a time."""
     return Desk("fcfs", "none", gateway__client_limit=100, **settings)
 
 
 def went(desk):
-    """All are answered, one after the other; the numbers of those that were sent."""
+    """Answer all requests in turn; return the numbers of those that were sent."""
     while desk.at:
         desk.answer(output_tokens=128)
     return [one.request_id for one in desk.sent]
@@ -89,7 +89,7 @@ def test_who_leaves_takes_its_turn_along_or_the_first_of_its_client():
 
 
 class Plain:
-    """By scanning all: turns are (priority, number, client), requests have a program as well."""
+    """A plain oracle that scans all requests; a turn is (priority, number, client)."""
 
     def __init__(self):
         self.turns, self.waiting = [], {}

@@ -1,4 +1,4 @@
-"""A gateway that hears late of an answer's end, before an engine that makes one token a step."""
+"""Test a gateway that learns late of an answer's end, before an engine of one token a step."""
 
 import random
 from collections import Counter, deque
@@ -13,10 +13,9 @@ STEPS = {4: 6_000, 64: 1_000}  # by places
 
 
 class Engine:
-    """``places`` requests at once, first come, first served, and clients that ask again at once.
+    """An engine with ``places`` slots, first come, first served, whose clients ask again at once.
 
-    ``filled`` is the part of its places that was in use, ``waited`` the most requests that waited
-    in its own queue.
+    ``filled`` is the used share of its slots, ``waited`` the most requests in its own queue.
     """
 
     def __init__(self, desk, places, clients):
@@ -64,7 +63,7 @@ class Engine:
 
 
 def engine(policy, places, headroom, outputs="ahead", **settings):
-    """After a flooder's and a modest client's requests, of which half of each are fair."""
+    """Run a flooder's and a modest client's requests, with a fair share of half each."""
     desk = Desk(
         policy, concurrency__requests=places, concurrency__headroom=headroom,
         gateway__outputs=outputs, **settings,
@@ -74,7 +73,7 @@ def engine(policy, places, headroom, outputs="ahead", **settings):
 
 @pytest.mark.parametrize(("places", "headroom"), [(4, 1), (64, 4)])
 def test_a_few_that_wait_at_the_engine_keep_its_places_full(places, headroom):
-    """A place is empty for 5 of 64 steps without."""
+    """Without them a slot is empty for 5 of 64 steps."""
     exact, more = (engine("vtc", places, room) for room in (0, headroom))
     assert exact.filled < 0.95
     assert more.filled > 0.97
@@ -95,5 +94,5 @@ def test_so_it_does_of_an_engine_of_many_places():
 
 @pytest.mark.parametrize(("policy", "settings"), [POLICIES[0], POLICIES[3]])
 def test_outputs_charged_at_the_end_cost_a_client_that_has_few_requests_its_share(policy, settings):
-    """All of them go one after the other, nobody of it waits then, and it is lifted."""
+    """All requests of the client go in turn, so none waits, and the client's counter is lifted."""
     assert engine(policy, 4, 1, "end", **settings).modest_share < 0.88 / 2

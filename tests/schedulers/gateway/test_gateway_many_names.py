@@ -1,4 +1,4 @@
-"""Many client names: a gateway forgets the longest idle; who has requests keeps its place."""
+"""Test many client names: a gateway forgets the longest idle ones and keeps active ones."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ def known(desk):
 
 
 def served(desk, names, **request):
-    """Each name has a request that is answered before the next one comes."""
+    """Send one request per name, each answered before the next."""
     for name in names:
         desk.arrive(name, **request)
         desk.answer(desk.sent[-1])
@@ -81,7 +81,7 @@ def test_a_client_that_comes_back_to_vtc_is_owed_nothing(few):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["vtc", "dlpm", "drr"])
 def test_a_hundred_thousand_names_take_no_more_memory_than_sixty_thousand(policy):
-    """Forgotten names leave dictionaries as large as they have become, so the first grow them."""
+    """Dictionaries keep their size after names are forgotten, so the first names let them grow."""
     desk = Desk(policy, concurrency__requests=2)
 
     def come_and_go(names):

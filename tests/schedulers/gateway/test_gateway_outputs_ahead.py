@@ -1,4 +1,4 @@
-"""Outputs that a gateway charges when a request goes, by hand."""
+"""Test outputs that a gateway charges at dispatch, by hand."""
 
 import pytest
 from gateway_helpers import Desk, one_at_a_time
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 
 def desk(policy="vtc", at_once=9, **settings):
-    """Prompts of 10 tokens; an output token costs two, and a client's first answers had 20."""
+    """Return a desk: prompts of 10 tokens, output tokens cost two, first answers had 20."""
     made = Desk(policy, concurrency__requests=at_once, gateway__outputs="ahead", **settings)
     made.arrive("a")
     made.answer(output_tokens=20)
@@ -57,7 +57,7 @@ def test_a_client_without_answers_is_expected_to_be_like_the_others():
 
 
 def test_credit_that_is_given_back_does_not_exceed_a_quantum():
-    """Else 60 and 110 for each of three would be paid out at once, when they turn out short."""
+    """Otherwise 60 and 110 for each of three requests would be refunded at once."""
     made = Desk("dlpm", concurrency__requests=9, gateway__outputs="ahead", dlpm__quantum=60)
     made.arrive("a")
     made.answer(output_tokens=50)
@@ -73,7 +73,7 @@ def test_credit_that_is_given_back_does_not_exceed_a_quantum():
 
 
 def test_turns_that_were_paid_for_answers_that_did_not_come_do_not_add_up():
-    """Who is alone has a turn again and again until it owes nothing (mdrr)."""
+    """A client that is alone gets turn after turn until it owes nothing (mdrr)."""
     made = Desk("mdrr", concurrency__requests=9, gateway__outputs="ahead", mdrr__quantum=60)
     made.arrive("a")
     made.answer(output_tokens=50)
@@ -114,7 +114,7 @@ def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
     ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
 )
 def test_others_are_as_they_were(policy):
-    """They charge ahead by themselves, or nothing, or could not give back what they charged."""
+    """These policies charge ahead themselves, charge nothing, or cannot refund."""
     orders = []
     for settings in ({}, {"gateway__outputs": "ahead"}):
         made = one_at_a_time(policy, **settings)
@@ -136,7 +136,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, at_once=st.integers(1, 5))
 def test_once_all_is_over_each_client_has_paid_for_what_it_had(steps, at_once):
-    """Whatever was expected of it, and in whatever order requests went."""
+    """This holds for any estimate and any order of requests."""
     made = Desk("vtc", concurrency__requests=at_once, gateway__outputs="ahead", vtc__lift="none")
     had = dict.fromkeys("abc", 0)
 

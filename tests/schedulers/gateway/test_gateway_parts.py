@@ -1,4 +1,4 @@
-"""Orders, detectors, bands and shedding, by hand."""
+"""Test orders, detectors, bands and shedding, by hand."""
 
 import pytest
 from gateway_helpers import Desk, one_at_a_time

@@ -1,6 +1,6 @@
-"""Gateways of several routers that exchange totals: what they know, whom they let go, and a bound.
+"""Test gateways of several routers that exchange totals: knowledge, dispatch and a bound.
 
-The oracle keeps what every router was told, message by message, and counts for itself.
+The oracle keeps each message that a router received, and sums by itself.
 """
 
 from itertools import combinations
@@ -19,7 +19,7 @@ BAND = 0
 
 
 class Net:
-    """Desks of routers 0, 1, ... and the messages between them, delivered when a test says so."""
+    """Gateways of routers 0, 1, ... whose messages are delivered when a test says so."""
 
     def __init__(self, number=2, *, ahead_tok_s=100.0, forget_s=1e9, weights=(), requests=1):
         self.terms = Terms(ahead_tok_s, forget_s)
@@ -61,7 +61,7 @@ class Net:
             desk.go()
 
     def charged(self, client):
-        """What all routers have charged a client, and its highest lift."""
+        """Return the charges of a client at all routers, and its highest lift."""
         charged = [self.own(desk, client) for desk in self.desks]
         return sum(charged) + max(self.raised(desk, client) for desk in self.desks)
 
@@ -72,7 +72,7 @@ class Net:
         return desk.gateway._band(BAND).shared.raised.get(client, 0.0)
 
     def known_counter(self, r, client):
-        """What a router can know: its own sum, and the latest that it was told by each other."""
+        """Return what a router can know: its own sum, and the latest sum of each other router."""
         told = [totals for totals, _ in self.known[r].values()]
         levels = [one.raised.get(client, {}).get(BAND, 0.0) for one in told]
         sums = [one.charged.get(client, {}).get(BAND, 0.0) for one in told]
@@ -80,7 +80,7 @@ class Net:
         return self.own(desk, client) + sum(sums) + max([*levels, self.raised(desk, client)])
 
     def waits(self, r, client):
-        """Whether a router knows that the client waits: since when it knows, else None."""
+        """Return since when a router knows that the client waits, else None."""
         here = any(request.client == client for request in self.desks[r].gateway)
         told = [at for totals, at in self.known[r].values() if client in totals.waiting]
         return self.now_s if here else max(told, default=None)
@@ -99,7 +99,7 @@ def test_after_an_exchange_all_know_what_all_have_charged():
 
 
 def full(net, r):
-    """A router whose one place is taken: what comes to it is held."""
+    """Return a router whose one slot is taken, so that arrivals are queued."""
     net.desks[r].arrive(f"warm-{r}", 1)
     return net
 
@@ -194,7 +194,7 @@ EVENTS = st.lists(
 
 
 class Watch:
-    """Checks each choice as it is made, and the theorem after every event."""
+    """A checker of each choice as it is made, and of the theorem after every event."""
 
     def __init__(self, net):
         self.net = net
@@ -231,7 +231,7 @@ class Watch:
             pair.add(client)
 
     def count(self):
-        """What clients were charged since this was asked last."""
+        """Return the charges of clients since the last call."""
         for client in CLIENTS:
             now = self.net.charged(client)
             if client in self.gained:

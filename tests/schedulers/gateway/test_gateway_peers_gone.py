@@ -1,4 +1,4 @@
-"""Peers of which one starts again: what the one before it had charged is not forgotten."""
+"""Test a restarted peer: the charges of its predecessor are not forgotten."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
 
 
 class Process:
-    """A router's gateway and what tells its totals, at a time that the test says."""
+    """A router's gateway and the messenger of its totals, at a time that the test sets."""
 
     def __init__(self, clock, name, fleet="same"):
         self.desk = Desk("vtc", concurrency__requests=1, terms=TERMS)
@@ -52,7 +52,7 @@ def exchange(clock, processes, times, every_s=0.1):
 
 
 def tell(one, other, address=None):
-    """What one sends another now, at an address where it may have sent to an earlier one."""
+    """Send the current message to an address where an earlier process may have been."""
     known = one.of_others[address or other.peering.origin]
     message = one.peering.message(known)
     known.answered(other.peering.take_in(message))
@@ -60,7 +60,7 @@ def tell(one, other, address=None):
 
 
 def restarted():
-    """``a`` served f and died; ``b`` served g, and knows both; ``c`` has started in its place."""
+    """Start ``c`` in place of ``a``, which served f and died; ``b`` served g and knows both."""
     clock = SimpleNamespace(now_s=0.0)
     a, b = Process(clock, "a"), Process(clock, "b")
     a.serve("f", 1100)

@@ -1,4 +1,4 @@
-"""Which flow goes next, by hand: each policy's own numbers, and the bounds that two have."""
+"""Test which flow goes next by hand: each policy's numbers, and the bounds of two policies."""
 
 from collections import Counter
 
@@ -171,7 +171,7 @@ def test_wfq_bound_while_both_wait(a, b, weight):
 
 
 def largest_difference(desk, a, b, weight):
-    """The range of paid_a - paid_b / weight from when both wait until one no longer does."""
+    """Return the range of the weighted difference of charges while both clients wait."""
     for client, flow in (("a", a), ("b", b)):
         for tokens in flow:
             desk.arrive(client, tokens)
@@ -228,7 +228,9 @@ def test_drr_in_a_tree_gives_a_tenant_its_weight_and_its_clients_theirs():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """A quantum and the dearest request of each, over the weights, as without a tree."""
+    """The bound is a quantum and the dearest request of each over the weights, as
+    without a tree.
+    """
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))

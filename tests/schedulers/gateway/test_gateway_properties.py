@@ -1,4 +1,4 @@
-"""Any policy, order and detector: nothing lost or doubled, no room unused, nobody forgotten."""
+"""Test any policy, order and detector: nothing lost or doubled, no idle slot, no starvation."""
 
 import pytest
 from gateway_helpers import Desk
@@ -24,7 +24,7 @@ EVENTS = st.lists(
 
 
 def played(desk, events, check):
-    """All arrivals, after which everything is answered until nothing is held."""
+    """Send all arrivals, then answer until nothing is queued."""
     arrivals = []
     for what, first, second, third in events:
         if what == "arrive":
@@ -126,7 +126,7 @@ def test_of_a_fixed_set_of_clients_nobody_starves(policy, tokens, before):
 
 
 def newcomers_before(policy, times=60):
-    """How many newcomers go before the second request of a client that has had some service."""
+    """Return how many new clients go before the second request of a served client."""
     desk = Desk(policy, concurrency__requests=1)
     desk.arrive("old", 100)
     desk.answer(output_tokens=500)

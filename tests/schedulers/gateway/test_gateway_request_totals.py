@@ -1,4 +1,4 @@
-"""What a totals says of its requests is what a walk over them says."""
+"""Test that running totals equal the totals of a walk over the requests."""
 
 from math import inf
 
@@ -19,7 +19,7 @@ def request(number, client, first_s, end_s):
 
 
 def by_a_walk(request, others):
-    """As admission control counted before there were lots."""
+    """Sum the requests by a walk, which is the oracle of the running totals."""
     mine_s = inf if request.next_deadline_s is None else request.next_deadline_s
     theirs = (one.next_deadline_s for one in others)
     return sum(their_s is not None and their_s <= mine_s for their_s in theirs)

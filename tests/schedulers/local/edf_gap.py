@@ -1,7 +1,7 @@
-"""What EDF leaves on the table: its requests in time against those of the best schedule.
+"""Compare EDF with the best schedule by requests in time.
 
-One request at a time, random sets of up to five. ``python edf_gap.py`` prints the table of
-docs/guide/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
+The machine runs one request at a time, on random sets of up to five. ``python edf_gap.py`` prints
+the table of docs/guide/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
 """
 
 from math import inf
@@ -15,12 +15,12 @@ SETS = 150
 
 
 def edf(preempt: str) -> EDF:
-    """Its rules alone: nothing is spared, and nobody ages."""
+    """Return EDF alone, without rescue or aging."""
     return EDF(EDF.Params(aging_s=inf, rescue_s=inf, progress=0, preempt=preempt))
 
 
 def jobs_of(draw: Random, together: bool) -> list[tuple[int, int, int]]:
-    """Requests that arrive within seven seconds, or all at once."""
+    """Draw requests that arrive within seven seconds, or all at once."""
     jobs = []
     for _ in range(draw.randint(2, 5)):
         arrival, tokens = 0 if together else draw.randint(0, 7), draw.randint(1, 5)

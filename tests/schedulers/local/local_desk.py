@@ -1,4 +1,4 @@
-"""One scheduler with a plain waiting list, driven by hand."""
+"""A scheduler with a plain waiting list, driven by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE = 10_000  # candidates in one pass, after which it is taken for endless
 
 
 class Desk:
-    """Say what is cached (``matched``), what arrives and what fits; see what is offered."""
+    """A desk on which a test says what is cached (``matched``), arrives and fits."""
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self.scheduler = scheduler
@@ -35,7 +35,7 @@ class Desk:
     def run_pass(
         self, fits: Callable[[Request], bool] = lambda _: True, at_most: int = PATIENCE
     ) -> list[Request]:
-        """Admit what fits, at most so many, then break off; returns what was admitted."""
+        """Admit what fits, up to a number, then stop; return the admitted requests."""
         self.offered = []
         admitted: list[Request] = []
 

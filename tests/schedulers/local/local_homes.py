@@ -1,7 +1,7 @@
-"""The three homes of a local scheduler, over one toy world with one toy gate.
+"""Three hosts of a local scheduler over one toy world with one toy gate.
 
 ``ListHome`` is the plain reading, ``EngineHome`` the plugin in a fake of SGLang's loop, and
-``SimHome`` the simulator's incremental queue. What each admits has to be the same.
+``SimHome`` the simulator's incremental queue. All must admit the same requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Result(Enum):
-    """What SGLang's ``add_one_req`` answers."""
+    """The results of SGLang's ``add_one_req``."""
 
     CONTINUE = auto()
     NO_TOKEN = auto()
@@ -50,12 +50,12 @@ class World:
         self.sequences[request] = Sequence(request, output, 0, lambda _: None)
 
     def matched(self, request: Request) -> int:
-        """Cached tokens of what a prefill has to cover."""
+        """Return the cached tokens among those that a prefill must cover."""
         sequence = self.sequences[request]
         return self.trie.matched(sequence.prompt, sequence.total)
 
     def start(self, request: Request) -> None:
-        """Compute and store the prompt, evicting what is in the way."""
+        """Compute and store the prompt, evicting other KV to make room."""
         sequence = self.sequences[request]
         self.running.append(request)
         self.store(sequence.prompt, sequence.total)
@@ -72,7 +72,7 @@ class World:
 
 
 class Gate:
-    """Room for so many tokens and requests in one pass: SGLang's PrefillAdder in small."""
+    """A simplified PrefillAdder of SGLang: limited tokens and requests in one pass."""
 
     def __init__(self, world: World, tokens: int, requests: int) -> None:
         self._world = world
@@ -83,7 +83,9 @@ class Gate:
         return self._world.sequences[request].total - self._world.matched(request)
 
     def add_one_req(self, request: Request) -> Result:
-        """Only CONTINUE lets the caller go on, and NO_TOKEN may follow an admission."""
+        """Add a request; only CONTINUE lets the caller go on, and NO_TOKEN may follow an
+        admission.
+        """
         need = self.extend_tokens(request) + request.max_new_tokens
         if need > self._tokens:
             return Result.NO_TOKEN
@@ -96,7 +98,7 @@ class Gate:
 
 
 class Home(Protocol):
-    """A scheduler at home somewhere: how requests come, and how a pass of admissions goes."""
+    """A host of a scheduler: its arrivals and its admission passes."""
 
     def arrive(self, request: Request) -> None: ...
 
@@ -106,7 +108,7 @@ class Home(Protocol):
 
 
 class _Driven:
-    """A home that drives ``select`` itself. ``enter`` and ``leave`` are those of its queue."""
+    """A host that drives ``select`` itself. ``enter`` and ``leave`` are those of its queue."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class FakeReq:
 
 
 class PluginHome(plugin_home.Home):
-    """The plugin's own, but that the scheduler gets the very requests of the other homes."""
+    """The plugin's own host, except that the scheduler gets the requests of the other hosts."""
 
     def _track(self, req: FakeReq, now_s: float) -> Tracked:
         return Tracked(req.request, req, req.request.prompt)
@@ -183,7 +185,7 @@ class PluginHome(plugin_home.Home):
 class EngineHome:
     """The plugin in a fake of SGLang's ``get_new_batch_prefill``, which knows nothing of fairbench.
 
-    The real one is in tests/sim/test_sim_plugin_differential.py. A ListView stands for its sorting.
+    The real one is in tests/sim/test_sim_plugin_differential.py. A ListView replaces its sorting.
     """
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:

@@ -8,7 +8,7 @@ from fairbench.core import Request, Segment, prompt_tokens
 
 
 class Calls:
-    """Makes requests with fresh ids. Each prompt is ``segments`` and then a tail of its own."""
+    """A maker of requests with fresh ids. Each prompt is ``segments`` and a tail of its own."""
 
     def __init__(self) -> None:
         self._ids = count()
@@ -24,7 +24,7 @@ class Calls:
 
 
 class Trie:
-    """Cached prompts token by token: the obvious version of a prefix cache."""
+    """A cache of prompts token by token, the simplest prefix cache."""
 
     def __init__(self) -> None:
         self._root: dict = {}
@@ -35,7 +35,7 @@ class Trie:
             node = node.setdefault(token, {})
 
     def matched(self, prompt: tuple[Segment, ...], limit: int) -> int:
-        """Leading tokens of the prompt that are stored, at most ``limit``."""
+        """Return the number of leading tokens that are stored, at most ``limit``."""
         node, depth = self._root, 0
         for token in tokens_of(prompt):
             if depth == limit or token not in node:
@@ -44,7 +44,7 @@ class Trie:
         return depth
 
     def evict(self, prefix: tuple[Segment, ...], tokens: int) -> None:
-        """The last ``tokens`` of ``prefix`` are gone."""
+        """Evict the last ``tokens`` of ``prefix``."""
         path = list(tokens_of(prefix))
         kept = len(path) - tokens
         node = self._root
@@ -54,5 +54,5 @@ class Trie:
 
 
 def tokens_of(prompt: tuple[Segment, ...]):
-    """The tokens of a prompt one by one, each as (segment key, position in the segment)."""
+    """Return the tokens of a prompt, each as (segment key, position in the segment)."""
     return ((key, position) for key, length in prompt for position in range(length))

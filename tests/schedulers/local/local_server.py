@@ -23,7 +23,7 @@ def call(
     at_s: float = 0.0,
     priority: int = 0,
 ) -> Request:
-    """A call that is a program by itself unless told otherwise."""
+    """Return a call that is a program by itself unless told otherwise."""
     prompt = (Segment(f"p{number}", tokens),)
     program = number + 1 if program is None else program
     return Request(
@@ -41,9 +41,9 @@ def call(
 
 
 class Server:
-    """One token for each running request a step, which takes a second; as many as fit run.
+    """A server whose steps of 1 s give each running request a token; as many run as fit.
 
-    ``room(request)`` may say no. ``matched`` are the cached tokens of a request.
+    ``room(request)`` may refuse. ``matched`` are the cached tokens of a request.
     """
 
     def __init__(self, scheduler: LocalScheduler, slots: int = 1, tokens: int = 10**9) -> None:
@@ -97,7 +97,7 @@ class Server:
             self.view.enter(request)
 
     def step(self) -> None:
-        """A second passes: tokens, ends, and then a pass."""
+        """Advance by a second: tokens, ends, and then a pass."""
         self.now_s += 1
         for request in list(self.produced):
             self.produced[request] += 1

@@ -1,4 +1,4 @@
-"""Real simulated workers, driven request by request, and their trace out of the logs."""
+"""Real simulated workers, driven request by request, and a trace from their logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = EngineLimits(
 
 
 class Fleet:
-    """Workers behind a router. ``submit`` requests; ``step`` events; then ask for the trace."""
+    """Workers behind a router: ``submit`` requests, ``step`` events, then read the trace."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Fleet:
         return cache
 
     def submit(self, request: Request, output: int | None = None) -> int:
-        """A request arrives now; returns its worker."""
+        """Let a request arrive now; return its worker."""
         segment = Segment(f"out{request.request_id}", output or request.max_new_tokens)
         sequence = Sequence(request, segment, self.clock.now_ps, self._done)
         self.sequences.append(sequence)
@@ -88,7 +88,9 @@ class Fleet:
         return self.clock.now_ps / PS_PER_S
 
     def service_so_far(self, client: str) -> int:
-        """Actual service, an admission booked when it is decided, from the engine's own records."""
+        """Return computed service from the engine's records, with admissions booked when
+        decided.
+        """
         total = 0
         for s in self.sequences:
             if s.request.client == client and s.admitted_ps != NEVER:
@@ -101,7 +103,7 @@ class Fleet:
         self.clock.at(round(time_s * PS_PER_S), ARRIVE, 0, action)
 
     def run(self, events: int, look: Callable[[], None] = lambda: None) -> None:
-        """Up to so many events, ``look`` after each."""
+        """Run up to a number of events, calling ``look`` after each."""
         for _ in range(events):
             if self.clock.next_ps() is None:
                 break
@@ -109,9 +111,9 @@ class Fleet:
             look()
 
     def trace(self, *, everywhere: bool = True) -> Trace:
-        """What happened, from the logs, up to where every worker's log goes.
+        """Return the events in the logs, up to where every worker's log goes.
 
-        An admission is booked when it is decided. ``everywhere``: see Trace.
+        An admission is booked when it is decided. For ``everywhere`` see Trace.
         """
         for worker in self.workers:
             worker.settle()
@@ -130,7 +132,7 @@ class Fleet:
         return trace
 
     def _requests(self):
-        """At one instant: first what was produced, then arrivals, then admissions."""
+        """Order one instant's events: tokens first, then arrivals, then admissions."""
         for s in self.sequences:
             client, cost = s.request.client, s.request.input_tokens + 2 * s.output.length
             yield s.arrival_ps, 1, s.worker, {"arrived": (client, 1), "asked": (client, cost)}

@@ -1,7 +1,7 @@
 """A toy engine: a step is one admission pass and one output token for every running request.
 
-Memory is counted, not modelled: an admission reserves its uncached input and all its outputs.
-What is cached are the documents (first prompt segments) of the requests admitted last.
+Memory is counted, not modelled: an admission reserves its uncached input and all its outputs. The
+documents (first prompt segments) of the last admitted requests are cached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairbench.schedulers.list_view import ListScan
 
 
 class ToyView:
-    """A waiting queue in plain dicts, quick enough for deep queues."""
+    """A waiting queue in plain dicts, fast enough for deep queues."""
 
     def __init__(self, documents: int) -> None:
         self.waiting: dict[Request, None] = {}
@@ -67,7 +67,7 @@ class ToyView:
 
 
 class ToyEngine:
-    """``memory_tokens`` is M. ``reserve=False`` admits on the memory in use now."""
+    """A toy engine; ``memory_tokens`` is M. ``reserve=False`` admits by the memory in use."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ToyEngine:
         self._since_admission: dict[str, int] = {}
 
     def submit(self, request: Request, output: int | None = None) -> None:
-        """A request arrives that will produce ``output`` tokens (all that it may)."""
+        """Let a request arrive that will produce all of its ``output`` tokens."""
         self._outputs[request] = output or request.max_new_tokens
         self.scheduler.on_arrival(request, self.view, 0.0)
         self.view.enter(request)

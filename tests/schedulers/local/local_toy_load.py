@@ -1,7 +1,7 @@
-"""Loads on the toy engine that keep clients backlogged, and the units of the theorems for it.
+"""Loads on the toy engine that keep clients backlogged, and their units in the theorems.
 
-Queues are topped up deep enough that no client runs dry inside a pass: a client that does is not
-backlogged, and what looks like a violation is then the test's mistake.
+Queues are deep enough that no client runs dry inside a pass; a dry client is not backlogged, and an
+apparent violation would be the test's mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEPTH = 50  # more than fit into the memory at once
 
 
 class Mix:
-    """Random requests; each client has its own lengths and shares documents of its own."""
+    """Random requests; each client has its own lengths and its own shared documents."""
 
     def __init__(self, seed: int, clients: str) -> None:
         self._rng = random.Random(seed)
@@ -42,7 +42,7 @@ class Mix:
 
 
 def overload(engine: ToyEngine, mix: Mix, clients: str, steps: int, depth: int = DEPTH) -> None:
-    """All of ``clients`` are backlogged throughout."""
+    """Keep all ``clients`` backlogged throughout."""
     for _ in range(steps):
         for client in clients:
             while engine.waiting(client) < depth:
@@ -51,7 +51,7 @@ def overload(engine: ToyEngine, mix: Mix, clients: str, steps: int, depth: int =
 
 
 def on_and_off(engine: ToyEngine, mix: Mix, seed: int, steps: int) -> None:
-    """a is backlogged, b and c come and go, d sends one request now and then."""
+    """Keep a backlogged; b and c come and go, and d sends one request now and then."""
     rng = random.Random(seed)
     active = {"b": True, "c": False}
     for _ in range(steps):
@@ -67,6 +67,6 @@ def on_and_off(engine: ToyEngine, mix: Mix, seed: int, steps: int) -> None:
 
 
 def toy(scheduler: LocalScheduler, clients: str = "abcd", **options) -> ToyEngine:
-    """An engine that logs the service the scheduler is meant to share out."""
+    """Return an engine that logs the service that the scheduler should share."""
     client_view = isinstance(scheduler, VTC) and scheduler.params.charge == "input"
     return ToyEngine(scheduler, MEMORY, clients, client_view=client_view, **options)

@@ -1,7 +1,7 @@
-"""What happened, instant by instant, and the theorems' quantities measured on it.
+"""Events by instant, and the theorems' quantities measured on them.
 
-A trace is written by an engine, not by a scheduler: service W never comes from a counter.
-A client is backlogged while every worker's queue holds a request of it ([gaps] B6).
+An engine writes a trace, not a scheduler: service W never comes from a counter. A client is
+backlogged while every worker's queue holds one of its requests ([gaps] B6).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NONE: Counts = {}
 
 
 class Trace:
-    """One column per instant. Numbers hold just after it.
+    """A trace with one column per instant; numbers hold just after it.
 
     With ``everywhere=False`` a request waiting at any worker makes a backlog.
     """
@@ -40,7 +40,7 @@ class Trace:
         service: Counts = NONE,
         asked: Counts = NONE,
     ) -> None:
-        """Append an instant at which, per client, so many requests arrived, were admitted, ..."""
+        """Append an instant with each client's arrivals, admissions and service."""
         for client in self.clients:
             self._waiting[worker][client] += arrived.get(client, 0) - admitted.get(client, 0)
             self._under_way[client] += arrived.get(client, 0) - finished.get(client, 0)
@@ -54,7 +54,7 @@ class Trace:
         self._rows.append([backlogged, *([t[c] for c in self.clients] for t in totals)])
 
     def rows(self) -> np.ndarray:
-        """Axes: backlogged / service / asked / under way, client, instant."""
+        """Return the array; axes: backlogged / service / asked / under way, client, instant."""
         return np.array(self._rows, dtype=np.int64).transpose(1, 2, 0)
 
     def service_of(self, client: str) -> int:
@@ -62,20 +62,20 @@ class Trace:
 
 
 def backlogged_share(trace: Trace) -> float:
-    """The part of all instants at which every client is backlogged."""
+    """Return the share of instants at which every client is backlogged."""
     backlogged, _, _, _ = trace.rows()
     return float(backlogged.all(axis=0).mean())
 
 
 def runs(mask: np.ndarray) -> Iterator[slice]:
-    """The stretches in which ``mask`` holds."""
+    """Return the stretches in which ``mask`` holds."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     for first, end in zip(edges[::2], edges[1::2], strict=True):
         yield slice(first, end)
 
 
 def max_gap(trace: Trace) -> int:
-    """The largest |W_f - W_g| while both are backlogged ([VTC] Theorem 4.4)."""
+    """Return the largest |W_f - W_g| while both are backlogged ([VTC] Theorem 4.4)."""
     backlogged, service, _, _ = trace.rows()
     worst = 0
     for f, g in permutations(range(len(trace.clients)), 2):
@@ -86,7 +86,7 @@ def max_gap(trace: Trace) -> int:
 
 
 def weighted_gaps(trace: Trace, weights: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """The same of service over weight, by pair of clients."""
+    """Return the largest difference of weighted service, by pair of clients."""
     backlogged, service, _, _ = trace.rows()
     gaps = {}
     for f, g in combinations(range(len(trace.clients)), 2):
@@ -98,7 +98,7 @@ def weighted_gaps(trace: Trace, weights: Mapping[str, float]) -> dict[tuple[str,
 
 
 def max_lag(trace: Trace) -> int:
-    """The largest W_g - W_f over any interval in which f is backlogged ([VTC] Theorem 4.9)."""
+    """Return the largest W_g - W_f over intervals in which f is backlogged ([VTC] Theorem 4.9)."""
     backlogged, service, _, _ = trace.rows()
     worst = 0
     for f, g in permutations(range(len(trace.clients)), 2):
@@ -110,7 +110,7 @@ def max_lag(trace: Trace) -> int:
 
 
 def max_wait(trace: Trace, client: str) -> int:
-    """The most service anybody got while a request of an idle client waited ([VTC] Theorem 4.11).
+    """Return the most service of others while an idle client's request waited ([VTC] Theorem 4.11).
 
     Divided by the server's lowest capacity this is the theorem's time.
     """
@@ -127,11 +127,11 @@ def max_wait(trace: Trace, client: str) -> int:
 
 
 def max_underserved(trace: Trace, client: str) -> float:
-    """max of T/n minus what the client asked for, over its backlogs so far ([VTC] Theorem 4.13).
+    """Return the max of T/n minus a client's demand over its backlogs ([VTC] Theorem 4.13).
 
-    What the theorem's proof shows: from the onset of a backlog this never exceeds 5U. (Its
-    condition as printed, on every suffix of the interval, fails for the last ones: T/n - 5U < 0.)
-    n counts the clients that had anything to be served.
+    The theorem's proof shows that from the onset of a backlog this never exceeds 5U. (Its condition
+    as printed, on every suffix of the interval, fails for the last ones: T/n - 5U < 0.) n counts
+    the clients that could be served.
     """
     backlogged, service, asked, under_way = trace.rows()
     me, total = trace.clients.index(client), service.sum(axis=0)

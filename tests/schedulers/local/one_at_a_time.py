@@ -1,4 +1,4 @@
-"""A machine that serves one request at a time, a token a second, and every way to run it."""
+"""A machine that serves one request at a time, a token a second, and its possible schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Job = tuple[int, int, int]  # arrives, tokens, is due
 
 
 class TokenASecond:
-    """Costs of that machine: a prefill yields a token, so it takes a second, as a step does."""
+    """Costs of that machine: a prefill yields a token, so a prefill and a step take a
+    second each.
+    """
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1.0
@@ -23,14 +25,14 @@ class TokenASecond:
 
 
 def request(number: int, job: Job) -> Request:
-    """It has to be over when it is due."""
+    """Return a request that must end by its deadline."""
     arrival, tokens, due = job
     prompt = (Segment(f"p{number}", 1),)
     return Request(number, "a", number, 0, prompt, 1, tokens, float(arrival), float(due))
 
 
 def served(scheduler, jobs: list[Job], slots: int = 1) -> int:
-    """How many are in time under a scheduler."""
+    """Return the number of requests in time under a scheduler."""
     scheduler.prepare(Setup(costs=TokenASecond()))
     home, kept = Server(scheduler, slots=slots), 0
     for now in range(max(arrival for arrival, *_ in jobs) + sum(job[1] for job in jobs) + 1):
@@ -46,7 +48,7 @@ def served(scheduler, jobs: list[Job], slots: int = 1) -> int:
 
 
 def best(jobs: list[Job], *, preempt: bool = True) -> int:
-    """The most that can be in time, by trying every choice at every second."""
+    """Return the most requests that can be in time, by trying every choice at every second."""
     arrivals, _, dues = zip(*jobs, strict=True)
     total = max(arrivals) + sum(job[1] for job in jobs)
 

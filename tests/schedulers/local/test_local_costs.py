@@ -1,4 +1,4 @@
-"""Cost functions: those that are known by name, and one of the user's in a file."""
+"""Test cost functions: the named ones, and a user's in a file."""
 
 import json
 

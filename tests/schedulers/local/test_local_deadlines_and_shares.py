@@ -1,4 +1,4 @@
-"""Deadlines inside fair shares and the reverse: orders by hand, the bound, and what lies gain."""
+"""Test deadlines inside fair shares and the reverse: orders, the bound, false deadlines."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_bound_is_that_of_dlpm_or_none():
 
 
 class Promises:
-    """Requests of a mix with deadlines by chance; everything of ``liars`` is due at once."""
+    """Requests of a mix with random deadlines; those of ``liars`` are all due at once."""
 
     def __init__(self, mix, seed, liars=""):
         self._mix, self._rng, self._liars = mix, random.Random(seed), liars
@@ -157,7 +157,7 @@ class Promises:
 
 
 def served(scheduler, mix, steps=200):
-    """Service of each client at each instant of an overload, and the largest gap."""
+    """Return each client's service at each instant of an overload, and the largest gap."""
     engine = toy(scheduler, "abc")
     overload(engine, mix, "abc", steps)
     _, service, _, _ = engine.trace.rows()

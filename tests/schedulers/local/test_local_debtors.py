@@ -1,4 +1,4 @@
-"""Who is in debt is passed over in a lump: the decisions are those of asking one by one."""
+"""Test that skipping debtors in bulk decides like asking one by one."""
 
 import pytest
 

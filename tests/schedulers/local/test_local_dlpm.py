@@ -22,7 +22,7 @@ def desk(**params) -> Desk:
 
 
 class Literal:
-    """Algorithm 1 line by line: one quantum at a time, every request looked at, no skipping."""
+    """Algorithm 1 line by line: one quantum at a time, every request checked, no skipping."""
 
     def __init__(self, params: DLPM.Params, q: dict[str, int], idle: set[str]) -> None:
         self.params, self.q, self.idle = params, q, idle
@@ -39,7 +39,9 @@ class Literal:
         return refilled
 
     def leave(self, client: str) -> None:
-        """[gaps] A5: off the list when idle and in credit (other rules leave no idle one on it)."""
+        """Remove a client that is idle and in credit ([gaps] A5); no other idle client
+        is listed.
+        """
         if client in self.idle and self.q[client] > 0:
             del self.q[client]
 
@@ -69,7 +71,7 @@ class Literal:
 
 
 def random_state(rng: random.Random, params: DLPM.Params):
-    """A desk with debts and credits, some of them of idle clients, and the same for the oracle."""
+    """Return a random desk with debts and credits, some of idle clients, and the oracle's copy."""
     at, call = Desk(DLPM(params)), Calls()
     clients = "abcde"[: rng.randint(1, 5)]
     for _ in range(rng.randint(1, 12)):
@@ -126,7 +128,7 @@ def test_select_is_the_literal_algorithm(refill, no_room, rejoin, block):
 
 
 def test_the_closed_form_refill_equals_the_repeated_one():
-    """On thousands of random states, idle debtors included."""
+    """The comparison covers thousands of random states, including idle debtors."""
     for seed in range(3000):
         rng = random.Random(seed)
         params = DLPM.Params(quantum=rng.randint(1, 30))
@@ -222,7 +224,7 @@ def test_strict_refill_waits_for_a_client_whose_request_does_not_fit():
 
 
 def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
-    """Client a is served once and leaves; b waits all the time."""
+    """Serve client a once and let it leave; b waits all the time."""
     request = call("a", tail=extend)
     at.arrive(request)
     assert at.run_pass(at_most=1) == [request]

@@ -1,4 +1,4 @@
-"""DLPM with active hold: by hand, against a recomputation from the log, and what has to hold."""
+"""Test DLPM with active hold: by hand, against a recomputation from the log, and by properties."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(costs=True, **params) -> HoldingDLPM:
 
 
 def held_server(**params) -> Server:
-    """b runs and has 10 of its 20 credits left; three requests of a wait, which has none."""
+    """b runs and has 10 of its 20 credits left; three requests of a wait without credit."""
     server = Server(make(**({"quantum": 20, "floor": 1} | params)), slots=9)
     server.arrive(call(0, "b", 10, new=6))
     server.run_pass()
@@ -129,7 +129,7 @@ class TestUnits:
 
 
 class Watched(Server):
-    """Computes anew at every pass, from its own log, whether there is a reason to hold."""
+    """A scheduler that recomputes at every pass, from its own log, whether to hold requests."""
 
     def __init__(self, scheduler: HoldingDLPM, **options) -> None:
         super().__init__(scheduler, **options)
@@ -218,7 +218,7 @@ def test_it_holds_just_when_the_log_says_so_and_all_are_served(arrivals, quantum
 
 
 def check_theorem(server: Watched, quantum: int) -> None:
-    """[DLPM] Theorem 4.1, holding or not: U is 40 of input and twice 9 of output."""
+    """Check [DLPM] Theorem 4.1 with and without holding: U is 40 of input and twice 9 of output."""
     for f, g in combinations("abc", 2):
         least = most = None
         for waiting, served in server.states:
@@ -259,7 +259,7 @@ def test_with_a_floor_that_nothing_reaches_it_is_dlpm(arrivals, quantum):
 
 
 def test_weights_count():
-    """A client of weight 3 gets three quanta, so it holds three times as long."""
+    """A client of weight 3 gets three quanta, so its requests are held three times as long."""
     held = []
     for weight in (1, 3):
         scheduler = HoldingDLPM(HoldingDLPM.Params(quantum=20, floor=1))

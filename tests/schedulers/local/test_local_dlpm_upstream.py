@@ -1,4 +1,4 @@
-"""DLPM with upstream calls first: the order by hand, and DLPM's own rules where it has none."""
+"""Test DLPM with upstream calls first: the order by hand, and DLPM's own rules otherwise."""
 
 import pytest
 from hypothesis import given

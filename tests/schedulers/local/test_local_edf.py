@@ -1,4 +1,4 @@
-"""Earliest deadline first: by hand, and against every order there is."""
+"""Test earliest deadline first: by hand, and against every possible order."""
 
 from itertools import permutations
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.views import Running
 
 
 class Costs:
-    """A token of a prompt takes a second, a decode step of any batch a tenth."""
+    """Costs: a token of a prompt takes 1 s, a decode step of any batch 0.1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return float(new_tokens)
@@ -37,7 +37,7 @@ def request(number, tokens=1, first=None, end=None, new=1, at_s=0.0):
 
 
 def served(scheduler, requests):
-    """Prefills one after the other: in which order, and which first tokens were in time."""
+    """Run prefills one after the other; return their order and which first tokens were in time."""
     queue, now_s, order, in_time = [], 0.0, [], set()
     view = ListView(queue, lambda request: 0)
     for one in requests:
@@ -56,7 +56,7 @@ def served(scheduler, requests):
 
 
 def first_choice(scheduler, view, now_s):
-    """What it would have next."""
+    """Return the request that it would admit next."""
     selection = scheduler.select(view, now_s)
     chosen = next(selection)
     selection.close()
@@ -108,7 +108,7 @@ def test_what_some_order_can_do_in_time_it_does(jobs):
 
 
 def kept(order, jobs):
-    """How many are in time in this order."""
+    """Return how many requests are in time in this order."""
     now = count = 0
     for index in order:
         tokens, due = jobs[index]

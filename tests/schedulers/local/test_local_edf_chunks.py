@@ -1,4 +1,4 @@
-"""Chunks sized by the pace that running requests were promised."""
+"""Test chunk sizes chosen by the promised pace of running requests."""
 
 import pytest
 from test_local_edf_rescue import Costs, edf, home_with, request

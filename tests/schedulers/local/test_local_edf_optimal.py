@@ -1,4 +1,4 @@
-"""Preemptive EDF against every schedule there is, on a machine that serves one at a time."""
+"""Test preemptive EDF against every schedule on a machine that serves one at a time."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Whose memory EDF takes, and when: by hand, and that nobody loses it twice for nothing."""
+"""Test whose memory EDF takes, and when: by hand, and that none loses memory twice in vain."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class Costs:
-    """A prefill takes a second and a hundredth a token, a step a second."""
+    """Costs: a prefill takes 1 s and 0.01 s a token, a step 1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1 + new_tokens / 100

@@ -1,4 +1,4 @@
-"""FCFS and LPM: the orders, in-batch deprioritisation, and LPM's fallback above 128."""
+"""Test FCFS and LPM: the orders, in-batch deprioritisation, and LPM's fallback above 128."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One scheduler, three homes: equal admissions whatever happens."""
+"""Test that one scheduler admits the same requests in all three hosts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OPERATIONS = st.lists(
 
 
 class Lockstep:
-    """The same events in every home, and the same answers out of every one."""
+    """A machine that plays the same events in every host and compares the results."""
 
     def __init__(self, make, homes: list[type[Home]]) -> None:
         self.world = World(CAPACITY)
@@ -119,7 +119,7 @@ class Lockstep:
         self.world.cache.evict(tokens)
 
     def check_state(self) -> None:
-        """Whatever a scheduler keeps is the same at home everywhere, and so is the view."""
+        """Check that a scheduler's state and its view of the queue agree in all hosts."""
         states = [kept_by(home.scheduler) for home in self.homes]
         assert all(state == states[0] for state in states)
         reference = list(self.homes[0].view.queue_order())
@@ -131,7 +131,7 @@ class Lockstep:
 
 
 def kept_by(part):
-    """All that a scheduler keeps, its account and its charging among it."""
+    """Return all state of a scheduler, including its account and its charging."""
     return {
         name: kept_by(one) if isinstance(one, (Account, Charging)) else one
         for name, one in vars(part).items()
@@ -156,7 +156,7 @@ def test_a_scheduler_admits_the_same_in_all_three_homes(name, operations):
 
 
 def long_story(seed: int) -> list[tuple]:
-    """200 operations: fuller queues than Hypothesis builds."""
+    """Play 200 operations, which fill queues more than Hypothesis does."""
     rng = random.Random(seed)
     story: list[tuple] = []
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Justitia: virtual finishes by hand, and against a server that really is shared."""
+"""Test Justitia: virtual finishes by hand, and against a server that really is shared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_virtual_time_passes_by_the_programs_that_share():
 
 
 def fluid_ends(programs, rate):
-    """When each ends on a server shared by weight: in very small steps of work, the plain way."""
+    """Return the ends on a server shared by weight, computed in very small steps of work."""
     left = [float(cost) for _, cost, _ in programs]
     ends = [0.0] * len(programs)
     now = 0.0
@@ -69,7 +69,7 @@ def test_virtual_finishes_are_in_the_order_in_which_fair_sharing_ends(programs):
 
 @given(PROGRAMS)
 def test_served_one_by_one_none_ends_later_than_shared_by_more_than_the_largest(programs):
-    """The worst-case delay of fair queueing, which [Justitia] takes over for memory."""
+    """The bound is the worst-case delay of fair queueing, which [Justitia] applies to memory."""
     rate = 3.0
     shares, finishes = FluidShares(), []
     for at, cost, weight in programs:

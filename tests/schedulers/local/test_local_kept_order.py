@@ -1,4 +1,4 @@
-"""An order kept from pass to pass, against sorting anew."""
+"""Test an order kept from pass to pass against sorting again."""
 
 from hypothesis import given
 from hypothesis import strategies as st

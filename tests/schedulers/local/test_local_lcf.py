@@ -1,4 +1,4 @@
-"""LCF is VTC that never lifts: a client that was away is owed all it missed ([VTC] §5.1)."""
+"""Test LCF, a VTC without lift: a returning client is owed all that it missed ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.registry import build_local
 
 
 def counters_after_an_absence(scheduler):
-    """b is away while a is served 100 tokens; then b returns to find a waiting."""
+    """Return counters after a gets 100 tokens while b is away, and b returns while a waits."""
     at, call = Desk(scheduler), Calls()
     at.arrive(call("a", tail=100), call("a", tail=1))
     at.run_pass(at_most=1)

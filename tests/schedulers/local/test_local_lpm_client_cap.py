@@ -1,4 +1,4 @@
-"""LPM with a limit on a client's running requests."""
+"""Test LPM with a limit on a client's running requests."""
 
 from __future__ import annotations
 

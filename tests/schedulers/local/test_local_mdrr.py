@@ -1,4 +1,4 @@
-"""Deficit round robin on credit: turns by hand, and a queue of its own as the plain reading."""
+"""Test deficit round robin on credit: turns by hand, and against a queue of its own."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_second_prefill_is_not_charged():
     st.integers(1, 40),
 )
 def test_against_the_plain_reading(asked, rooms, quantum):
-    """Passes with so much room each, in tokens, one output token a running request in between."""
+    """Each pass has a limited number of tokens; running requests get an output token in between."""
     at, call = desk(quantum=quantum), Calls()
     queues: dict[str, deque] = {}
     turns: deque[str] = deque()

@@ -1,4 +1,4 @@
-"""Niyama: orders of a few requests by hand, what relegation does, and what it does not."""
+"""Test Niyama: orders of a few requests by hand, and the effects of relegation."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class Costs:
-    """A token of a prompt takes a hundredth of a second."""
+    """Costs: a token of a prompt takes 0.01 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -82,7 +82,7 @@ def test_where_nobody_knows_what_a_prefill_takes_a_rate_stands_for_it():
 
 
 def finished(scheduler, client, *outputs):
-    """Requests of a client that are over."""
+    """Return the requests of a client that have ended."""
     for number, tokens in enumerate(outputs):
         one = request(1000 + number, client=client)
         scheduler.on_arrival(one, None, 0.0)
@@ -128,7 +128,9 @@ def test_a_request_that_has_run_is_not_relegated():
 
 
 def flooded(scheduler, seconds, due_s):
-    """Whether a request still waits that one missed deadline relegated, under others in time."""
+    """Tell whether a request relegated for one missed deadline still waits behind others
+    in time.
+    """
     home = Server(scheduler, slots=1)
     late = request(10**6, 100, 0.5, client="b", new=1)
     home.arrive(late)
@@ -163,7 +165,7 @@ CALLS = st.lists(
 @settings(max_examples=100)
 @given(CALLS, st.sampled_from([0.0, 0.008, 1.0]), st.booleans())
 def test_any_order_is_that_of_the_rule(calls, alpha_s, relegate):
-    """An oracle: sort whole, after one look at who is late."""
+    """The oracle sorts all requests after finding the late ones."""
     requests = [
         request(number, tokens, first, end, at_s=at_s)
         for number, (tokens, first, end, at_s) in enumerate(calls)

@@ -1,4 +1,4 @@
-"""Preble's priority groups, the form of the paper ([Preble] §3.3)."""
+"""Test Preble's priority groups in the form of the paper ([Preble] §3.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def desk(**params) -> Desk:
 
 
 def cached(at: Desk, call: Calls, tokens: int, client: str = "a"):
-    """A request of 100 tokens, so many of them cached, arrives."""
+    """Let a request of 100 tokens arrive, with a given number of them cached."""
     request = call(client, tail=100)
     at.matched[request] = tokens
     at.arrive(request)
@@ -64,7 +64,7 @@ def test_the_round_goes_on_over_passes_of_one_request():
 
 
 def test_a_hit_of_zero_is_not_starved():
-    """Hot requests keep coming, and the cold one gets its turn within a round."""
+    """Requests with cached prompts keep arriving, and the uncached one is served within a round."""
     at, call = desk(), Calls()
     cold = cached(at, call, 0)
     served = []
@@ -110,7 +110,7 @@ def test_what_did_not_fit_keeps_its_place_and_takes_no_turn():
 
 @pytest.mark.parametrize("no_room", ["stop", "skip"])
 def test_a_pass_that_is_closed_anywhere_loses_nothing(no_room):
-    """Right after an admission, and at a candidate that was never tried."""
+    """Passes are closed after an admission, and at a candidate that was never tried."""
     at, call = desk(no_room=no_room), Calls()
     requests = [cached(at, call, tokens) for tokens in (95, 95, 45, 5)]
     served = at.run_pass(at_most=1)
@@ -164,7 +164,7 @@ def test_the_code_draws_at_most_ten_times_the_group_and_skips_what_has_no_room()
 
 @pytest.mark.parametrize("scheduler", [PrebleGroups, PrebleGroupsCode])
 def test_a_retracted_request_with_cached_outputs_is_in_the_highest_group(scheduler):
-    """The cache holds its prompt of 100 tokens and 40 outputs: a hit of 1, not 1.4."""
+    """The cache holds its prompt of 100 tokens and 40 outputs, which is a hit of 1, not 1.4."""
     at, call = Desk(scheduler(scheduler.Params())), Calls()
     lower = cached(at, call, 85)
     whole = cached(at, call, 140)

@@ -1,4 +1,4 @@
-"""vLLM's and SGLang's priorities, by hand."""
+"""Test vLLM's and SGLang's priorities, by hand."""
 
 import pytest
 from local_server import Server, call
@@ -58,7 +58,7 @@ def test_sglang_serves_the_highest_number_and_then_by_queue():
 
 
 def occupied(**params):
-    """A full server: numbers 0, 5 and 1 run, in order of arrival."""
+    """Return a full server, on which 0, 5 and 1 run, in order of arrival."""
     home = Server(SGLangPriority(SGLangPriority.Params(**params)), slots=3, tokens=300)
     for number, priority in enumerate([0, 5, 1]):
         home.arrive(call(number, "a", 50, new=50, priority=priority, at_s=float(number)))

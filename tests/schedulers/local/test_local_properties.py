@@ -1,4 +1,4 @@
-"""What holds of every local scheduler in the registry."""
+"""Test properties that every local scheduler in the registry has."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_all_that_arrive_are_served_once_and_no_slot_is_left_empty(name, steps, 
 
 
 def waits(name: str, steps: int) -> bool:
-    """Whether b's one long request still waits after so many seconds of a flood of a's."""
+    """Tell whether b's one long request still waits after a flood by a of the given length."""
     home = server(name)
     number = 0
     b = None

@@ -1,4 +1,4 @@
-"""Equinox, FairServe and Autellix, by hand."""
+"""Test Equinox, FairServe and Autellix, by hand."""
 
 import pytest
 from hypothesis import given
@@ -163,7 +163,7 @@ PROGRAMS = {"A": [4, 3, 1, 1], "B": [3, 3, 4], "C": [1, 2], "D": [4]}  # steps o
 
 
 def units_waited(scheduler):
-    """[Autellix] Fig. 2: four programs at once, two run; what they wait in all, in steps."""
+    """Return the total wait of [Autellix] Fig. 2, in steps: four programs at once, two run."""
     home = Server(scheduler, slots=2)
     number, made, waited = 0, dict.fromkeys(PROGRAMS, 0), 0
     ended = list(PROGRAMS)
@@ -246,7 +246,7 @@ def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
 
 
 class LooksAtAll(Autellix):
-    """The same, from a look at every call at every pass."""
+    """An oracle that looks at every call at every pass."""
 
     def _promote(self, now_s):
         promotions = self._promotions

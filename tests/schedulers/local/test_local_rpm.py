@@ -1,4 +1,4 @@
-"""RPM's windows, and both things done with what is over the limit, by hand ([VTC] §5.1, §5.3)."""
+"""Test RPM's windows, and both treatments of requests over the limit ([VTC] §5.1, §5.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.schedulers.registry import build_local
 
 
 def accepted(times_s, client="a", **params):
-    """Which arrivals of one client are taken in."""
+    """Return which arrivals of one client are accepted."""
     scheduler, call = RPM(RPM.Params(**params)), Calls()
     return [time_s for time_s in times_s if scheduler.accepts(call(client), time_s)]
 
@@ -77,7 +77,7 @@ def test_settings_are_checked(setting):
 
 
 def released(times_s, **params) -> list[float]:
-    """When each of one client's requests is let go, on an idle worker that asks when woken."""
+    """Return when each request of a client is released, on an idle worker that asks when woken."""
     scheduler, call = RPM(RPM.Params(over="delay", **params)), Calls()
     view, out = QueueView(), {}
     for number, time_s in enumerate(times_s):
@@ -96,7 +96,7 @@ def released(times_s, **params) -> list[float]:
 
 
 def _turn(scheduler, view, out, until_s) -> float | None:
-    """The next time that the scheduler wants to be asked, if it is up to then."""
+    """Return the next time at which the scheduler wants to be asked, if it is up to then."""
     wake_s = scheduler.wake_s(view, max(out.values(), default=0.0)) if len(view) else None
     if wake_s is None or wake_s > until_s:
         return None

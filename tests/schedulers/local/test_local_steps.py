@@ -1,4 +1,4 @@
-"""Tokens of a whole batch at once are those of its clients, one after the other."""
+"""Test that booking a whole batch at once equals booking its clients one by one."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_a_batch_is_its_clients_one_by_one(kind, params, told):
 
 
 class DoubledVTC(VTC):
-    """Somebody's own, who knows of ``on_tokens`` alone."""
+    """A user's scheduler that implements only ``on_tokens``."""
 
     name = "doubled-vtc"
 
@@ -63,7 +63,7 @@ class DoubledVTC(VTC):
 
 
 class DoubledDLPM(DLPM):
-    """The same of DLPM."""
+    """A user's DLPM that implements only ``on_tokens``."""
 
     name = "doubled-dlpm"
 
@@ -81,7 +81,7 @@ def test_who_counts_tokens_in_another_way_is_told_of_each_client(kind, usual):
 
 
 def told_at_once(kind):
-    """One that books every step when it hears of it."""
+    """Return a scheduler that books every step at once."""
 
     class AtOnce(kind):
         def on_steps(self, steps, running):

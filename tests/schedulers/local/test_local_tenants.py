@@ -1,4 +1,4 @@
-"""VTC and DLPM in a tree of tenants: shares between siblings at every level, and flat as before."""
+"""Test VTC and DLPM in a tree of tenants: shares at every level, and unchanged without tenants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(kind, weights=None, **params):
 
 @pytest.mark.parametrize(("kind", "params"), FLAT)
 def test_without_tenants_the_tree_is_what_there_is_without_it(kind, params):
-    """Clients come and go; decisions, service and what is held for each, at each step."""
+    """Clients come and go; decisions, service and balances are compared at each step."""
     weights = {"a": 0.7, "b": 1.1}
     logs = []
     for tenants in ({}, {"tenants": "tree"}):
@@ -69,7 +69,7 @@ def _ids(instant):
 
 
 def order_of(scheduler, *names, each=4, tail=10, at_most=10_000):
-    """Whose requests go, one pass with room for all, of so many equal ones of each client."""
+    """Return the order of one pass with room for all, given equal requests of each client."""
     desk, call = Desk(scheduler), Calls()
     for name in names:
         desk.arrive(*(call(name, tail=tail) for _ in range(each)))
@@ -89,7 +89,9 @@ def test_tenants_take_turns_and_so_do_the_clients_of_each(kind, params):
 
 
 def test_weights_count_among_siblings_at_every_level():
-    """a's third of b's weight, and within it y twice x: of 12 requests 3 are a's, 2 of them y's."""
+    """a has a third of b's weight, and in it y twice x's: of 12 requests 3 are a's, 2 of
+    them y's.
+    """
     weights = {"b": 3.0, "a/y": 2.0}
     order = order_of(make(VTC, weights, tenants="tree"), "a/x", "a/y", "b", each=50, at_most=48)
     assert Counter(order) == {"b": 36, "a/y": 8, "a/x": 4}
@@ -98,7 +100,9 @@ def test_weights_count_among_siblings_at_every_level():
 
 
 def test_dlpm_grants_quanta_level_by_level():
-    """A quantum of 10, requests of 15: each node pays a debt of 5 with every other quantum."""
+    """The quantum is 10 and requests cost 15: each node pays a debt of 5 with every
+    other quantum.
+    """
     scheduler = make(DLPM, quantum=10, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=15), call("a/y", tail=15), call("b", tail=15))
@@ -129,7 +133,7 @@ def test_who_comes_back_to_a_busy_tenant_is_lifted_there_and_nowhere_else():
 
 
 def test_a_hold_within_a_tenant_holds_nobody_else():
-    """x runs in credit, y of the same tenant is in debt and waits, while b goes on."""
+    """x runs in credit, y of the same tenant waits in debt, and b continues."""
     scheduler = make(HoldingDLPM, quantum=100, floor=1, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     first = [call("a/x", tail=10), call("a/y", tail=120)]
@@ -149,7 +153,7 @@ def test_a_hold_within_a_tenant_holds_nobody_else():
 
 
 class Literal:
-    """DLPM in a tree: one quantum at a time, every request looked at, nobody passed over."""
+    """DLPM in a tree, one quantum at a time, with every request checked and none skipped."""
 
     def __init__(self, scheduler: DLPM, idle: set[str]) -> None:
         self.q = dict(scheduler.credit)
@@ -229,14 +233,14 @@ def test_dlpm_in_a_tree_is_the_literal_reading(rules, seed):
 
 
 def node_rows(trace, node):
-    """Whether a node waits, and its service, at each instant."""
+    """Return whether a node waits, and its service, at each instant."""
     backlogged, service, _, _ = trace.rows()
     own = [index for index, name in enumerate(trace.clients) if node in lineage(name)]
     return backlogged[own].any(axis=0), service[own].sum(axis=0)
 
 
 def sibling_gaps(trace, weights):
-    """The largest difference of service over weight while both wait, by pair of siblings."""
+    """Return the largest weighted service difference while both wait, by pair of siblings."""
     gaps = {}
     for tenant in [ROOT, *tenants_of(trace.clients)]:
         for f, g in combinations(children_of(tenant, trace.clients), 2):
@@ -255,7 +259,7 @@ def policy_of(name, weights, **more):
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(8))])
 @pytest.mark.parametrize("policy", ["extend", "input", "dlpm"])
 def test_two_siblings_that_wait_differ_by_no_more_than_two_clients_would(policy, seed):
-    """At every level, by weight: 2 Q + U/w_f + U/w_g; without the tree it does not hold."""
+    """The bound at every level is 2 Q + U/w_f + U/w_g; without the tree it does not hold."""
     rng = random.Random(f"{policy} {seed}")
     weights = {node: 2 ** rng.uniform(-1, 1) for node in with_tenants(DEEP)}
     scheduler, quantum, unit = policy_of(policy, weights, tenants="tree")
@@ -278,7 +282,7 @@ def test_without_the_tree_five_ids_exceed_that_bound(policy):
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
 @pytest.mark.parametrize("ids", [1, 5])
 def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, ids):
-    """Two owners with the same requests; the second spreads them over its ids."""
+    """Two owners send the same requests; the second spreads them over its ids."""
     names = tuple(f"b/{number}" for number in range(ids))
     scheduler, quantum, unit = policy_of(policy, {}, tenants="tree")
     engine, rng = toy(scheduler, ("a/0", *names)), random.Random(5)
@@ -297,7 +301,9 @@ def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, id
 
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
 def test_everybody_is_served_to_the_end_and_nothing_lies_idle(policy):
-    """Tenants and clients come and go, with requests of one size: while one waits, none idles."""
+    """Tenants and clients come and go with requests of one size; while one waits, no
+    slot is idle.
+    """
     scheduler, _, _ = policy_of(policy, {"a/": 5.0, "a/y": 0.2}, tenants="tree")
     engine, rng, call = toy(scheduler, DEEP), random.Random(2), Calls()
     sent: Counter[str] = Counter()
@@ -327,7 +333,7 @@ def test_the_artifacts_forms_have_no_tenants():
 
 @pytest.mark.parametrize(("kind", "params"), [(VTC, {}), (DLPM, {"quantum": 10})])
 def test_an_owner_that_names_do_not_tell_is_a_tenant_if_the_home_knows_of_it(kind, params):
-    """Decisions are those of clients whose names tell it."""
+    """The decisions are those of clients whose names contain the tenant."""
     call, orders = Calls(), []
     for names in (("a/x", "a/y", "b"), ("x", "y", "b")):
         scheduler = kind(kind.Params(**params, tenants="tree"))

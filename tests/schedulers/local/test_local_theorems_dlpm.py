@@ -1,4 +1,4 @@
-"""The theorems of DLPM ([DLPM] §4.2, §A.1) on a toy engine."""
+"""Test the theorems of DLPM ([DLPM] §4.2, §A.1) on a toy engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DLPMS = [
 
 
 class Credits:
-    """Watches q_i after every event, and counts refills by what the log cannot explain."""
+    """A watcher of q_i after every event that counts refills by what the log cannot explain."""
 
     def __init__(self, engine: ToyEngine, quantum: int) -> None:
         self._engine, self._quantum = engine, quantum
@@ -86,7 +86,7 @@ def test_theorems_4_2_and_a_2(params, seed):
 
 
 def test_a_larger_quantum_is_less_fair():
-    """The trade-off of [DLPM] §4.1."""
+    """The test shows the trade-off of [DLPM] §4.1."""
     gaps = []
     for quantum in (50, 5000):
         engine = toy(DLPM(DLPM.Params(quantum=quantum)), "ab")
@@ -96,7 +96,7 @@ def test_a_larger_quantum_is_less_fair():
 
 
 def test_strict_is_fair_and_relaxed_conserves_work():
-    """[gaps] A4: large requests that rarely fit, small ones that always do."""
+    """[gaps] A4: large requests rarely fit, and small ones always do."""
     results = {}
     for refill in ("strict", "relaxed"):
         params = DLPM.Params(quantum=QUANTUM, no_room="skip", refill=refill)
@@ -122,7 +122,8 @@ def test_strict_is_fair_and_relaxed_conserves_work():
     [("keep", 0.9, 1.1), ("paper_zero", 5, 6), *slow(("min0", 0.9, 1.1))],
 )
 def test_leaving_and_coming_back_does_not_pay(rejoin, least, most):
-    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service over b's.
+    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service is set against
+    b's.
 
     With its debt erased, a gets 21,453 for every two quanta of b.
     """

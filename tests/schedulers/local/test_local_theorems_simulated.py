@@ -1,4 +1,4 @@
-"""The same theorems on the real simulated engine, with full reservation ([gaps] E1)."""
+"""Test the same theorems on the real simulated engine, with full reservation ([gaps] E1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dlpm(**params) -> Callable[[], DLPM]:
 
 
 class Load:
-    """Random requests; each client has its own lengths, and documents of its own to share."""
+    """Random requests; each client has its own lengths and its own shared documents."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet, self.rng, self.call = fleet, random.Random(seed), Calls()
@@ -52,7 +52,7 @@ class Load:
         self.fleet.submit(self.call(client, (name, document), tail=tail, max_new=output))
 
     def keep_backlogged(self, clients: str, depth: int = DEPTH) -> None:
-        """From now on each of them has ``depth`` requests under way all the time."""
+        """Keep ``depth`` requests of each client under way from now on."""
         for _ in range(depth):
             for client in clients:
                 self.send(client)
@@ -63,7 +63,7 @@ class Load:
             self.send(request.client)
 
     def come_and_go(self) -> None:
-        """a is backlogged; b and c send bursts; d sends one request now and then."""
+        """Keep a backlogged; b and c send bursts; d sends one request now and then."""
         self.keep_backlogged("a")
         for client, period_s, burst in (("b", 1.1, 30), ("c", 1.7, 50), ("d", 0.6, 1)):
             for number in range(1, 40):
@@ -136,7 +136,7 @@ def test_dlpm_theorems_4_2_and_a_2(seed, no_room):
 
 
 def test_lpm_breaks_the_bound_on_a_load_on_which_dlpm_keeps_it():
-    """a's requests share one document, so that LPM never reaches b's."""
+    """a's requests share one document, so LPM never reaches b's."""
     gaps = {}
     for name, make in (("dlpm", dlpm()), ("lpm", lambda: LPM(LPM.Params()))):
         fleet, call = Fleet(make, "ab"), Calls()
@@ -171,7 +171,7 @@ def test_d2lpm_theorems_5_1_and_5_2_while_every_queue_holds_the_client(workers, 
 
 @pytest.mark.parametrize(("worker_quantum", "fair"), [(2000, True), (10**12, False)])
 def test_an_endless_worker_quantum_violates_theorem_5_1(worker_quantum, fair):
-    """A.5: f sticks to the worker that holds its document, g matches nothing anywhere."""
+    """A.5: f stays at the worker that holds its document, and g matches nothing anywhere."""
     fleet, call = Fleet(dlpm(), "fg", d2lpm(worker_quantum, 2), 2), Calls()
     used: set[int] = set()
 
@@ -193,13 +193,13 @@ def test_an_endless_worker_quantum_violates_theorem_5_1(worker_quantum, fair):
 
 
 class TestOverCommittedMemory:
-    """Section 10 (a) on the real engine: a small ratio reserves next to nothing."""
+    """Section 10 (a) on the real engine: a small ratio reserves almost nothing."""
 
     OUTPUTS = (1000, 500, 333, 250)  # in order of arrival, a decode step or two apart
     POOL = 1050
 
     def run(self, *, full_reservation: bool) -> tuple[int, int, int]:
-        """(tokens decoded after the last admission, retractions, lowest credit)."""
+        """Return (tokens decoded after the last admission, retractions, lowest credit)."""
         fleet = Fleet(
             lambda: DLPM(DLPM.Params(quantum=8)),
             "a",
@@ -237,7 +237,7 @@ class TestOverCommittedMemory:
 
 
 def test_the_trace_adds_up_to_what_the_engine_did():
-    """The measure itself: log rows, charged at admission, against the engine's requests."""
+    """The log's rows, charged at admission, are compared with the engine's requests."""
     fleet = Fleet(dlpm(), "abc")
     load = Load(fleet, 5)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""The theorems of VTC ([VTC] §4.1) on a toy engine."""
+"""Test the theorems of VTC ([VTC] §4.1) on a toy engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArtifactLift(VTC):
 
 
 class DoubleCharge(VTC):
-    """VTC as in the artifact's finish handler."""
+    """VTC that charges twice, like the artifact's finish handler."""
 
     def __init__(self) -> None:
         super().__init__(VTC.Params())
@@ -51,7 +51,7 @@ class DoubleCharge(VTC):
 
 
 def counter_range(engine: ToyEngine, largest: list[float]) -> Callable[[], None]:
-    """Keeps the largest counter range among waiting clients in ``largest[0]``."""
+    """Keep the largest counter range among waiting clients in ``largest[0]``."""
 
     def look() -> None:
         waiting = [engine.scheduler.counters[c] for c in engine.view.clients()]
@@ -91,7 +91,7 @@ def test_theorems_4_9_4_11_and_4_13(params, seed):
 
 @pytest.mark.parametrize("make", [lambda: VTC(VTC.Params()), lambda: FCFS(FCFS.Params())])
 def test_fcfs_keeps_none_of_them_on_a_trace_on_which_vtc_does(make):
-    """One flood in front of everybody, then a client that asks for little."""
+    """A flood arrives first, then a client that asks for little."""
     engine, call = toy(make(), "ab"), Calls()
     for _ in range(600):
         engine.submit(call("a", tail=20, max_new=20))
@@ -115,7 +115,7 @@ def test_fcfs_keeps_none_of_them_on_a_trace_on_which_vtc_does(make):
     ],
 )
 def test_theorem_4_8_no_work_conserving_scheduler_does_better(make):
-    """f fills the memory, g arrives just after: w_q * M before anybody can do anything."""
+    """f fills the memory and g arrives just after: g waits w_q * M under any scheduler."""
     engine, call = toy(make(), "fg"), Calls()
     for _ in range(2):
         engine.submit(call("f", max_new=MEMORY - 1))
@@ -130,7 +130,9 @@ def test_theorem_4_8_no_work_conserving_scheduler_does_better(make):
 
 @pytest.mark.parametrize("lift", ["paper", "none"])
 def test_without_the_lift_an_idle_client_starves_the_others(lift):
-    """a is alone for long, then b joins: with the lift from level, without it far ahead."""
+    """a is alone for long, then b joins: with the lift both are level, without it b is
+    far ahead.
+    """
     engine, mix = toy(VTC(VTC.Params(lift=lift)), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)
     before = engine.trace.service_of("a")
@@ -142,7 +144,7 @@ def test_without_the_lift_an_idle_client_starves_the_others(lift):
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_lift_over_an_empty_queue_is_needed_too(complete):
-    """Lines 8-10: the published artifact leaves them out, and the first to return wins."""
+    """The published artifact omits lines 8-10, so the first client to return wins."""
     engine, mix = toy(VTC(VTC.Params()) if complete else ArtifactLift(), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)
     while engine.waiting("a") or engine.running("a"):

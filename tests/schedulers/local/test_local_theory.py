@@ -1,6 +1,6 @@
-"""docs/appendix/theory.md: each inequality on random traces of the engine, and how near they come.
+"""Test the inequalities of docs/appendix/theory.md on random traces of the engine.
 
-Where an example is called tight, it comes as near to the bound as is said there.
+An example called tight comes as near to its bound as the page says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FEW = settings(
 
 
 def send_in_order(fleet, *requests):
-    """(client, output) each: all wait from the beginning, one input token each."""
+    """Send (client, output) pairs: all wait from the beginning, with one input token each."""
     call = Calls()
     for client, output in requests:
         fleet.submit(call(client, max_new=output))
@@ -47,7 +47,7 @@ def send_in_order(fleet, *requests):
 
 
 def test_vtc_reaches_99_percent_of_its_bound():
-    """f takes the whole pool, then g does, is a token behind, and does so again."""
+    """f takes the whole pool; then g does, ends a token behind, and does so again."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     order = [("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("f", 2), ("g", 2), ("f", 2), ("g", 2)]
     send_in_order(fleet, *order).run(10**5)
@@ -56,7 +56,7 @@ def test_vtc_reaches_99_percent_of_its_bound():
 
 
 def test_a_client_that_comes_back_to_vtc_may_wait_99_percent_of_what_it_may():
-    """f has just had the pool. g is a token behind it when its second request that size comes."""
+    """f has just had the pool; g is a token behind when its second request of that size arrives."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     send_in_order(fleet, ("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("g", 2))
     fleet.on_done = lambda request: (
@@ -81,10 +81,10 @@ def test_vtc_on_random_traces(seed, charge):
 
 
 class TestVTCWithOverCommittedMemory:
-    """The paper's max(w_p L, w_q M) is no bound there, nor with the outputs observed for M.
+    """The paper's max(w_p L, w_q M) is no bound here, nor with the observed outputs for M.
 
     f has four requests under way that decode 2,083 tokens one after the other, and is chosen once
-    more with a long prompt; g's next request does not fit before they are over.
+    more with a long prompt; g's next request does not fit before they end.
     """
 
     OUTPUTS = (1000, 2, 500, 333, 2, 250)  # those of 2 end at once, and a pass is made
@@ -134,8 +134,9 @@ QUANTUM = 30
 
 
 def ahead_and_behind(send):
-    """Both spend their credit but 3 and then take the pool; g is a bit less in debt, and does so
-    again first."""
+    """Leave both 3 credits before they take the pool; g is slightly less in debt and repeats it
+    first.
+    """
     for client, last in (("f", WHOLE), ("g", WHOLE - 4)):
         for _ in range(9):
             send(client, 1)
@@ -157,8 +158,7 @@ def test_dlpm_reaches_98_percent_of_its_bound():
 
 
 def test_a_client_that_comes_back_to_dlpm_may_wait_98_percent_of_what_it_may():
-    """f has just had the pool; g gets quantum after quantum until f is nearly in credit, and then
-    overdraws."""
+    """f has just had the pool; g gets quanta until f is nearly in credit, and then overdraws."""
     fleet = Fleet(lambda: DLPM(DLPM.Params(quantum=QUANTUM)), "fg", max_running_requests=1)
     rounds = (1 + 2 * WHOLE) // QUANTUM  # after which f is in credit
     smalls = rounds * QUANTUM // 3 + 9
@@ -193,8 +193,9 @@ def test_dlpm_on_random_traces(seed, quantum, no_room, rejoin):
 
 
 def test_d2lpm_reaches_98_percent_of_its_bound():
-    """A worker quantum of a token sends a client's requests to its workers by turns, so that the
-    example of DLPM happens at both at once."""
+    """A worker quantum of one token makes workers alternate, so DLPM's example happens at both at
+    once.
+    """
     fleet = Fleet(
         lambda: DLPM(DLPM.Params(quantum=QUANTUM)),
         "fg",
@@ -241,7 +242,9 @@ def test_what_a_router_charges_one_client_differs_little_between_workers(data, w
 
 
 def test_between_workers_it_reaches_99_percent_of_what_it_may_differ_by():
-    """All follow one prefix until the credit there is 1; one more, then all their outputs."""
+    """All follow one prefix until the credit there is 1; one more follows, then all
+    their outputs.
+    """
     router, call = D2LPM(D2LPM.Params(worker_quantum=1_000), 2), Calls()
     inputs = [111] * 9 + [500]
     sent = [call("f", ("doc", 100), tail=tokens - 100) for tokens in inputs]
@@ -312,7 +315,7 @@ def test_under_a_load_cap_99_percent_of_that_remains_after_one_pass():
 
 
 class Watched(VTC):
-    """Knows how much GPU time each client has had, also since it was chosen last."""
+    """A watcher of each client's GPU time, in total and since its last turn."""
 
     def __init__(self):
         super().__init__(VTC.Params(charge="gpu-time"))
@@ -341,7 +344,7 @@ class Watched(VTC):
 
 
 def gpu_gap(fleet, scheduler, events):
-    """How far two clients that always wait get apart, over what the inequality allows."""
+    """Return the gap of two always waiting clients relative to the inequality's bound."""
     gaps = [0]
 
     def look():
@@ -375,7 +378,7 @@ def test_gpu_time_of_two_that_wait_differs_by_what_runs_after_a_choice(seed):
 
 
 def room(router, request, clients):
-    """What the lemma lets a client have under way at a worker after this request goes there."""
+    """Return the lemma's limit on a client's work at a worker after this request goes there."""
     levels = router._tree.levels(router._tree.find(request.prompt).node)
     costs = router._costs(request, levels)
     work = {worker: cost for cost, workers in costs for worker in members(workers)}
@@ -412,7 +415,7 @@ def test_one_client_alone_has_97_percent_of_that_at_the_worker_of_its_prefix():
 
 
 def gap_and_workers_of_f(router):
-    """f's requests share a document, g's share nothing; both always have some under way."""
+    """Simulate f, whose requests share a document, and g, whose requests share nothing."""
     fleet, call = Fleet(lambda: DLPM(DLPM.Params(quantum=400)), "fg", router, 2), Calls()
     used = set()
 
@@ -432,7 +435,7 @@ def gap_and_workers_of_f(router):
 
 @pytest.mark.parametrize(("slack", "sticky"), [(10**9, True), (0, False)])
 def test_with_much_slack_fair_finish_is_as_unfair_as_an_endless_worker_quantum(slack, sticky):
-    """[DLPM] A.5: all that f has under way is less than its slack, so that it keeps to a worker."""
+    """[DLPM] A.5: all work of f under way is less than its slack, so f stays at one worker."""
     gap, used = gap_and_workers_of_f(FairFinish(FairFinish.Params(slack=float(slack)), 2))
     assert (used == 1) == sticky
     assert (gap > 2 * 2 * (300 + 2 * POOL + 400)) == sticky

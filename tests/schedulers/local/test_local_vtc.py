@@ -1,4 +1,4 @@
-"""VTC's counters worked out by hand: charges, both lifts, weights, ties ([VTC] Alg. 2)."""
+"""Test VTC's counters by hand: charges, both lifts, weights, ties ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def desk(**params) -> Desk:
 
 
 def serve(at: Desk, call: Calls, client: str, service: int) -> None:
-    """One request of the client comes and goes alone, for an even ``service``."""
+    """Serve one request of the client alone, for an even ``service``."""
     request = call(client, tail=2)
     at.arrive(request)
     at.run_pass()
@@ -58,7 +58,7 @@ def test_nothing_is_skipped_when_the_least_served_request_does_not_fit():
 
 
 def test_lift_to_the_least_counter_that_waits():
-    """Lines 11-13."""
+    """Lines 11-13 of the algorithm."""
     at, call = desk(), Calls()
     at.arrive(call("a", tail=100), call("b", tail=40), call("a"), call("b"))
     assert len(at.run_pass(at_most=2)) == 2  # counters: a 100, b 40
@@ -84,7 +84,7 @@ def test_a_client_that_is_waiting_is_not_lifted_again():
 
 
 def test_lift_to_the_client_that_left_last_when_nobody_waits():
-    """Lines 8-10. What it was charged after it left counts, and only the last one does."""
+    """Lines 8-10: charges after leaving count, and only the client that left last matters."""
     at, call = desk(), Calls()
     serve(at, call, "a", 500)
     at.arrive(call("b", tail=6), call("a", tail=2))
@@ -123,7 +123,7 @@ def test_a_recomputation_is_not_charged_and_a_retracted_client_is_lifted_as_an_a
 
 
 def test_ties_rotate():
-    """The first of two equals is whoever was picked longer ago, never the lowest name."""
+    """The first of two equals is the one picked longer ago, never the lowest name."""
     at, call = desk(), Calls()
     sizes = {"b": [10, 10, 10], "a": [5, 5, 10, 10], "c": [10, 10]}
     requests = {c: [call(c, tail=size) for size in sizes[c]] for c in sizes}
@@ -143,7 +143,7 @@ def test_weights_divide_the_charge():
 
 
 def test_service_is_in_proportion_to_the_weights():
-    """1:2:3:4 as in the artifact, within 3%."""
+    """The ratios are 1:2:3:4 as in the artifact, within 3%."""
     weights = {"a": 1, "b": 2, "c": 3, "d": 4}
     engine, call = ToyEngine(VTC(VTC.Params(weights=weights)), 400, "abcd"), Calls()
     for _ in range(1000):

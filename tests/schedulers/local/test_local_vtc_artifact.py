@@ -1,4 +1,4 @@
-"""What ``vtc.form=artifact`` does otherwise than the paper ([VTC-artifact]), by hand."""
+"""Test how ``vtc.form=artifact`` differs from the paper ([VTC-artifact]), by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_next_step_that_ends_a_request_charges_again():
     ("form", "lifted_to"), [("paper", 100), ("artifact", 0), ("artifact-2023", 0)]
 )
 def test_no_lift_when_nobody_waits(form, lifted_to):
-    """Lines 8-10 of Algorithm 2, which the artifact leaves out."""
+    """The artifact omits lines 8-10 of Algorithm 2."""
     at, call = desk(form), Calls()
     at.arrive(call("a", tail=100))
     at.run_pass()

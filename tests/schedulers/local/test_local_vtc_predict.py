@@ -1,4 +1,4 @@
-"""Predictive VTC by hand: charged ahead, more only beyond, the rest refunded ([VTC] Alg. 3)."""
+"""Test predictive VTC by hand: prediction charged, excess added, rest refunded ([VTC] Alg. 3)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def desk(**params) -> Desk:
 
 
 def produce(at: Desk, request, *runs: int) -> None:
-    """Runs of decode steps of one request, told as an engine tells them."""
+    """Tell decode runs of one request as an engine does."""
     for tokens in runs:
         at.scheduler.on_tokens(request.client, tokens)
         at.scheduler.on_request_tokens(request, tokens)
 
 
 def serve(at: Desk, request, tokens: int) -> int:
-    """The request comes, produces so much and goes; returns what its client was charged."""
+    """Serve a request with a given output; return the charges of its client."""
     before = at.scheduler.counters.get(request.client, 0)
     at.arrive(request)
     at.run_pass()
@@ -141,7 +141,7 @@ def test_errors_are_spread_over_the_whole_range_and_average_out():
 
 
 def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
-    """Once per step that ends a request, whoever ends; nothing within the prediction."""
+    """The charge occurs once per step that ends a request, and not within the prediction."""
     extra = {}
     for form in ("paper", "artifact-2023", "artifact"):
         at, call = desk(predictor="average", form=form), Calls()

@@ -1,4 +1,4 @@
-"""VTC by profiled cost h(input, output), by hand ([VTC-artifact], req_queue.py)."""
+"""Test VTC by profiled cost h(input, output), by hand ([VTC-artifact], req_queue.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def produce(at: Desk, request, tokens: int) -> None:
 
 
 def test_the_cost_of_a_request_is_what_the_artifact_measured():
-    """About 0.21 ms an input token; 256 in and 256 out take half a second in a full batch."""
+    """An input token takes about 0.21 ms; 256 in and 256 out take 0.5 s in a full batch."""
     assert profiled_cost_ms(0, 0) == 1.14601454
     assert profiled_cost_ms(1, 0) - profiled_cost_ms(0, 0) == pytest.approx(0.21001891)
     assert profiled_cost_ms(256, 256) == pytest.approx(554.79, abs=0.01)

@@ -1,4 +1,4 @@
-"""Weights come from the experiment, by ``prepare``: service in proportion, in every policy."""
+"""Test weights from the experiment, through ``prepare``: proportional service in every policy."""
 
 import random
 
@@ -26,7 +26,7 @@ WEIGHTS = {"b": 3.0}
 
 
 def served(scheduler, clients="ab"):
-    """Actual service of each client on a busy toy engine."""
+    """Return the computed service of each client on a busy toy engine."""
     engine = ToyEngine(scheduler, 600, clients)
     overload(engine, Mix(1, clients), clients, 1500)
     trace = engine.trace
@@ -53,7 +53,7 @@ def test_a_client_of_weight_three_gets_three_times_the_service(make):
 
 
 def test_quanta_of_no_whole_tokens_stay_in_proportion():
-    """Of 3 tokens 1.5 and 4.5: as 2 and 4 (rounded) service would be as 1 to 2."""
+    """3 tokens give 1.5 and 4.5; rounded to 2 and 4, service would be 1 to 2."""
     scheduler = DLPM(DLPM.Params(quantum=3))
     scheduler.prepare(Setup(("a", "b"), {"a": 0.5, "b": 1.5}))
     a, b = served(scheduler)
@@ -61,7 +61,7 @@ def test_quanta_of_no_whole_tokens_stay_in_proportion():
 
 
 def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
-    """The gap over its bound, 2Q + U/w_f + U/w_g, of the pair of clients that comes nearest."""
+    """Return the largest gap relative to its bound, 2Q + U/w_f + U/w_g, over pairs of clients."""
     if isinstance(policy, int):
         scheduler, unit, quantum = DLPM(DLPM.Params(quantum=policy)), DLPM_UNIT, policy
     else:
@@ -80,7 +80,7 @@ def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
 )
 @pytest.mark.parametrize("policy", ["extend", "input", 3, QUANTUM])
 def test_the_theorems_hold_by_weight_for_each_pair_of_clients(policy, seed):
-    """Also with a quantum of 3, which by weight is no whole number."""
+    """The quantum of 3 is no whole number after weighting."""
     rng = random.Random(f"{policy} {seed}")
     weights = {client: 10 ** rng.uniform(-1, 1) for client in "abc"}
     assert 0 < largest_part_of_its_bound(policy, weights, weights, seed) <= 1
@@ -129,7 +129,7 @@ def test_d2lpm_grants_quanta_by_weight():
 
 
 def test_a_queue_before_the_cluster_heeds_weights():
-    """Of two that wait, who has three times the weight goes three times as often."""
+    """A waiting client with three times the weight is served three times as often."""
     scheduler = VTC(VTC.Params())
     scheduler.prepare(Setup(("a", "b"), WEIGHTS))
     queue = GatewayQueue(scheduler, RoundRobin(RoundRobin.Params(), 1), _OneAtATime())
@@ -143,7 +143,7 @@ def test_a_queue_before_the_cluster_heeds_weights():
 
 
 class _OneAtATime(Detector):
-    """Room for another whenever it is asked at the beginning, never for a second."""
+    """A gate with room for one request in each pass."""
 
     def __init__(self):
         self.asked = 0
@@ -166,7 +166,7 @@ def test_vtcs_own_weights_are_laid_over_the_experiments():
 
 
 class _Nobody:
-    """A queue in which nobody waits."""
+    """A queue without waiting requests."""
 
     def clients(self):
         return ()

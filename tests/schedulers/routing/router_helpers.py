@@ -13,18 +13,18 @@ Prefix = tuple[Token, ...]
 
 
 def prompt(*segments: tuple[str, int]) -> Prompt:
-    """A prompt from (key, length) pairs."""
+    """Return a prompt from (key, length) pairs."""
     return tuple(Segment(key, length) for key, length in segments)
 
 
 def request(number: int, client: str, *segments: tuple[str, int]) -> Request:
-    """A request with these segments as its prompt."""
+    """Return a request with these segments as its prompt."""
     made = prompt(*segments)
     return Request(number, client, 0, 0, made, prompt_tokens(made), 256)
 
 
 class Told:
-    """A fleet that says what it was told to say: worker -> (queued, running, tokens)."""
+    """A fleet that reports what the test sets: worker -> (queued, running, tokens)."""
 
     def __init__(self, loads: dict[int, tuple[int, int, int]]) -> None:
         self.loads = loads
@@ -38,31 +38,31 @@ class Told:
 
 
 def tell(router, loads: dict[int, tuple[int, int, int]], pool_tokens: int = 1000) -> Told:
-    """Give a router a fleet; change its ``loads`` to change what the router hears."""
+    """Give a router a fleet; change its ``loads`` to change the reports."""
     fleet = Told(loads)
     router.prepare(Setup(fleet=fleet, pool_tokens=pool_tokens))
     return fleet
 
 
 def answer(tokens: int) -> Segment:
-    """What a finished request produced, where only its length matters."""
+    """Return a finished request's output, of which only the length matters."""
     return Segment("answer", tokens)
 
 
 def prefixes(of: Prompt) -> list[Prefix]:
-    """Every non-empty prefix of a prompt, token by token, shortest first."""
+    """Return every non-empty prefix of a prompt, token by token, shortest first."""
     tokens = [(key, position) for key, length in of for position in range(length)]
     return [tuple(tokens[:end]) for end in range(1, len(tokens) + 1)]
 
 
 def prompts() -> st.SearchStrategy[Prompt]:
-    """Short prompts over few keys, so that they share prefixes and part inside segments."""
+    """Draw short prompts over few keys, which share prefixes and part inside segments."""
     segment = st.builds(Segment, st.sampled_from("abc"), st.integers(1, 4))
     return st.lists(segment, min_size=1, max_size=4).map(tuple)
 
 
 class NaiveLocations:
-    """(worker, prefix) pairs in a set: the obvious version of a location tree."""
+    """An oracle of the location tree: (worker, prefix) pairs in a set."""
 
     def __init__(self) -> None:
         self.marks: set[tuple[int, Prefix]] = set()

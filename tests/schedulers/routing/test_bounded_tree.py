@@ -1,4 +1,4 @@
-"""The bounded tree against one that goes over all its nodes to find what is longest unused."""
+"""Test the bounded tree against a scan of all nodes for the least recently used."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from fairbench.schedulers.prefix_tree import path
 
 
 class Scanning(LocationTree):
-    """Bounded by the definition: the prefix whose last use is longest ago goes, leaf by leaf."""
+    """A tree bounded by definition: the least recently used prefix goes, leaf by leaf."""
 
     def __init__(self, limit):
         super().__init__(LocationNode)
@@ -49,7 +49,7 @@ def run(tree, operations):
 
 
 def ring(tree):
-    """Its nodes in the order in which they will be forgotten."""
+    """Return its nodes in the order of their eviction."""
     at = tree.root.newer
     while at is not tree.root:
         assert at.newer.older is at
@@ -59,7 +59,7 @@ def ring(tree):
 
 @st.composite
 def operations_of_a_few(draw):
-    """On so few prompts that the very same one often comes twice in a row."""
+    """Draw operations on so few prompts that one often repeats at once."""
     few = st.sampled_from(draw(st.lists(prompts(), min_size=1, max_size=3)))
     insert = st.tuples(st.just("insert"), few, st.integers(0, 1))
     evict = st.tuples(st.just("evict"), few, st.integers(0, 1), st.floats(0, 1))

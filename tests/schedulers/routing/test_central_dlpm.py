@@ -1,4 +1,4 @@
-"""The centralised strawman against a literal DLPM over sets of prefixes, and by hand."""
+"""Test the centralised strawman against a literal DLPM over sets of prefixes, and by hand."""
 
 from hypothesis import given
 from hypothesis import strategies as st

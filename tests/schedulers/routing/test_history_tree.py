@@ -1,4 +1,4 @@
-"""The history tree and the active tree against sets of (worker, prefix)."""
+"""Test the history tree and the active tree against sets of (worker, prefix)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ workers = st.integers(0, 2)
 
 
 def held(sent, worker):
-    """Every prefix of what was sent there."""
+    """Return every prefix of the prompts that were sent to the worker."""
     return {prefix for made, to in sent if to == worker for prefix in prefixes(made)}
 
 

@@ -1,4 +1,4 @@
-"""The location tree against a set of (worker, prefix) pairs, and its corner cases by hand."""
+"""Test the location tree against a set of (worker, prefix) pairs, and corner cases by hand."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ def holders(tree, of):
 
 
 def marks(tree):
-    """Every (worker, prefix) the tree stands for."""
+    """Return every (worker, prefix) that the tree stands for."""
     return {
         (worker, prefix)
         for node in tree.nodes()
@@ -42,7 +42,7 @@ operations = st.lists(
 
 
 def calls(operations):
-    """Of a tree: (method, arguments); an eviction takes a share of its prefix, 1 token at least."""
+    """Draw calls (method, arguments); an eviction takes part of its prefix, at least one token."""
     for name, *arguments in operations:
         if name == "evict":
             of, worker, share = arguments

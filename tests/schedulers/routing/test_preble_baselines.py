@@ -1,4 +1,4 @@
-"""Preble's baselines: the longest match whatever the load, and the oracle partition."""
+"""Test Preble's baselines: the longest match at any load, and the oracle partition."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Preble's E2 in the form of its code: loads, candidates and moved prefixes, worked by hand."""
+"""Test Preble's E2 in the form of its code: loads, candidates and moved prefixes, by hand."""
 
 from math import inf
 
@@ -12,13 +12,13 @@ OFF = {"rebalance_threshold": inf, "hit_ratio": inf, "eviction_cost": False}
 
 
 def make(workers=2, **params):
-    """Prefill takes 1 ms a token, an output token 150 ms."""
+    """Return a router for which prefill takes 1 ms a token and an output token 150 ms."""
     times = {"prefill_ms_per_token": 1.0, "prefill_base_ms": 0.0, "prefill_linear_from_tokens": 0}
     return PrebleE2Code(PrebleE2Code.Params(**OFF | times | params), workers)
 
 
 class Sender:
-    """Numbers the requests, each allowed 256 output tokens, and may let them finish at once."""
+    """A sender of numbered requests with 256 output tokens each, which may finish at once."""
 
     def __init__(self, router):
         self.router, self.count, self.sent = router, 0, []
@@ -36,7 +36,7 @@ class Sender:
 
 
 def allocated(router, *segments):
-    """The GPUs (bits) of the node that just this prompt ends at."""
+    """Return the GPUs (bits) of the node at which this prompt ends."""
     return router._tree.allocated.get(router._tree.find(prompt(*segments)).node, 0)
 
 
@@ -49,7 +49,9 @@ def test_a_leaf_shorter_than_its_context_follows_the_allocation():
 
 
 def test_a_prompt_seen_before_is_explored_if_it_is_one_node():
-    """A defect of the code, kept: its own leaf is all of it, though all is cached."""
+    """This defect of the code is kept: the leaf counts as the whole prompt, though all
+    is cached.
+    """
     send = Sender(make(2))
     assert [send(("a", 100)), send(("a", 100))] == [0, 1]
 
@@ -120,7 +122,7 @@ def test_the_cost_of_evictions_is_that_of_key_nodes_not_in_use():
 
 
 def balanced(**params):
-    """GPU 0 has three documents of two requests each, GPU 1 one."""
+    """Return a router with three documents of two requests each on GPU 0 and one on GPU 1."""
     send = Sender(make(2, **{"rebalance_after": 0} | params))
     router = send.router
     for key, tokens in (("a", 100), ("b", 200), ("c", 500), ("d", 100)):

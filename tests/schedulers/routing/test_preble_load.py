@@ -1,11 +1,11 @@
-"""Preble's estimate of a GPU's load, by hand."""
+"""Test Preble's estimate of a GPU's load, by hand."""
 
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
 
 
 def test_outputs_older_than_the_window_set_no_decode_times():
-    """1 ms an output token, a window of 10 s, 5 tokens where nothing was seen."""
+    """An output token takes 1 ms, the window 10 s; without observations 5 tokens are assumed."""
     window = GpuWindow(10.0, TimeModel(0.0, 0.0, 0, 0.0, 0.0, 1.0), 5.0)
     window.finish(1.0, 100)
     window.finish(4.0, 20)

@@ -1,4 +1,4 @@
-"""Preble's prefix autoscaling and prefill/decode balancing, worked by hand ([Preble] §3.2)."""
+"""Test Preble's prefix autoscaling and prefill/decode balancing by hand ([Preble] §3.2)."""
 
 from math import inf
 
@@ -17,7 +17,7 @@ DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
 
 
 class Driven:
-    """A router of two GPUs whose window is 100 s, with autoscaling and nothing else after E2."""
+    """A router of two GPUs with a window of 100 s, and autoscaling alone after E2."""
 
     def __init__(self, workers=2, **params):
         off = {"rebalance_threshold": inf, "imbalance_ratio": inf, "window_s": 100.0}
@@ -25,7 +25,7 @@ class Driven:
         self.count = 0
 
     def send(self, now_s, *segments, queued_s=None, prefill_s=TINY_S):
-        """Where a prompt goes; with ``queued_s`` its first token has come that much late."""
+        """Send a prompt and return its worker; ``queued_s`` delays its first token."""
         self.count += 1
         sent = request(self.count, "a", *segments)
         worker = self.router.route(sent, now_s)
@@ -36,7 +36,7 @@ class Driven:
 
 
 def overloaded(older_s, newer_s, **params):
-    """GPU 0 serves a document: a question in each half of the window; both have been answered."""
+    """Have GPU 0 serve a document: an answered question in each half of the window."""
     driven = Driven(**params)
     assert [driven.send(0.0, DOC), driven.send(0.0, ("other", 1000))] == [0, 1]
     assert driven.send(1.0, DOC, ("q1", 10), queued_s=older_s) == 0
@@ -176,7 +176,7 @@ TIMES = TimeModel(
 
 
 def windows(*loads):
-    """GPUs with so many ms of prefill, and requests of 10 ms of decoding."""
+    """Give GPUs the given ms of prefill and requests of 10 ms of decoding."""
     made, end = Windows(100.0, TIMES, 10.0), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
         made.join(worker)

@@ -1,4 +1,4 @@
-"""Preble's tree against token-by-token LRU orders, and the windowed load by hand."""
+"""Test Preble's tree against token-by-token LRU orders, and the windowed load by hand."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ TIMES = TimeModel(
 
 
 class NaivePreble(NaiveLocations):
-    """Stamps every (worker, prefix) with the number of the last dispatch over it."""
+    """An oracle that stamps every (worker, prefix) with its last dispatch number."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Windows of many GPUs at once, against a look at each."""
+"""Test windows of many GPUs at once against a look at each."""
 
 from math import inf
 
@@ -36,7 +36,7 @@ def window():
 
 
 def mostly_decoding(each, ratio):
-    """[Preble] §3.2, GPU by GPU."""
+    """Compute [Preble] §3.2 GPU by GPU."""
     prefill_us = sum(one.prefill_us for one in each.values())
     decode_us = sum(one.decode_us for one in each.values())
     if not prefill_us or not decode_us or ratio == inf:

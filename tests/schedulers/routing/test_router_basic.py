@@ -1,4 +1,4 @@
-"""Round-robin, per-client round-robin, least loaded, and the fleet they share."""
+"""Test round-robin, per-client round-robin, least loaded, and the fleet that they share."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""D2LPM against a literal reading of Algorithm 2, its invariants, and hand-worked decisions."""
+"""Test D2LPM against a literal Algorithm 2, its invariants, and hand-computed decisions."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def test_one_refill_equals_repeated_ones(credit, quantum):
 
 
 def shares_of_a_stuck_worker(**params):
-    """Of 400 requests of one client the part that goes to worker 0, which finishes none."""
+    """Return the share of 400 requests of one client that go to worker 0, which finishes none."""
     router, stuck = make(worker_quantum=4_000, **params), 0
     for number in range(400):
         one = request(number, "f", (f"p{number}", 10))
@@ -76,7 +76,7 @@ def test_outputs_charged_ahead_are_settled_by_what_they_were():
 
 
 def test_what_was_charged_ahead_and_comes_back_buys_no_credit():
-    """After an answer of 2,000, twenty that turn out to be 1 each had quanta granted meanwhile."""
+    """After an answer of 2,000, twenty requests that turn out to be 1 each got quanta meanwhile."""
     router = make(1, outputs="ahead", worker_quantum=1_000)
     sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
     router.route(sent[0], 0.0)
@@ -94,7 +94,7 @@ def test_outputs_are_not_charged_ahead_in_gpu_time():
 
 
 class FixedCosts:
-    """An iteration takes 50 ms, and a token of a prompt 10 us more."""
+    """Costs: an iteration takes 50 ms, and a token of a prompt 10 us more."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.05 + new_tokens * 1e-5
@@ -104,7 +104,7 @@ class FixedCosts:
 
 
 def test_gpu_time_is_charged_ahead_without_what_a_batch_shares():
-    """Else 30 requests at once would get back the time of 30 iterations, many quanta."""
+    """Otherwise 30 requests at once would be refunded 30 iterations, which is many quanta."""
     router = make(1, charge="gpu-time", worker_quantum=1000)
     router.prepare(Setup(costs=FixedCosts()))
     sent = [request(number, "f", (f"p{number}", 101)) for number in range(30)]

@@ -1,4 +1,4 @@
-"""Several D2LPM routers that exchange totals: what they know, and how far workers drift apart."""
+"""Test several D2LPM routers that exchange totals: their knowledge, and the drift of workers."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ def exchange(made):
 
 
 def spent(made, client, worker):
-    """What all have charged: counted from what they export."""
+    """Return the charges of all routers, summed from their exports."""
     return sum(one.charged_totals().get(client, {}).get(worker, 0.0) for one in made)
 
 
@@ -130,7 +130,7 @@ def test_one_that_was_forgotten_begins_with_a_quantum_at_most(monkeypatch):
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(2, 3), st.sampled_from([1, 50, 1000]))
 def test_what_all_charge_one_client_differs_little_between_workers(data, number, workers, quantum):
-    """Less than Q + L + 2 O + D: D is what a router had not heard when it chose."""
+    """The bound is Q + L + 2 O + D, where D is what a router had not yet received."""
     made = routers(number, workers, quantum)
     flights = {worker: [] for worker in range(workers)}
     messages, unheard, largest, under_way = [], 0.0, 0, 0
@@ -164,7 +164,7 @@ def test_what_all_charge_one_client_differs_little_between_workers(data, number,
 
 
 def heard(made, router, worker):
-    """What a router knows of all charges at a worker: its own, and what the others told it."""
+    """Return a router's knowledge of all charges at a worker: its own and the received ones."""
     one = made[router]
     told = [totals.charged for totals in one.heard_totals().values()]
     sums = [of.get("f", {}).get(worker, 0.0) for of in [*told, one.charged_totals()]]

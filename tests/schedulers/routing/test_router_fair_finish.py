@@ -1,4 +1,4 @@
-"""Fair finish: by hand, against a recomputation from the log, and what has to hold."""
+"""Test fair finish: by hand, against a recomputation from the log, and by properties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make(workers=2, weights=None, costs=None, **params) -> FairFinish:
 
 
 class Linear:
-    """A token of prefill 1 ms and an iteration 4 ms; a step 10 ms, 2 a request, 1 us a token."""
+    """Costs: 1 ms a prefill token, 4 ms an iteration; a step 10 ms, 2 a request, 1 us a token."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.004 + 0.001 * new_tokens + 1e-6 * cached_tokens * new_tokens
@@ -40,7 +40,8 @@ class Linear:
 
 class TestWork:
     def test_of_a_linear_engine_by_hand(self):
-        """99 new tokens after 500: 98 + 49.5 ms more than an iteration; 10 steps of 2 ms + 605 us.
+        """99 new tokens after 500 add 98 + 49.5 ms to an iteration; 10 steps take 2 ms + 605 us
+        each.
 
         A token of prefill is 1,023 / 1,024 ms.
         """
@@ -66,7 +67,7 @@ class TestWork:
 
 class TestBacklog:
     def test_others_count_for_no_more_than_fair_sharing_lets_through(self):
-        """a has 10 and adds 20: until its 30 are done, c has all of its 5 and b 30 of its 100."""
+        """a has 10 and adds 20: until its 30 are done, c gets all of its 5 and b 30 of its 100."""
         backlog = Backlog(lambda client: 1)
         for number, (client, work) in enumerate([("a", 10), ("b", 60), ("b", 40), ("c", 5)]):
             backlog.add(number, client, work)
@@ -77,7 +78,7 @@ class TestBacklog:
         assert backlog.finish("a", 50) == 60 + 40 + 5
 
     def test_weights(self):
-        """Of weight 2 a client has half as long to wait, of others of 3 thrice as much goes."""
+        """A client of weight 2 waits half as long; others of weight 3 get three times as much."""
         weights = {"heavy": 2, "b": 3}
         backlog = Backlog(lambda client: weights.get(client, 1))
         backlog.add(0, "b", 100)
@@ -110,7 +111,7 @@ class TestBacklog:
 
 
 def naive_finish(under_way, client, work, weights) -> float:
-    """F_w as the formula has it, from all requests under way there: {id: (client, work)}."""
+    """Compute F_w by the formula, from all requests under way there: {id: (client, work)}."""
     total: dict[str, int] = {}
     for whose, cost in under_way.values():
         total[whose] = total.get(whose, 0) + cost
@@ -122,9 +123,9 @@ def naive_finish(under_way, client, work, weights) -> float:
 
 
 class TestSlackByHand:
-    """Costs are unknown, so a request of 100 uncached tokens is 100 + 256 of work.
+    """Costs are unknown here, so a request of 100 uncached tokens is 100 + 256 of work.
 
-    The slack is times the tokens that are matched.
+    The slack is a multiple of the matched tokens.
     """
 
     @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ class TestSlackByHand:
         [(5.2, [0, 0, 0, 1]), (5.1, [0, 0, 1]), (2.6, [0, 0, 1]), (2.5, [0, 1])],
     )
     def test_the_holder_is_kept_while_no_other_is_better_by_more_than_it(self, slack, expected):
-        """356 of work at 0, then 257 each, against 356 at worker 1: 257, 514, 771 more."""
+        """Worker 0 has 356 and then 257 per request, worker 1 has 356: 257, 514, 771 more."""
         router = make(slack=slack)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
@@ -142,7 +143,7 @@ class TestSlackByHand:
         [(0.5, 2.6, [0, 0, 0, 1]), (0.5, 2.5, [0, 0, 1]), (2, 5.2, [0, 0, 1]), (2, 5.1, [0, 1])],
     )
     def test_outputs_expected_so_many_times_as_long(self, factor, slack, expected):
-        """With half the output 1 + 128 of work more each time at 0, with twice as much 1 + 512."""
+        """With half the output each adds 1 + 128 of work at 0, with twice the output 1 + 512."""
         router = make(slack=slack, length_factor=factor)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
@@ -151,7 +152,7 @@ class TestSlackByHand:
     def test_little_that_is_shared_draws_little(self, shared, expected):
         """With 10 shared tokens the slack is 40, and worker 0 is behind by 346.
 
-        With 90 it is 360 and, of 356 + 266 against 356, 266; of the next 532.
+        With 90 shared tokens the slack is 360, and worker 0 is behind by 266, then by 532.
         """
         router = make(slack=4)
         told = [
@@ -173,7 +174,9 @@ class TestSlackByHand:
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
     def test_what_a_match_costs_to_compute_is_by_the_engine(self):
-        """499 more tokens than an iteration has anyway, and 1.024 ms for every 1,023 / 1,024."""
+        """The prompt has 499 tokens beyond an iteration's fixed part, at 1.024 ms per 1,023 /
+        1,024.
+        """
         assert make(slack=7)._slack(500) == 7 * 500
         assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
         assert make(slack=inf)._slack(0) == 0
@@ -212,7 +215,7 @@ WORKERS = 3
 
 
 class Naive:
-    """Keeps lists of what is under way and every prefix of every prompt; recomputes all of it."""
+    """An oracle that lists all work under way and every prefix, and recomputes everything."""
 
     def __init__(self, slack: float) -> None:
         self.slack, self.work, self.lengths = slack, RequestWork(Linear()), OutputLengths()
@@ -315,7 +318,9 @@ def test_without_slack_the_least_estimate_wins(sends):
 
 
 def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
-    """b has 1,000 at worker 0. For a of weight 1 that is as much again, of weight 4 a quarter."""
+    """b has 1,000 at worker 0, which counts in full for a of weight 1 and a quarter for
+    weight 4.
+    """
     chosen = {}
     for weight in (1, 4):
         router = make(weights={"a": weight}, slack=1)

@@ -1,4 +1,4 @@
-"""Fair finish before many workers: it looks at few of them, and decides as if it looked at all."""
+"""Test that fair finish, before many workers, checks few and decides as if it checked all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENTS = [f"client-{number}" for number in range(12)]
 
 
 class EveryWorker(FairFinish):
-    """The definition, at every worker."""
+    """The definition, applied to every worker."""
 
     def route(self, request, now_s):
         found = self._tree.find(request.prompt)
@@ -47,7 +47,7 @@ class EveryWorker(FairFinish):
 
 
 class Stream:
-    """Random events for two routers, which have to choose alike, always."""
+    """A stream of random events for two routers, which must always choose alike."""
 
     def __init__(self, rng: Random, weights: dict[str, float], **params) -> None:
         self.rng, self.weights, self.number = rng, weights, 0
@@ -60,7 +60,9 @@ class Stream:
         self.up = set(range(WORKERS))
 
     def prompt(self, client):
-        """What all share, a client's own, and often one of few conversations; lengths repeat."""
+        """Draw a prompt: a prefix that all share, a client's own, and often a known
+        conversation.
+        """
         parts = [("all", 20), (client, self.rng.choice([50, 200]))][: self.rng.randrange(3)]
         turns = self.rng.randrange(4)
         return prompt(*parts, *((f"{client}-{turn}", 30) for turn in range(turns)), ("q", 1))
@@ -124,7 +126,7 @@ def test_it_decides_as_if_it_looked_at_every_worker(seed, slack, weights):
 
 @st.composite
 def backlogs(draw):
-    """Works by worker and client."""
+    """Draw work by worker and client."""
     some = st.dictionaries(st.sampled_from(CLIENTS), st.integers(1, 10**7), max_size=8)
     return draw(st.lists(some, min_size=1, max_size=5))
 
@@ -135,7 +137,7 @@ def backlogs(draw):
     st.integers(1, 10**6),
 )
 def test_bounds_are_below_and_near(works, weights, work):
-    """By 3% and a token a client at most: the chord is that near a bend, and levels are whole."""
+    """The bound may be low by 3% and a token per client, since levels are whole numbers."""
 
     def weight(client):
         return weights.get(client, 1.0)
@@ -166,7 +168,7 @@ def test_what_has_come_and_gone_leaves_nothing_behind():
 
 
 def test_of_many_workers_few_are_looked_at(monkeypatch):
-    """Everybody holds what all share, so that any of 200 workers might be the best."""
+    """Every worker holds the shared prefix, so any of 200 workers could be the best."""
     looked = []
     finish = Backlog.finish
     monkeypatch.setattr(Backlog, "finish", lambda *told: looked.append(told) or finish(*told))

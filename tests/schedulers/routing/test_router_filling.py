@@ -1,4 +1,4 @@
-"""``d2lpm.fill_below``: a worker that joins, or idles, is filled while others queue."""
+"""Test ``d2lpm.fill_below``: a worker that joins or idles gets work while others queue."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def make(workers=2, **params):
 
 
 def flood(router, count, *, first=0, client="a"):
-    """The workers of so many requests of one document, of which none ends."""
+    """Return the workers of requests for one document, none of which ends."""
     made = [request(n, client, DOCUMENT, (f"q{n}", 1)) for n in range(first, first + count)]
     return [router.route(one, 0.0) for one in made]
 
@@ -68,7 +68,7 @@ def test_credit_is_respected_at_an_idle_worker():
     st.integers(20, 200),
 )
 def test_no_credit_leaves_the_range_of_algorithm_2(steps, below, quantum):
-    """A credit is at most a quantum, and no deeper in debt than a prompt and the outputs there."""
+    """A credit is at most a quantum, and its debt at most a prompt and the outputs there."""
     router = make(3, fill_below=below, worker_quantum=quantum)
     running, outputs, live = [], dict.fromkeys(range(3), 0), {0, 1, 2}
     for number, (what, draw) in enumerate(steps):

@@ -1,4 +1,4 @@
-"""Preble E2: decisions worked by hand, and every decision against a recomputation from history."""
+"""Test Preble E2: decisions by hand, and every decision against a recomputation from history."""
 
 from math import inf
 
@@ -121,7 +121,7 @@ def test_evicted_prefixes_are_not_exploited():
 
 
 def eviction_case(**params):
-    """Equal loads; GPU 1 would have to evict a prefix of two requests, GPU 0 one of one."""
+    """Return equal loads in which GPU 1 would evict a prefix of two requests, GPU 0 of one."""
     router = make(2, **params)
     prompts = [[("a", 800)], [("b", 800)], [("b", 800), ("q", 10)], [("d", 10)]]
     assert route_all(router, *prompts) == [0, 1, 1, 0]
@@ -184,7 +184,7 @@ def test_ties_go_round_in_the_order_of_gpus_after_a_return():
 
 
 class Recomputed:
-    """E2 without M, from complete histories."""
+    """E2 without M, computed from complete histories."""
 
     def __init__(self, workers, params):
         self.workers, self.params = range(workers), params

@@ -1,4 +1,4 @@
-"""The routers that production ships: their rules, worked out by hand."""
+"""Test the rules of production routers, by hand."""
 
 import pytest
 from router_helpers import answer, prompt, request, tell
@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.vtc_basic import VtcBasic
 
 
 class Sender:
-    """Sends prompts of (key, length) to one router, numbered as they come."""
+    """A sender of prompts of (key, length) to one router, numbered in order."""
 
     def __init__(self, router):
         self.router = router

@@ -1,4 +1,4 @@
-"""What holds of every router in the registry."""
+"""Test properties that every router in the registry has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build(name: str, workers: int = WORKERS) -> Router:
 
 
 class Story:
-    """Events told to one router, and what has to hold of its answers."""
+    """A story of events for one router, with checks of its answers."""
 
     def __init__(self, name: str) -> None:
         self.router = build(name)
@@ -100,7 +100,7 @@ def test_nothing_is_in_flight_when_all_is_over(name, events):
 
 
 def spread(name: str, clients: str, count: int = 60) -> list[int]:
-    """Requests a worker, of prompts that share nothing, none of which ends."""
+    """Return the requests per worker for unrelated prompts, none of which ends."""
     story = Story(name)
     for number in range(count):
         story.send(clients[number % len(clients)], prompt((str(number), 40)))

@@ -1,4 +1,4 @@
-"""Routers that keep sets of workers decide as if they went over all workers each time."""
+"""Test that routers with sets of workers decide as a loop over all workers does."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ WORKERS = 5
 
 
 def go_over(router, candidates):
-    """The least loaded of a set, by the number in flight at each."""
+    """Return the least loaded worker of a set, by the number in flight at each."""
     fleet = router._fleet
     return fleet.cheapest({w: fleet.in_flight(w) for w in fleet.workers if candidates >> w & 1})
 
@@ -31,7 +31,7 @@ class ScanningMemServe(MemServe):
 
 
 class ScanningD2LPM(D2LPM):
-    """Lines 3 to 8 as printed: a list of the workers in credit, made for every request."""
+    """D2LPM by lines 3 to 8 as printed, which lists the workers in credit for every request."""
 
     def __init__(self, params, workers):
         super().__init__(params, workers)
@@ -75,7 +75,7 @@ STEPS = st.lists(
 
 
 def play(router, steps):
-    """Where every request went."""
+    """Return the worker of every request."""
     sent, up, went = [], set(range(WORKERS)), []
     for number, (what, *more) in enumerate(steps):
         if what == "route":

@@ -1,4 +1,4 @@
-"""Routers in a tree of tenants: credits (D2LPM) and backlogs (fair finish) at every level."""
+"""Test routers in a tree of tenants: D2LPM's credits and fair finish's backlogs at each level."""
 
 import random
 from fractions import Fraction
@@ -25,7 +25,7 @@ def make(workers=2, weights=None, **params):
 
 
 def driven(router, names, seed, steps=150):
-    """Random requests that come, end and fail; where each went."""
+    """Send random requests that arrive, end and fail; return their workers."""
     rng, under_way, went = random.Random(seed), [], []
     for number in range(steps):
         new = request(number, rng.choice(names), (f"doc{rng.randrange(4)}", rng.randint(1, 90)))
@@ -56,7 +56,7 @@ def test_without_tenants_the_tree_is_what_there_is_without_it(charge):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tenants_credit_is_bounded_as_a_clients_is(seed):
-    """However many it has: at most its quantum, and no debt beyond what is under way there."""
+    """The credit is at most the tenant's quantum, and its debt at most its work under way there."""
     router = make(3, {"a/": 3.0}, worker_quantum=200, tenants="tree")
     driven(router, NAMES, seed)
     assert set(router.credit) == {node for name in NAMES for node in lineage(name)}
@@ -66,7 +66,9 @@ def test_a_tenants_credit_is_bounded_as_a_clients_is(seed):
 
 @pytest.mark.parametrize(("more", "expected"), [({}, 20), ({"tenants": "tree"}, 4)])
 def test_many_ids_hold_on_to_a_worker_no_longer_than_one(more, expected):
-    """Requests of 30 and a quantum of 100: four bring one id into debt, five ids are five times."""
+    """Requests of 30 and a quantum of 100: four bring one id into debt, five ids do five times as
+    much.
+    """
     router = make(worker_quantum=100, **more)
     went = [
         router.route(request(number, f"a/{number % 5}", ("doc", 30)), 0.0) for number in range(30)
@@ -101,7 +103,7 @@ def test_what_a_failed_worker_did_not_do_is_given_back_at_every_level():
 
 
 def fluid(work, weights, client):
-    """The service until a client is done, all of it shared between siblings at every moment."""
+    """Return the total service until a client is done, shared between siblings at every moment."""
     left, served = dict(work), Fraction(0)
     while left[client]:
         rates = _rates(ROOT, Fraction(1), [one for one in left if left[one]], weights)

@@ -1,4 +1,4 @@
-"""Credits that are kept where they differ are those that are kept for each worker."""
+"""Test that sparse credits equal credits stored for each worker."""
 
 import gc
 import sys
@@ -18,7 +18,7 @@ WORKERS = 6
 
 
 class Dense(dict):
-    """A number for each worker."""
+    """An oracle with a number for each worker."""
 
     def __init__(self, workers):
         super().__init__(dict.fromkeys(members(workers), 0.0))
@@ -65,7 +65,7 @@ CHANGES = st.lists(
 
 
 def change(credit, quantum, what, *more):
-    """One change; what it answers."""
+    """Apply one change; return its result."""
     if what == "spend" and more[0] in credit:
         credit[more[0]] -= more[1]
     elif what == "refill":
@@ -108,7 +108,7 @@ STEPS = st.lists(
 
 
 def play(steps, quantum, weights):
-    """Where two routers that tell each other what they charged send everything; their credits."""
+    """Return all decisions and credits of two routers that exchange their charges."""
     made = [d2lpm.D2LPM(d2lpm.D2LPM.Params(worker_quantum=quantum), WORKERS) for _ in range(2)]
     for one in made:
         one.prepare(Setup(tuple(weights), weights))
@@ -142,7 +142,7 @@ def play(steps, quantum, weights):
     st.fixed_dictionaries({client: st.floats(0.1, 3) for client in "abc"}),
 )
 def test_decisions_are_those_of_a_number_for_each_worker(steps, quantum, weights):
-    """To the last bit, also where quanta are no whole tokens and routers exchange sums."""
+    """Equality holds to the last bit, also for fractional quanta and exchanged sums."""
     kept = play(steps, quantum, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(d2lpm, "WorkerCredit", Dense)
@@ -150,7 +150,7 @@ def test_decisions_are_those_of_a_number_for_each_worker(steps, quantum, weights
 
 
 def test_where_a_client_has_never_been_costs_nothing():
-    """10,000 clients at 1,000 workers took 680 MiB, through which the collector went each time."""
+    """10,000 clients at 1,000 workers once took 680 MiB, which slowed garbage collection."""
 
     def held(workers):
         credit = WorkerCredit((1 << workers) - 1)

@@ -1,4 +1,4 @@
-"""Blocks of prompts become segments that share just what the blocks share."""
+"""Test that blocks of prompts become segments that share exactly what the blocks share."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Identities of blocks as files have them: whose they are, how long, and of how many bits."""
+"""Test block identities in files: their scope, their length and their bits."""
 
 import json
 
@@ -107,7 +107,7 @@ BIG = 2**63
 
 @pytest.mark.parametrize("ids", [[BIG + 5, BIG + 6], [2**64 - 1, 3], [2**63 - 1, 2**63]])
 def test_identities_have_64_bits(read, tmp_path, ids):
-    """By hand: of three prompts of two blocks, the first block is shared."""
+    """Three prompts of two blocks share the first block."""
     record = {"timestamp": 0, "input_length": 1024, "output_length": 10}
     rows = [record | {"hash_ids": [ids[0], ids[1] if n else 77]} for n in range(3)]
     table = read(rows).trace.table(0)

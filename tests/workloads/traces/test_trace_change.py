@@ -1,4 +1,4 @@
-"""``trace cut``, ``scale`` and ``anonymize``: what they write is a trace again."""
+"""Test that ``trace cut``, ``scale`` and ``anonymize`` write a trace again."""
 
 import json
 from importlib.resources import files
@@ -49,7 +49,7 @@ def columns_of(table):
 
 
 def test_two_traces_put_together_say_so_wherever_they_are_played(table, tmp_path):
-    """Who sends when is of the first, what is sent of the second, request by request."""
+    """The arrivals and clients come from the first trace, the contents from the second."""
     senders = table_of([Row(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)])
     both = combined(senders, table)
     assert both.clients == ("tenant-0", "tenant-1")

@@ -1,4 +1,4 @@
-"""Steps of sessions that say how long after the answer to the one before they came."""
+"""Test session steps that are timed from the answer of the previous step."""
 
 import json
 import random
@@ -42,7 +42,7 @@ def programs(trace, speed=1.0):
 
 
 def test_delays_are_thinking_after_the_answer(read):
-    """By hand: a thinks 0.5 s and then not at all, b 2 s, however long answers take."""
+    """a thinks 0.5 s and then not at all, b 2 s, however long answers take."""
     trace = read(STEPS).trace
     assert programs(trace) == [(0.0, [(0, 0.5), (0, 0), (0, 0)]), (0.0, [(0, 2.0), (0, 0)])]
     assert programs(trace, 2.0)[1] == (0.0, [(0, 1.0), (0, 0)])

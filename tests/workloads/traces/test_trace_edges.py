@@ -1,4 +1,4 @@
-"""Traces at the edges: far times, units, missing numbers, steps at once, what was made up."""
+"""Test traces at the edges: far times, units, missing numbers, steps at once, synthetic parts."""
 
 import gzip
 import json

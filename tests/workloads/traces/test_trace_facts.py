@@ -1,4 +1,4 @@
-"""What ``trace inspect`` says, by hand and by brute force."""
+"""Test the output of ``trace inspect``, by hand and by brute force."""
 
 import json
 

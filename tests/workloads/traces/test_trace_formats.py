@@ -1,4 +1,4 @@
-"""Each format of traces, from a few lines made up here: found out, and read as by hand."""
+"""Test each trace format on a few made-up lines: detection and reading."""
 
 import json
 

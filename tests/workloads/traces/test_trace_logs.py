@@ -1,4 +1,4 @@
-"""Logs of servers and gateways, as their documents describe them: records made up here."""
+"""Test logs of servers and gateways in their documented formats, on made-up records."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Requests of one time are played in the order of the file."""
+"""Test that requests of one time are played in the order of the file."""
 
 import json
 

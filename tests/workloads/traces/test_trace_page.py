@@ -1,4 +1,4 @@
-"""The page of public traces: its workload files are read, and its tables have every pair."""
+"""Test the page of public traces: its workload files load, and its tables have every pair."""
 
 import csv
 import tomllib

@@ -1,4 +1,4 @@
-"""Every public trace beside the checkout is read, and a cut runs under every named scheduler."""
+"""Test that every public trace beside the checkout loads, and a cut runs under each scheduler."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""ServeGen's windows: as many requests as were measured, as bursty, at their lengths."""
+"""Test ServeGen's windows: the measured number of requests, burstiness and lengths."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""``run --trace``: recorded requests, played at their times, by their clients, at their lengths."""
+"""Test ``run --trace``: recorded requests at their times, clients and lengths."""
 
 import json
 

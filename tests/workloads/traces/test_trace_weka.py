@@ -1,4 +1,4 @@
-"""Sessions of agents with sub-agents: what is read, what is played, and what is refused."""
+"""Test sessions of agents with sub-agents: reading, playing and refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Arrivals with the gaps of a recorded trace."""
+"""Test arrivals with the gaps of a recorded trace."""
 
 import gzip
 from itertools import islice, pairwise

@@ -1,4 +1,4 @@
-"""Gamma renewal arrivals: rate, burstiness, schedule, streams."""
+"""Test Gamma renewal arrivals: rate, burstiness, schedule, streams."""
 
 from itertools import islice, pairwise
 from math import inf, sqrt

@@ -1,4 +1,4 @@
-"""Kinds of traffic by name: a workload file names one, and adding one is a file and a line."""
+"""Test kinds of traffic by name: adding one takes a file and a line."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Gaps, even or drawn, of a planned rate: by hand, and against adding it up in small steps."""
+"""Test even or drawn gaps of a planned rate: by hand, and against small steps."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -65,7 +65,7 @@ def test_a_ramp_sends_the_mean_of_both_rates_and_ever_faster():
 
 
 def rate_at(time_s):
-    """The rate of PHASES at 2 programs/s, as a plain reading of the table."""
+    """Return the rate of PHASES at 2 programs/s, by a plain reading of the table."""
     if time_s < 10:
         return 2.0 if time_s % 5 < 2 else 0.0
     if time_s < 20:

@@ -1,4 +1,4 @@
-"""Other kinds of traffic fit the protocol: they drive a whole simulation, no module touched."""
+"""Test that other kinds of traffic drive a whole simulation with no module changed."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 @dataclass(frozen=True)
 class Listed:
-    """A recorded trace in small: times of its own, and the lengths of each request."""
+    """A small recorded trace: times of its own, and the lengths of each request."""
 
     listed: tuple[Arrival, ...]
     timed = True
@@ -35,7 +35,7 @@ class Listed:
 
 
 def trace_plans(rows, spec):
-    """The clients of a trace with rows of (time, client, input tokens, output tokens)."""
+    """Return the clients of a trace with rows of (time, client, input tokens, output tokens)."""
     params = make_params("chat", spec.workload.params, "trace")
     names = sorted({client for _, client, _, _ in rows})
     return tuple(
@@ -59,7 +59,7 @@ def trace_plans(rows, spec):
 
 
 def population(spec, seed, size):
-    """Many clients: a few send most, each at a rate and with messages of its own."""
+    """Return many clients: a few send most, each with its own rate and messages."""
     rng = stream(seed, "population")
     usual = make_params("chat", spec.workload.params, "population")
     return tuple(
@@ -77,7 +77,7 @@ def population(spec, seed, size):
 
 
 def simulated(spec, plans):
-    """The requests of a simulation of these clients, and its summary."""
+    """Simulate these clients; return the requests and the summary."""
     simulation = Simulation(spec, plans, None)
     assert simulation.run()
     result = simulation.result(True, None)

@@ -1,4 +1,4 @@
-"""Recorded traces: who sends what when, and files that are not what they should be."""
+"""Test recorded traces: clients, times and contents, and malformed files."""
 
 import gzip
 import json
