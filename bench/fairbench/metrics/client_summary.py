@@ -14,6 +14,7 @@ from fairbench.metrics.censored_latency import Percentile, Ranked, Sample, mean_
 from fairbench.metrics.fairness import Shares
 from fairbench.metrics.metric import NO_COHORT, NO_VICTIM
 from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Programs, Requests
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 
 PERCENTS = (50, 95, 99)
@@ -70,24 +71,24 @@ def _counts(requests: Requests, programs: Programs, clients: int) -> _Counts:
 
 
 def client_summaries(
-    requests: Requests,
-    programs: Programs,
+    tables: Tables,
     facts: Facts,
     got: Shares,
     cohorts: Ranked,
+    lost: str,
     notes: Notes,
 ) -> Iterator[ClientSummary]:
     """Yield the rows of all clients.
 
     Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
+        tables: Tables of the run.
         facts: Facts about the run that the tables do not contain.
         got: Service and fair share of each client in the window.
         cohorts: Ranked latencies of each client.
+        lost: Word for requests without an answer, such as refused.
         notes: Notes of the summary under construction, to which new ones are added.
     """
-    counts = _counts(requests, programs, len(facts.clients))
+    counts = _counts(tables.requests, tables.programs, len(facts.clients))
     percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
     length = got.window.length_s or float("nan")
     rates = [got.service, got.actual, got.demand, got.entitlement]
@@ -115,14 +116,14 @@ def client_summaries(
             latency_refused=sample.refused,
             cache_hit_rate=counts.cache_hit_rate[index],
         )
-        _note(row, latency, sample, got, notes)
+        _note(row, latency, undefined(sample, lost), got, notes)
         yield row
 
 
 def _note(
     row: ClientSummary,
     latency: Sequence[Percentile],
-    sample: Sample,
+    why: str,
     got: Shares,
     notes: Notes,
 ) -> None:
@@ -132,35 +133,41 @@ def _note(
         return
     key = f"clients.{row.client}."
     for percent, one in zip(PERCENTS, latency, strict=True):
-        notes.latency(f"{key}p{percent}_s", one, undefined(sample))
+        notes.latency(f"{key}p{percent}_s", one, why)
     for name in RATES:
         notes.value(key + name, getattr(row, name))
     notes.value(key + "entitlement_ratio", row.entitlement_ratio, got.not_judged)
     notes.value(key + "cache_hit_rate", row.cache_hit_rate)
 
 
-def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
+def chosen_of_clients(
+    cohorts: Ranked, facts: Facts, lost: str, notes: Notes
+) -> Iterator[dict[str, float]]:
     """Yield, by client, the percentiles that the user chose, by key.
 
     Args:
         cohorts: Ranked latencies of each client.
         facts: Facts about the run that the tables do not contain.
+        lost: Word for requests without an answer, such as refused.
         notes: Notes of the summary under construction, to which new ones are added.
     """
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
-        why = undefined(cohorts.samples[index])
+        why = undefined(cohorts.samples[index], lost)
         yield {
             f"p{percent}_s": notes.latency(f"clients.{client.name}.p{percent}_s", each[index], why)
             for percent, each in zip(facts.percentiles, chosen, strict=True)
         }
 
 
-def undefined(sample: Sample) -> str:
-    """Return the reason why a percentile of this sample may be undefined."""
+def undefined(sample: Sample, lost: str) -> str:
+    """Return the reason why a percentile of this sample may be undefined.
+
+    ``lost`` is the word for requests without an answer, such as refused.
+    """
     if sample.n == 0:
         return NO_COHORT
-    return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"
+    return f"it falls among the {sample.refused} {lost} of {sample.n}, which count as infinite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,7 @@ class WellBehaved:
     latency, since a waiting client may send nothing more. If all were absent, all are kept.
     """
 
-    def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts) -> None:
+    def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
         window, finished = facts.window, programs.status == FINISHED
         under_way = (programs.arrival_s < window.end_s) & (
             finished & (programs.finish_s > window.start_s) | (programs.status == UNFINISHED)
@@ -195,7 +202,7 @@ class WellBehaved:
         busy = np.bincount(programs.client[under_way], minlength=len(facts.clients)) > 0
         good = [index for index, one in enumerate(facts.clients) if not one.misbehaving]
         here = [index for index in good if busy[index] or cohorts.samples[index].n]
-        self._cohorts, self._facts = cohorts, facts
+        self._cohorts, self._facts, self._lost = cohorts, facts, lost
         self._counted = here or good
         self._absent = len(good) - len(self._counted)
 
@@ -208,8 +215,9 @@ class WellBehaved:
     def percentile(self, percent: int, notes: Notes) -> float:
         """Return a percentile over these clients."""
         every = self._cohorts.percentiles(percent)
+        samples = self._cohorts.samples
         reasons = (
-            f"client {self._facts.clients[one].name}: {undefined(self._cohorts.samples[one])}"
+            f"client {self._facts.clients[one].name}: {undefined(samples[one], self._lost)}"
             for one in self._counted
             if not isfinite(every[one].value_s)
         )

@@ -117,18 +117,19 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
     seen = with_admissions(requests)
     got = shares(seen, programs, log, facts, window)
     cohorts = Ranked(samples(requests, programs, facts))
-    good = WellBehaved(programs, cohorts, facts)
+    counted = _totals(requests, programs, log, facts, notes)
+    good = WellBehaved(programs, cohorts, facts, counted.lost)
     tables = Tables([client.name for client in facts.clients], requests, programs, log)
     cut = replace(facts, window=window)
     return Summary(
         window=window,
-        totals=_totals(requests, programs, log, facts, notes),
+        totals=counted,
         request_latency=_request_latency(requests, facts, notes),
         pace=_pace(programs, facts, notes),
         fairness=fairness(tables, facts, got, notes),
         over_time=over_time(replace(tables, requests=seen), facts, got, notes),
         victims=good.summary(notes),
-        clients=tuple(client_summaries(requests, programs, facts, got, cohorts, notes)),
+        clients=tuple(client_summaries(tables, facts, got, cohorts, counted.lost, notes)),
         computed=_computed(tables, cut, notes),
         computed_clients=tuple(_computed_of_clients(tables, cut, notes)),
         goodput=goodput(tables, cut, notes) if facts.promised else Goodput(),
@@ -138,7 +139,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
             demoted | chosen | served
             for demoted, chosen, served in zip(
                 _demoted_of_clients(requests, len(facts.clients)),
-                chosen_of_clients(cohorts, facts, notes),
+                chosen_of_clients(cohorts, facts, counted.lost, notes),
                 useful_service(tables, cut, notes) if facts.padded else [{}] * len(facts.clients),
                 strict=True,
             )
@@ -151,7 +152,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
 def _totals(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, notes: Notes
 ) -> Totals:
-    result = totals(requests, programs, log, facts.horizon_s)
+    result = totals(requests, programs, log, facts.horizon_s, facts.failed)
     for key in ("request_throughput", "output_throughput", "extend_throughput"):
         notes.value(key, getattr(result, key))
     notes.value("cache_hit_rate", result.cache_hit_rate)

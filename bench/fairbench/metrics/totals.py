@@ -48,8 +48,17 @@ class Totals:
     extend_throughput: float
     cache_hit_rate: float
 
+    @property
+    def lost(self) -> str:
+        """The word for requests without an answer: refused, failed, or both."""
+        if not self.failed:
+            return "refused"
+        return "failed or refused" if self.refused else "failed"
 
-def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
+
+def totals(
+    requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float, failed: int = 0
+) -> Totals:
     """Return the totals of a run that ended at ``horizon_s``; rates are NaN for 0.
 
     Args:
@@ -57,6 +66,7 @@ def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: f
         programs: Table of the run's programs.
         log: The run's service log.
         horizon_s: End of the run, in seconds.
+        failed: How many of the requests that the table has as refused failed instead.
     """
     done = requests.status == FINISHED
     computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
@@ -66,8 +76,8 @@ def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: f
         num_programs=len(programs),
         num_requests=len(requests),
         completed=completed,
-        failed=0,  # the tables do not tell them from refused ones; who drove the run does
-        refused=int(np.count_nonzero(requests.status == REFUSED)),
+        failed=failed,
+        refused=int(np.count_nonzero(requests.status == REFUSED)) - failed,
         unfinished=int(np.count_nonzero(requests.status == UNFINISHED)),
         total_input_tokens=int(requests.input_tokens[done].sum()),
         total_output_tokens=output,
