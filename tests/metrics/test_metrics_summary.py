@@ -249,6 +249,18 @@ def test_a_victims_refusals_make_its_percentile_infinite_not_short():
     assert summary.notes["victim_p99_s"].startswith("client c1: it falls among the 1 refused of 2")
 
 
+@pytest.mark.parametrize(
+    ("failed", "lost"), [(0, "refused"), (1, "failed or refused"), (2, "failed")]
+)
+def test_a_reason_names_failed_requests_as_such(failed, lost):
+    rows = [{"client": 1, "finish_s": 3}, *({"client": 1, "status": REFUSED} for _ in range(2))]
+    known = facts(clients=3, failed=failed)
+    summary = summarize(requests(*rows), programs(*rows), log(), known)
+    assert f"the 2 {lost} of 3," in summary.notes["clients.c1.p99_s"]
+    assert f"the 2 {lost} of 3," in summary.notes["victim_p99_s"]
+    assert (summary.totals.failed, summary.totals.refused) == (failed, 2 - failed)
+
+
 def test_victims_are_averaged_over_the_well_behaved_only():
     rows = [
         {"client": client, "finish_s": seconds}
