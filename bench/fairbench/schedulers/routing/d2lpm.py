@@ -16,9 +16,9 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling
-from fairbench.schedulers.routing.fleet import PrefixRouter
 from fairbench.tenants import Tenants
 
 
