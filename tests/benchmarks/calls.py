@@ -14,8 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation
+from fairbench.sim.run import Simulation, no_collector
 
 CELLS = {
     "chat s1 `fcfs`": {

@@ -14,8 +14,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation
+from fairbench.sim.run import Simulation, no_collector
 
 PROGRAMS_PER_S = 6.0  # of all clients, a replica: about what it can do
 YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}

@@ -13,7 +13,8 @@ from fairbench.config.resolve import resolve
 from fairbench.execute.context import Silent
 from fairbench.report.progress import TerminalProgress, progress_line, shown_progress
 from fairbench.report.run_table import summary_text
-from fairbench.sim.run import Progress, simulate
+from fairbench.sim.progress import Progress
+from fairbench.sim.run import simulate
 
 
 @pytest.mark.parametrize(("columns", "width"), [(20, 60), (80, 80), (300, 100)])

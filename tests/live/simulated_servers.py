@@ -12,8 +12,7 @@ import tomllib
 from pathlib import Path
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation
+from fairbench.sim.run import Simulation, no_collector
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = "service_rate_tok_s", "min_entitlement_ratio", "victim_p95_s", "victim_p99_s"

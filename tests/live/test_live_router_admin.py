@@ -19,7 +19,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import breaker
 from fairbench.live.router.admin import admin_app
 from fairbench.live.router.worker_keys import WorkerKeys
-from fairbench.schedulers.routing.fleet import FleetRouter
+from fairbench.schedulers.routing.bases import FleetRouter
 
 D2LPM = {"router": "d2lpm", "settings": {"d2lpm.worker_quantum": 300}}
 POLLED = {"router": "least-loaded", "gateway": "vtc", "saturation": "utilization"}

@@ -252,6 +252,18 @@ def test_a_victims_refusals_make_its_percentile_infinite_not_short():
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "lost"), [(0, "refused"), (1, "failed or refused"), (2, "failed")]
+)
+def test_a_reason_names_failed_requests_as_such(failed, lost):
+    rows = [{"client": 1, "finish_s": 3}, *({"client": 1, "status": REFUSED} for _ in range(2))]
+    known = facts(clients=3, failed=failed)
+    summary = summary_of(requests(*rows), programs(*rows), log(), known)
+    assert f"the 2 {lost} of 3," in summary["notes"]["clients.c1.p99_s"]
+    assert f"the 2 {lost} of 3," in summary["notes"]["victim_p99_s"]
+    assert (summary["failed"], summary["refused"]) == (failed, 2 - failed)
+
+
 def test_victims_are_averaged_over_the_well_behaved_only():
     rows = [
         {"client": client, "finish_s": seconds}
@@ -298,7 +310,7 @@ def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
 
 def test_totals_of_no_time_at_all_are_undefined():
     notes = Notes()
-    found = totals(Tables([], requests(), programs(), log()), 0.0, notes)
+    found = totals(Tables([], requests(), programs(), log()), facts(horizon_s=0.0), notes)
     assert math.isnan(found["request_throughput"])
     assert "request_throughput" in notes.reasons
 

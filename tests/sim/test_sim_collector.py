@@ -6,8 +6,7 @@ import weakref
 import pytest
 from sim_helpers import small_spec
 
-from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation, simulate
+from fairbench.sim.run import Simulation, no_collector, simulate
 
 
 @pytest.fixture(autouse=True)

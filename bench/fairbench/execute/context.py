@@ -22,7 +22,7 @@ class Progress(Protocol):
     def update(self, state: Any) -> None:
         """Report the state of a piece of work.
 
-        ``state`` is a text, a ``sim.run.Progress``, or the progress that ``live.run.run_live``
+        ``state`` is a text, a ``sim.progress.Progress``, or the progress that ``live.run.run_live``
         reports.
         """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
@@ -48,11 +49,10 @@ def summary_of(
         result: End of the run, as the driver saw it.
         served: The server of the run.
     """
-    facts = _facts(spec, result, served)
+    facts = replace(_facts(spec, result, served), failed=_failed(records))
     metrics = summarize(tables, facts)
     notes: dict[str, str] = metrics["notes"]
     _measure_gaps(metrics, records)
-    _tell_failed_from_refused(metrics, records)
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
     counter = load_counter(spec.tokenizer) if spec.dataset_path else None
@@ -117,14 +117,12 @@ def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
             metrics["notes"].pop(key, None)
 
 
-def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Count failed requests apart from refused requests: an HTTP 4xx answer is a refusal."""
+def _failed(records: LiveRecords) -> int:
+    """Return how many requests were not refused but failed: an HTTP 4xx answer is a refusal."""
     over = [request for request in records.requests if request.status == REFUSED]
-    failed = sum(
+    return sum(
         number for kind, number in error_counts(over).items() if not kind.startswith("HTTP 4")
     )
-    metrics["failed"] = failed
-    metrics["refused"] -= failed
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:

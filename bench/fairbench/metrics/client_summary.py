@@ -21,12 +21,12 @@ RATES = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s", "entitlem
 
 
 def client_rows(
-    tables: Tables, facts: Facts, got: Shares, cohorts: Ranked, notes: Notes
+    tables: Tables, facts: Facts, got: Shares, cohorts: Ranked, lost: str, notes: Notes
 ) -> Iterator[dict[str, Any]]:
     """Yield the row of each client. Counts and cache hit rate are of the whole run.
 
     Rates are of the window of ``got``, latencies of the programs that arrived in it: ``latency_n``
-    (requests where the metric is TTFT), some of which were unfinished at the end or refused.
+    (requests where the metric is TTFT), some of which were unfinished at the end or ``lost``.
     """
     requests, clients = tables.requests, len(facts.clients)
     admitted = ~np.isnan(requests.admitted_s)
@@ -56,14 +56,14 @@ def client_rows(
             "latency_refused": sample.refused,
             "cache_hit_rate": ratio(cached[index], cached[index] + extended[index]),
         }
-        _note(row, latency, sample, got, notes)
+        _note(row, latency, undefined(sample, lost), got, notes)
         yield row
 
 
 def _note(
     row: Mapping[str, Any],
     latency: Sequence[Percentile],
-    sample: Sample,
+    why: str,
     got: Shares,
     notes: Notes,
 ) -> None:
@@ -73,28 +73,33 @@ def _note(
         return
     key = f"{CLIENTS}{row['client']}."
     for percent, one in zip(PERCENTS, latency, strict=True):
-        notes.latency(f"{key}p{percent}_s", one, undefined(sample))
+        notes.latency(f"{key}p{percent}_s", one, why)
     notes.values({name: row[name] for name in RATES}, key)
     notes.value(key + "entitlement_ratio", row["entitlement_ratio"], got.not_judged)
     notes.value(key + "cache_hit_rate", row["cache_hit_rate"])
 
 
-def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
+def chosen_of_clients(
+    cohorts: Ranked, facts: Facts, lost: str, notes: Notes
+) -> Iterator[dict[str, float]]:
     """Yield, by client, the percentiles that the user chose, by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
-        why = undefined(cohorts.samples[index])
+        why = undefined(cohorts.samples[index], lost)
         yield {
             f"p{percent}_s": notes.latency(f"{CLIENTS}{client.name}.p{percent}_s", each[index], why)
             for percent, each in zip(facts.percentiles, chosen, strict=True)
         }
 
 
-def undefined(sample: Sample) -> str:
-    """Return the reason why a percentile of this sample may be undefined."""
+def undefined(sample: Sample, lost: str) -> str:
+    """Return the reason why a percentile of this sample may be undefined.
+
+    ``lost`` is the word for requests without an answer, such as refused.
+    """
     if sample.n == 0:
         return NO_COHORT
-    return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"
+    return f"it falls among the {sample.refused} {lost} of {sample.n}, which count as infinite"
 
 
 class WellBehaved:
@@ -105,7 +110,7 @@ class WellBehaved:
     latency, since a waiting client may send nothing more. If all were absent, all are kept.
     """
 
-    def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts) -> None:
+    def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
         window, finished = facts.window, programs.status == FINISHED
         under_way = (programs.arrival_s < window.end_s) & (
             finished & (programs.finish_s > window.start_s) | (programs.status == UNFINISHED)
@@ -113,7 +118,7 @@ class WellBehaved:
         busy = np.bincount(programs.client[under_way], minlength=len(facts.clients)) > 0
         good = [index for index, one in enumerate(facts.clients) if not one.misbehaving]
         here = [index for index in good if busy[index] or cohorts.samples[index].n]
-        self._cohorts, self._facts = cohorts, facts
+        self._cohorts, self._facts, self._lost = cohorts, facts, lost
         self._counted = here or good
         self._absent = len(good) - len(self._counted)
 
@@ -129,8 +134,9 @@ class WellBehaved:
     def percentile(self, percent: int, notes: Notes) -> float:
         """Return a percentile over these clients."""
         every = self._cohorts.percentiles(percent)
+        samples = self._cohorts.samples
         reasons = (
-            f"client {self._facts.clients[one].name}: {undefined(self._cohorts.samples[one])}"
+            f"client {self._facts.clients[one].name}: {undefined(samples[one], self._lost)}"
             for one in self._counted
             if not isfinite(every[one].value_s)
         )

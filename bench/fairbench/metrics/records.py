@@ -257,6 +257,7 @@ class Facts:
     - ``percentiles`` of latency replace the usual ones.
     - ``tenant_weights`` are by tenant, whose names end in /; the default is 1.
     - ``hit_alone`` is a client's cache hit rate alone on its share of the pool, if known.
+    - ``failed`` is how many of the requests that the tables have as refused broke off instead.
     - ``sessions`` means that programs are recorded sessions, with think time between calls.
     """
 
@@ -277,6 +278,7 @@ class Facts:
     hit_alone: Mapping[str, float] = field(default_factory=dict)
     sessions: bool = False
     prefill_workers: int | None = None
+    failed: int = 0
 
     @property
     def client_weights(self) -> Floats:

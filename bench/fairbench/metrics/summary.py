@@ -25,7 +25,13 @@ from fairbench.metrics.records import Facts, Requests, Window
 from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import request_latency_ms, sides_summary, time_to_finish, totals
+from fairbench.metrics.totals import (
+    lost_as,
+    request_latency_ms,
+    sides_summary,
+    time_to_finish,
+    totals,
+)
 from fairbench.metrics.useful_service import useful_service
 
 
@@ -43,8 +49,9 @@ def summarize(tables: Tables, facts: Facts) -> dict[str, Any]:
     seen, cut = with_admissions(requests), replace(facts, window=window)
     got = shares(seen, programs, tables.service, facts, window)
     cohorts = Ranked(samples(requests, programs, facts))
-    good = WellBehaved(programs, cohorts, facts)
-    run: dict[str, Any] = totals(tables, facts.horizon_s, notes)
+    run: dict[str, Any] = totals(tables, facts, notes)
+    lost = lost_as(run)
+    good = WellBehaved(programs, cohorts, facts, lost)
     run |= notes.values(request_latency_ms(requests, facts.percentiles))
     for percent in (50, 90, 100):
         time_s = time_to_finish(programs, facts.window, percent)
@@ -53,11 +60,11 @@ def summarize(tables: Tables, facts: Facts) -> dict[str, Any]:
     fair = fairness(tables, facts, got, notes)
     windows, worst = over_time(replace(tables, requests=seen), facts, got, notes)
     run |= {**windows.run, **fair, **good.summary(notes)}
-    rows = Part(clients=list(client_rows(tables, facts, got, cohorts, notes)))
+    rows = Part(clients=list(client_rows(tables, facts, got, cohorts, lost, notes)))
     computed, promised = _computed(tables, cut, notes), goodput(tables, cut, notes)
     tenants = tenant_shares(got, facts, notes)
     demoted = _demoted(requests, len(facts.clients))
-    chosen = Part(_chosen(good, facts, notes), list(chosen_of_clients(cohorts, facts, notes)))
+    chosen = Part(_chosen(good, facts, notes), list(chosen_of_clients(cohorts, facts, lost, notes)))
     useful = Part(clients=useful_service(tables, cut, notes))
     for part in (computed, promised, demoted, chosen, tenants):
         run |= part.run

@@ -23,15 +23,15 @@ from fairbench.metrics.records import (
 from fairbench.metrics.tables import Tables
 
 
-def totals(tables: Tables, horizon_s: float, notes: Notes) -> dict[str, Any]:
-    """Return the counts and rates of a whole run (per second), which ended at ``horizon_s``.
+def totals(tables: Tables, facts: Facts, notes: Notes) -> dict[str, Any]:
+    """Return the counts and rates of a whole run (per second).
 
     As in vLLM and SGLang the token totals are those of completed requests. num_requests = completed
     + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one does,
     ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed extend
     tokens, recomputation left out.
     """
-    requests = tables.requests
+    requests, horizon_s = tables.requests, facts.horizon_s
     done = requests.status == FINISHED
     computed = sum(int(part.extend_tokens.sum()) for part in tables.service.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
@@ -40,8 +40,8 @@ def totals(tables: Tables, horizon_s: float, notes: Notes) -> dict[str, Any]:
         "num_programs": len(tables.programs),
         "num_requests": len(requests),
         "completed": completed,
-        "failed": 0,  # the tables do not tell them from refused ones; who drove the run does
-        "refused": int(np.count_nonzero(requests.status == REFUSED)),
+        "failed": facts.failed,
+        "refused": int(np.count_nonzero(requests.status == REFUSED)) - facts.failed,
         "unfinished": int(np.count_nonzero(requests.status == UNFINISHED)),
         "total_input_tokens": int(requests.input_tokens[done].sum()),
         "total_output_tokens": output,
@@ -54,6 +54,13 @@ def totals(tables: Tables, horizon_s: float, notes: Notes) -> dict[str, Any]:
             }
         ),
     }
+
+
+def lost_as(run: Mapping[str, Any]) -> str:
+    """Return the word for a run's requests without an answer: refused, failed, or both."""
+    if not run["failed"]:
+        return "refused"
+    return "failed or refused" if run["refused"] else "failed"
 
 
 def ratio(amount: float, of: float) -> float:

@@ -20,7 +20,7 @@ from fairbench.execute.context import Silent
 
 if TYPE_CHECKING:
     from fairbench.execute.context import Progress
-    from fairbench.sim.run import Progress as Simulated
+    from fairbench.sim.progress import Progress as Simulated
 
 
 SHOWN_CLIENTS = 4
@@ -36,7 +36,7 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
     ``elapsed_s`` is the time so far. After some seconds, a simulation also shows an estimate of the
     time left.
     """
-    from fairbench.sim.run import Progress as Simulated
+    from fairbench.sim.progress import Progress as Simulated
 
     if isinstance(state, str):
         return state

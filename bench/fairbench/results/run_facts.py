@@ -105,6 +105,7 @@ def stored_facts(
         hit_alone=_hit_alone(summary),
         sessions="victim_session_p50_s" in summary,
         prefill_workers=summary.get("prefill"),
+        failed=summary["failed"],
     )
 
 

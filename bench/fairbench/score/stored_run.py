@@ -71,11 +71,10 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Keep the stored values that the tables lack: token gaps, failures and queueing."""
+    """Keep the stored values that the tables lack: token gaps and queueing."""
     from fairbench.metrics.catalogue import forget, needing
     from fairbench.metrics.metric import Needs
 
-    scored["failed"], scored["refused"] = stored["failed"], stored["refused"]
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

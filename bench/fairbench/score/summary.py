@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
@@ -77,6 +76,7 @@ def scored_summary(
         bound_unavailable=NO_BOUND,
         percentiles=percentiles,
         tenant_weights=weights,
+        failed=scored.failed,
     )
     tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
     summary = summarize(tables, facts)
@@ -89,12 +89,6 @@ def scored_summary(
         summary |= gaps
         for key in gaps:
             summary["notes"].pop(key, None)
-    summary["failed"] = scored.failed
-    summary["refused"] -= scored.failed
-    if scored.failed:  # the tables count them as refused
-        lost = "failed or refused" if summary["refused"] else "failed"
-        for key, why in summary["notes"].items():
-            summary["notes"][key] = re.sub(r"(?<=the )(\d+) refused of", rf"\1 {lost} of", why)
     summary["notes"]["window_end_s"] = window.reason
     if not misbehaving and len(scored.clients) > 1:
         summary["notes"]["behaviour"] = NOBODY_NAMED

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,11 @@ from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contract import CONTRACTS, Replica, WorkerOf, WorkerParts
 from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of, setup_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory
+from fairbench.sim.progress import Progress, progress_of
 from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -59,19 +59,25 @@ PROGRESS_EVERY_PS = PS_PER_S
 EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a simulation. ``shares``: each client's part of service so far.
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Turn off the cycle collector in the block, which saves a third of the time.
 
-    ``measuring`` is true when the run is over and only its metrics are pending.
+    What there was before is set aside, unless somebody has done so: to collect inside goes over
+    what was made inside, so the simulation too must be, and not over all that is imported, which
+    took longer than to simulate a few hundred requests.
     """
-
-    sim_time_s: float
-    end_s: float | None
-    programs_done: int
-    programs_started: int
-    shares: dict[str, float]
-    measuring: bool = False
+    was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
+    gc.disable()
+    if sets_aside:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if sets_aside:
+            gc.unfreeze()
+        if was_on:
+            gc.enable()
 
 
 def simulate(
@@ -102,7 +108,7 @@ def simulate(
             with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
                 complete = simulation.run(on_progress, interrupted)
                 if on_progress is not None:
-                    on_progress(replace(simulation.progress(), measuring=True))
+                    on_progress(progress_of(simulation.cluster, spec, measuring=True))
                 return simulation.result(complete, source)
         except Exception as error:
             if (failed := failure_in_own_file(error)) is not None:
@@ -198,7 +204,7 @@ class Simulation:
             goes_on = self.cluster.advance(EVENTS_AT_ONCE, self._hard_limit_ps)
             if on_progress is not None and self.clock.now_ps >= report_at_ps:
                 report_at_ps = self.clock.now_ps + PROGRESS_EVERY_PS
-                on_progress(self.progress())
+                on_progress(progress_of(self.cluster, self.spec))
         refuse_stall(self.cluster)
         return True
 
@@ -207,21 +213,6 @@ class Simulation:
         if self.spec.duration_s is not None:
             end_ps = max(end_ps, round(self.spec.duration_s * PS_PER_S))
         return end_ps + round(self.spec.max_drain_s * PS_PER_S)
-
-    def progress(self) -> Progress:
-        """Return the current progress."""
-        cluster = self.cluster
-        total = sum(cluster.service) or 1
-        done = len(cluster.program_log)
-        return Progress(
-            sim_time_s=cluster.now_s,
-            end_s=self.spec.duration_s,
-            programs_done=done,
-            programs_started=done + len(cluster.running),
-            shares=dict(
-                zip(cluster.clients, (part / total for part in cluster.service), strict=True)
-            ),
-        )
 
     def result(self, complete: bool, source: Source | None) -> RunResult:
         """Return the tables and the summary of the simulated run."""

@@ -9,9 +9,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
-from fairbench.sim.collector import no_collector
 from fairbench.sim.records.tables import tables_of
-from fairbench.sim.run import Simulation
+from fairbench.sim.run import Simulation, no_collector
 
 
 class Simulated(NamedTuple):

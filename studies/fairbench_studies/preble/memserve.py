@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.routing.fleet import PrefixRouter
+from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class MemServe(PrefixRouter):

@@ -4,9 +4,9 @@ import pytest
 from router_helpers import answer, prompt, request, tell
 
 from fairbench.schedulers.routing.aibrix_prefix_cache import AibrixPrefixCache
+from fairbench.schedulers.routing.bases import draw
 from fairbench.schedulers.routing.cache_aware import CacheAware
 from fairbench.schedulers.routing.dynamo import Dynamo
-from fairbench.schedulers.routing.fleet import draw
 from fairbench.schedulers.routing.llm_d import LlmD
 from fairbench.schedulers.routing.power_of_two import PowerOfTwo, two_of
 from fairbench.schedulers.routing.ray_prefix import RayPrefix

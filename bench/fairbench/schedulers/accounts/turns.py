@@ -38,7 +38,7 @@ class Turns:
         self._known: bool | None = None  # whether someone who waits is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
-        """Return whether the client is in credit, perhaps after a refill now (lines 20-21).
+        """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
 
         A client that is in debt while others are not is left out of the ``scan``.
         """
@@ -76,9 +76,9 @@ class Turns:
         """Grant quanta until a waiting client is in credit; return False if no client waits."""
         return self.credits.refill(self.waiting())
 
-    def no_room(self, client: str) -> bool:
-        """Return whether the scheduling pass continues after a request that did not fit."""
-        return not self.stops
+    def ends_without_room(self, client: str) -> bool:
+        """Return whether the pass ends after the client's request did not fit."""
+        return self.stops
 
     def tried(self, client: str, scan: Scan) -> None:
         """After a client's turn, offer the skipped clients again if no client is in credit now."""
@@ -113,7 +113,7 @@ class RelaxedTurns(Turns):
     def waiting(self) -> Collection[str]:
         return [client for client in self.view.clients() if client not in self._stuck]
 
-    def no_room(self, client: str) -> bool:
+    def ends_without_room(self, client: str) -> bool:
         if not self.stops:
             self._stuck.add(client)
-        return not self.stops
+        return self.stops

@@ -22,8 +22,10 @@ from fairbench.tenants import Tenants
 class DLPM(FairScheduler):
     """Longest cached prefix among clients in credit; if there are none, all get a quantum.
 
-    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection
-    (line 17), and refills that leave everybody in debt are summed in closed form (line 7).
+    ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
+    charges (lines 23 and 26) are ``Prices``. Where Algorithm 1 is silent or never ends: a full pass
+    without progress ends the selection (line 17), and refills that leave everybody in debt are
+    summed in closed form (line 7).
     """
 
     name = "dlpm"
@@ -87,14 +89,14 @@ class DLPM(FairScheduler):
         while progressed and len(view):  # line 17
             scan = self._scan(view, now_s, refresh)  # line 16
             progressed = refresh = False
-            for request in scan:  # line 18
-                if not turns.may_go(request.client, scan):  # lines 19-21: CHECKREFILL
+            for request in scan:  # lines 18-19
+                if not turns.may_go(request.client, scan):  # line 20, and q_i > 0 of line 21
                     if turns.over:
                         return
                     continue
-                if (yield request):  # lines 21-24; on_admitted charges
+                if (yield request):  # CANADD of line 21; lines 22 and 24 are the engine's
                     progressed = True
-                elif not turns.no_room(request.client):
+                elif turns.ends_without_room(request.client):
                     return
                 turns.tried(request.client, scan)
             progressed = turns.take_refilled() or progressed

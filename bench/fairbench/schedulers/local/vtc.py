@@ -78,13 +78,13 @@ class VTC(FairScheduler):
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self.account.settle(view.clients())
-        while waiting := view.clients():  # line 19
-            if not (yield view.oldest(self.account.least(waiting))):  # lines 20-22
+        while waiting := view.clients():  # line 18, while Q is not empty
+            if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self.account.picked(request.client)  # lines 23-25
-        self.charging.admitted(request, extend_tokens, recompute)
+        self.account.picked(request.client)  # line 25: l of line 9 is the last that left
+        self.charging.admitted(request, extend_tokens, recompute)  # line 23; line 29 is on_steps
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)

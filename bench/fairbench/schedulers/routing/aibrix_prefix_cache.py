@@ -10,7 +10,7 @@ from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import CountingRouter, any_of, cheapest_of, draw
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 
 KEEP = 0.95  # of the index, once it is full
@@ -52,7 +52,7 @@ class AibrixPrefixCache(CountingRouter):
         held = self._tree.cached_tokens(found.node)
         worker = self._matched(request, held, loads)
         if worker is None:
-            worker = any_of(cheapest_of({w: float(n) for w, n in loads.items()}), request)
+            worker = any_of(lowest({w: float(n) for w, n in loads.items()}), request)
         self._tree.add(found, request.prompt, worker)
         limit = self.params.index_tokens
         if limit and self._tree.stored > limit:

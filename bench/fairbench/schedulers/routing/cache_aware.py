@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.location_tree import Found
-from fairbench.schedulers.routing.fleet import CountingRouter
+from fairbench.schedulers.routing.bases import CountingRouter
 from fairbench.schedulers.routing.history_tree import HistoryNode, HistoryTree
 
 CHARS_PER_TOKEN = 4

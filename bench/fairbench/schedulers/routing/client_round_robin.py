@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.worker_credits import MAX_CLIENTS
-from fairbench.schedulers.routing.fleet import FleetRouter
+from fairbench.schedulers.routing.bases import FleetRouter
 
 
 class ClientRoundRobin(FleetRouter):

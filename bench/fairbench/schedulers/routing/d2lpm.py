@@ -16,9 +16,9 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling
-from fairbench.schedulers.routing.fleet import PrefixRouter
 from fairbench.tenants import Tenants
 
 
@@ -28,7 +28,7 @@ class D2LPM(CreditExchange, PrefixRouter):
     Each client has a credit at each worker. Among the workers where the client is in credit, the
     router prefers those that hold the longest match. Then the shortest queue wins, with ties in
     rotation. A client out of credit at every worker gets quanta until the client is in credit
-    somewhere.
+    somewhere. ``route`` is stream 1 of Algorithm 2, ``on_finish`` stream 2, ``on_evict`` stream 3.
     """
 
     name = "d2lpm"
@@ -86,13 +86,13 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        available = self.credits.available(request.client)  # lines 3-6
-        worker = self._select(available, self._preferred(found.node))
+        available = self.credits.available(request.client)  # lines 4-6
+        worker = self._select(available, self._preferred(found.node))  # lines 13-14
         tokens = self._charged_tokens(request, found.node, worker)
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
             self.credits.charge(client, worker, cost)  # line 16
         self._tree.add(found, request.prompt, worker)  # line 18
-        self._fleet.dispatch(request, worker)
+        self._fleet.dispatch(request, worker)  # lines 15 and 17
         return worker
 
     def _select(self, available: int, preferred: int) -> int:
@@ -120,7 +120,7 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.finished(request, output.length)
-        if not self._fleet.finish(request, worker):
+        if not self._fleet.finish(request, worker):  # line 23
             return
         self._charging.answered(request.client, output.length)
         self._settle(request.client, worker, cost)  # line 22

@@ -12,7 +12,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
-from fairbench.schedulers.routing.fleet import CountingRouter, any_of, cheapest_of, draw
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 
 
 class Dynamo(CountingRouter):
@@ -82,7 +82,7 @@ class Dynamo(CountingRouter):
     def _pick(self, request: Request, costs: dict[int, float]) -> int:
         least, most = min(costs.values()), max(costs.values())
         if not self.params.temperature or least == most or self.params.generation == 1:
-            return any_of(cheapest_of(costs), request)
+            return any_of(lowest(costs), request)
         scale = (most - least) * self.params.temperature
         odds = {worker: exp((least - cost) / scale) for worker, cost in costs.items()}
         left = draw(request.request_id) * sum(odds.values())

@@ -15,8 +15,8 @@ from fairbench.schedulers.load_cap import OutputLengths
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlogs import Backlogs
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.finishes import Costs, Finishes
-from fairbench.schedulers.routing.fleet import PrefixRouter
 from fairbench.tenants import Tenants
 
 SLACK = 100.0

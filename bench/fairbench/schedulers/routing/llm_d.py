@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
-from fairbench.schedulers.routing.fleet import CountingRouter, any_of, cheapest_of
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 
 SWEEP_AT = 1.05  # an index this full is cut down to its size
@@ -65,7 +65,7 @@ class LlmD(CountingRouter):
         part = {w: cached.get(w, 0) // block / blocks if blocks else 0 for w in self.in_flight()}
         scores = self._load_scores()
         costs = {w: -(self.params.prefix_weight * part[w] + scores[w]) for w in part}
-        worker = any_of(cheapest_of(costs), request)
+        worker = any_of(lowest(costs), request)
         self._tree.add(found, prompt, worker)
         limit = self._index_tokens()
         if self._tree.tokens[worker] > SWEEP_AT * limit:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import CountingRouter, draw
+from fairbench.schedulers.routing.bases import CountingRouter, draw
 
 
 class PowerOfTwo(CountingRouter):

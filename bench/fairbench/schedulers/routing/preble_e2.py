@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.routing.fleet import PrefixRouter
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
 from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree

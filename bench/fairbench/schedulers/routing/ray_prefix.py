@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import CountingRouter, cheapest_of
+from fairbench.schedulers.routing.bases import CountingRouter, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 from fairbench.schedulers.routing.power_of_two import two_of
 
@@ -59,7 +59,7 @@ class RayPrefix(CountingRouter):
             held = self._tree.cached_tokens(found.node)
             longest = max(held.values(), default=0)
             if longest < self.params.match_rate_threshold * request.input_tokens:
-                candidates = cheapest_of({w: float(self._tree.tokens[w]) for w in loads})
+                candidates = lowest({w: float(self._tree.tokens[w]) for w in loads})
             elif longest:
                 candidates = [w for w, tokens in held.items() if tokens == longest]
         worker = min(candidates, key=lambda w: loads[w])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import FleetRouter
+from fairbench.schedulers.routing.bases import FleetRouter
 
 
 class RoundRobin(FleetRouter):

@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.routing.fleet import CountingRouter, any_of, cheapest_of
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 
 
 class VllmRouter(CountingRouter):
@@ -56,7 +56,7 @@ class VllmRouter(CountingRouter):
         longest = max(chunks.values())
         if longest * chunk < self.params.min_match_tokens:
             rates = {worker: self._rate(worker, now_s) for worker in chunks}
-            worker = cheapest_of(rates)[0]
+            worker = lowest(rates)[0]
         else:
             worker = any_of([w for w, held in chunks.items() if held == longest], request)
         self._sent[worker].append(now_s)

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.routing.fleet import CountingRouter, draw
+from fairbench.schedulers.routing.bases import CountingRouter, draw
 
 
 class VtcBasic(CountingRouter):

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.routing.fleet import PrefixRouter
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode

@@ -1,0 +1,98 @@
+"""The base classes of routers that keep the live workers, the prefixes there, or their loads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.location_tree import LocationTree
+from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.views import WorkerLoad
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+
+
+def draw(number: int, stream: int = 0) -> float:
+    """Return a uniform number in [0, 1): SplitMix64 of a request's id in one of many streams."""
+    mixed = (number * _GOLDEN + stream * 0xD1B54A32D192ED03 + _GOLDEN) & _MASK
+    mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK
+    return ((mixed ^ mixed >> 31) >> 11) / 2**53
+
+
+class FleetRouter(Router):
+    """A router that keeps the live workers. A worker that joins again begins anew."""
+
+    def __init__(self, workers: int) -> None:
+        self._fleet = Fleet(workers)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._fleet.finish(request, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self._fleet.leave(worker)
+
+
+class PrefixRouter(FleetRouter):
+    """A router that keeps the prefixes which each live worker holds, with their evictions."""
+
+    wants_evictions = True
+    _tree: LocationTree[Any]
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._fleet.leave(worker)
+            self._tree.purge(worker)
+            self.left(worker)
+
+    def left(self, worker: int) -> None:
+        """Forget what else is known of a worker that has left."""
+
+
+class CountingRouter(FleetRouter):
+    """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
+
+    A simulated fleet knows at once what real routers scrape every 50 ms to 5 s.
+    """
+
+    def in_flight(self) -> dict[int, int]:
+        """The live workers with the number of unfinished requests sent to each."""
+        return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
+
+    def reported(self, worker: int) -> WorkerLoad:
+        """Return the load that the worker reports; without a fleet, the requests sent there."""
+        if self.setup.fleet is None:
+            return WorkerLoad(self._fleet.in_flight(worker), 0)
+        return self.setup.fleet.load(worker)
+
+    def waiting(self, worker: int) -> int:
+        """Return the requests in the worker's queue; if unknown, all in flight there."""
+        load = self.reported(worker)
+        return load.in_flight if load.queued is None else load.queued
+
+    def usage(self, worker: int) -> float | None:
+        """Return the share of the worker's KV pool in use; None if unknown."""
+        load = self.reported(worker)
+        if load.running is None or not self.setup.pool_tokens:
+            return None
+        return load.tokens / self.setup.pool_tokens
+
+
+def any_of(workers: list[int], request: Request) -> int:
+    """Return a pseudo-random worker of ``workers`` for the request, equal in every run."""
+    return workers[int(draw(request.request_id) * len(workers))]
+
+
+def lowest(costs: dict[int, float]) -> list[int]:
+    """Return the workers of lowest cost."""
+    least = min(costs.values())
+    return [worker for worker, cost in costs.items() if cost == least]
