@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairbench.errors import UsageError
+from fairbench.report.numbers import number
+from fairbench.validate.live_run import Pair
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -48,6 +50,16 @@ def _lines(failed: list[NotReplayed]) -> Iterator[str]:
         yield f"Not replayed: {len(failed)}"
     for one in failed:
         yield f"  ! {one.run}: {one.reason}"
+
+
+def defined(value: float) -> float | None:
+    """Return the value as a float, or None for NaN."""
+    return None if value != value else float(value)
+
+
+def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
+    """Return the simulated and the measured number as text."""
+    return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 
 def each(

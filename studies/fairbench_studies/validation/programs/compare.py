@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.report.numbers import index, number
+from fairbench.report.numbers import index
 from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.programs.measured import ProgramRun
 from fairbench_studies.validation.programs.replay import Replay
+from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
@@ -45,7 +46,7 @@ class ProgramComparison:
             ("makespan", self.makespan_s, MAKESPAN_TARGET_PCT),
         ):
             if not pair.within(target):
-                yield f"{name}: {_both(pair)}, {_error(pair)} (target {target:g}%)"
+                yield f"{name}: {both(pair)}, {_error(pair)} (target {target:g}%)"
         if not abs(self.jain.simulated - self.jain.measured) <= JAIN_TARGET:
             yield f"Jain: {self.jain.simulated:.3f} against {self.jain.measured:.3f}"
 
@@ -106,17 +107,12 @@ def programs_text(runs: Sequence[ProgramComparison]) -> str:
             ("makespan, s", run.makespan_s),
             *((f"program P50 of {user}, s", pair) for user, pair in run.p50_s.items()),
         ):
-            lines.append(f"  {name:<38}{_both(pair):>16}  {_error(pair):>7}")
-        jain = f"{index(run.jain.simulated)}/{index(run.jain.measured)}"
-        lines.append(f"  {'Jain, every user counted':<38}{jain:>16}")
+            lines.append(f"  {name:<38}{both(pair):>16}  {_error(pair):>7}")
+        lines.append(f"  {'Jain, every user counted':<38}{both(run.jain, index):>16}")
     missed = [(run, miss) for run in runs for miss in run.misses]
     lines.append(f"Targets missed: {len(missed) or 'none'}")
     lines += [f"  ! {run.name}: {miss}" for run, miss in missed]
     return "\n".join(lines) + "\n"
-
-
-def _both(pair: Pair) -> str:
-    return f"{number(pair.simulated)}/{number(pair.measured)}"
 
 
 def _error(pair: Pair) -> str:

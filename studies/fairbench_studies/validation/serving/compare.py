@@ -108,8 +108,10 @@ def answered_tokens(run: ServingRun) -> int:
 
 
 def tpot_p50_ms(run: ServingRun) -> float:
-    """Return the median over steady requests of the mean time per output token."""
+    """Return the median over steady requests of the mean time per output token, or NaN."""
     chosen = run.served & run.steady & (run.output_tokens > 1)
+    if not chosen.any():
+        return float("nan")
     decode_s = (run.latency_s - run.ttft_s)[chosen]
     return 1_000 * float(np.median(decode_s / (run.output_tokens[chosen] - 1)))
 

@@ -39,13 +39,15 @@ INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
 MAX_TIME_S = 1e10
+CLOCK_S = 1e-3  # by which two times of a request may contradict each other
 MEASURED = ("ttft_s", "latency_s", "error")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """A run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
+    """A run in the order of sending; times are seconds from its first request.
 
+    ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
     in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
     had been sent to the same server before; ``counts_prompts``, that the client counts the tokens
@@ -140,29 +142,41 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
     no_limit = n if closed else 0
-    if (pool_tokens := given("pool_tokens", int, 0)) < 0:
-        raise DataError(f"{where}: field 'pool_tokens' = {pool_tokens}: must be at least 0")
-    return ServingRun(
+
+    def count(field: str, default: int | None, least: int = 0) -> int:
+        value: int = given(field, int, default)
+        if not least <= value <= MAX_TOKENS:
+            raise DataError(
+                f"{where}: field {field!r} = {value}: must be from {least} to {MAX_TOKENS:,}"
+            )
+        return value
+
+    run = ServingRun(
         name=name,
         engine=record["engine"],
         engine_version=given("engine_version", str, ""),
         gpu=given("gpu", str),
         model=given("model", str),
-        tp=given("tp", int, 1),
+        tp=count("tp", 1, least=1),
         closed=closed,
-        concurrency=given("concurrency", int, None if closed else 0),
-        connection_limit=given("connection_limit", int, no_limit),
+        concurrency=count("concurrency", None if closed else 0, least=closed),
+        connection_limit=count("connection_limit", no_limit, least=closed),
         warm=given("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
-        pool_tokens=pool_tokens,
+        pool_tokens=count("pool_tokens", 0),
         gateway=given("gateway", str, ""),
         policy=given("policy", str, ""),
-        quantum=given("quantum", int, 0),
-        max_num_seqs=given("max_num_seqs", int, 0),
-        max_num_batched_tokens=given("max_num_batched_tokens", int, 0),
+        quantum=count("quantum", 0),
+        max_num_seqs=count("max_num_seqs", 0),
+        max_num_batched_tokens=count("max_num_batched_tokens", 0),
         predicted=given("blis", dict, {}),
         counts_prompts=closed and given("commit", str, "") == INFERGRID,
         **columns,
     )
+    if not (run.steady if predict else run.steady & run.served).any():
+        raise DataError(
+            f"{where}: no request that was sent after the warm-up of {WARM_UP_S:g} s was answered"
+        )
+    return run
 
 
 def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
@@ -180,16 +194,42 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         name: _numbers([nan] * n if predict and name in MEASURED else values[name], name, where)
         for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
     }
-    check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
-    if not predict:
-        refused = np.array([bool(error) for error in given["error"]])
-        refused |= numbers["output_tokens"] == 0
-        for name in ("ttft_s", "latency_s"):
-            numbers[name] = np.where(refused, nan, numbers[name])
+    sent_s = numbers["submit_s"]
+    if np.isnan(sent_s).any():
+        raise DataError(f"{where}: columns: field 'submit_s' must hold a number for each request")
+    check_span(sent_s, "submit_s", f"{where}: columns")
+    numbers["submit_s"] = sent_s - sent_s.min()
     for name in COUNTS:
         numbers[name] = numbers[name].astype(np.int64)
-    clients = tuple(str(client) for client in given["client"])
-    return {"client": clients, "kind": _kinds(given, n, where), **numbers}
+    if not predict:
+        refused = np.array([bool(error) for error in given["error"]])
+        refused |= (numbers["output_tokens"] == 0) | np.isnan(numbers["latency_s"])
+        for name in ("ttft_s", "latency_s"):
+            numbers[name] = np.where(refused, nan, numbers[name])
+        _check_answers(numbers, ~refused, where)
+    order = np.argsort(sent_s, kind="stable")
+    clients, kinds = list(map(str, given["client"])), _kinds(given, n, where)
+    return {
+        "client": tuple(clients[row] for row in order),
+        "kind": tuple(kinds[row] for row in order) if kinds else (),
+        **{name: column[order] for name, column in numbers.items()},
+    }
+
+
+def _check_answers(numbers: Mapping[str, Any], answered: Flags, where: str) -> None:
+    """Raise DataError unless some requests were answered, each after its first token."""
+    if not answered.any():
+        raise DataError(f"{where}: no request was answered, so there is nothing to compare")
+    ttft_s, latency_s = numbers["ttft_s"][answered], numbers["latency_s"][answered]
+    if np.isnan(ttft_s).any():
+        raise DataError(
+            f"{where}: columns: field 'ttft_s' must hold a number for each answered request"
+        )
+    if (late := ttft_s > latency_s + CLOCK_S).any():
+        raise DataError(
+            f"{where}: columns: field 'ttft_s' = {ttft_s[late][0]:g}: must be at most the "
+            f"request's latency_s = {latency_s[late][0]:g}"
+        )
 
 
 def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Segment
+from fairbench.errors import DataError
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
@@ -31,11 +32,20 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
     """Return the run with simulated times instead of measured ones.
 
     The prompts of a warm run are sent once before, at the same concurrency, unmeasured.
+
+    Raises:
+        DataError: the simulated server refuses a request although no gateway limits the rate.
     """
     server = _Server(run, profile)
     if run.warm:
         server.play(run)
-    return server.play(run)
+    replayed = server.play(run)
+    if (run.closed or run.direct) and (lost := int((run.served & ~replayed.served).sum())):
+        raise DataError(
+            f"{lost} of {len(run)} requests exceed the KV pool of the replay, "
+            f"{server.pool_tokens:,} tokens on {profile.profile_id}"
+        )
+    return replayed
 
 
 class _Server:
@@ -49,6 +59,11 @@ class _Server:
             fleet = SimFleet([self._worker])
             queue = gateway_queue(run.gateway, fleet)
             self._ingress = Ingress(self.clock, [self._worker], queue)
+
+    @property
+    def pool_tokens(self) -> int:
+        """The KV pool in tokens."""
+        return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
         """Send all requests of the run from now on, until all have ended."""

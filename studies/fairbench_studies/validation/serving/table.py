@@ -11,6 +11,7 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.validate.live_run import Pair
+from fairbench_studies.validation.report import both, defined
 from fairbench_studies.validation.serving.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
@@ -49,7 +50,7 @@ def _table(title: str, runs: list[ServingComparison]) -> Table:
         head = (
             run.name + (FITTED if run.fitted else ""),
             _error(run.throughput, RATE_TARGET_PCT),
-            number(run.tpot_p50_ms.measured),
+            number(defined(run.tpot_p50_ms.measured)),
             _error(run.tpot_p50_ms, RATE_TARGET_PCT),
         )
         for row, ttft in enumerate(run.ttft):
@@ -58,9 +59,9 @@ def _table(title: str, runs: list[ServingComparison]) -> Table:
                 head[0] if not row else "",
                 ttft.group if len(run.ttft) > 1 else "",
                 *(head[1:] if not row else ("", "", "")),
-                number(1_000 * ttft.p50_s.measured),
+                number(defined(1_000 * ttft.p50_s.measured)),
                 _error(ttft.p50_s, P50_TARGET_PCT, LONG_TTFT_S),
-                number(1_000 * ttft.p99_s.measured),
+                number(defined(1_000 * ttft.p99_s.measured)),
                 _error(ttft.p99_s, P99_TARGET_PCT, LONG_TTFT_S),
                 _jain(jain) if not row and len(run.ttft) > 1 else "",
             )
@@ -68,7 +69,7 @@ def _table(title: str, runs: list[ServingComparison]) -> Table:
 
 
 def _jain(pair: Pair | None) -> str:
-    return UNDEFINED if pair is None else f"{index(pair.simulated)}/{index(pair.measured)}"
+    return UNDEFINED if pair is None else both(pair, index)
 
 
 def _error(pair: Pair, target: float, least: float = 0.0) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.validate.live_run import Pair
+from fairbench_studies.validation.report import both, defined
 from fairbench_studies.validation.slora.compare import RunComparison, mean_size
 from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
 from fairbench_studies.validation.slora.targets import (
@@ -76,21 +77,17 @@ def _rates(runs: list[RunComparison]) -> Table:
         gap, gap_mark = run.max_gap, "" if gap_within(run.max_gap) else MISSED
         table.add_row(
             _name(run),
-            _both(run.throughput),
+            both(run.throughput),
             _percent(run.throughput.error_pct, within=run.throughput.within(RATE_TARGET_PCT)),
             _percent(worst, within=rates_within),
             UNDEFINED if (mean := mean_size(errors)) is None else f"{mean:.1f}%",
-            _jain(run.jain) + ("" if whole.jain_within else MISSED),
+            both(run.jain, index) + ("" if whole.jain_within else MISSED),
             _slices(slices),
-            _both(Pair(gap.simulated / 1_000, gap.measured / 1_000)) + gap_mark,
+            both(Pair(gap.simulated / 1_000, gap.measured / 1_000)) + gap_mark,
             f"{run.refused.simulated:.0f}/{run.refused.measured:.0f}"
             + ("" if run.refused.within(RATE_TARGET_PCT) else MISSED),
         )
     return table
-
-
-def _jain(pair: Pair) -> str:
-    return f"{index(_none(pair.simulated))}/{index(_none(pair.measured))}"
 
 
 def _slices(slices: list[Window]) -> str:
@@ -148,15 +145,7 @@ def _name(run: RunComparison) -> str:
 
 def _triple(pair: Pair, within: bool) -> tuple[str, str, str]:
     error = _percent(pair.error_pct, within=within)
-    return number(_none(pair.simulated)), number(_none(pair.measured)), error
-
-
-def _both(pair: Pair) -> str:
-    return f"{number(_none(pair.simulated))}/{number(_none(pair.measured))}"
-
-
-def _none(value: float) -> float | None:
-    return None if isnan(value) else float(value)
+    return number(defined(pair.simulated)), number(defined(pair.measured)), error
 
 
 def _percent(value: float | None, *, within: bool) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.fairness import jain
-from fairbench.metrics.records import Flags
+from fairbench.metrics.records import Flags, Floats
 from fairbench.validate.live_run import Pair
+from fairbench_studies.validation.report import defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
     throughput_tok_s,
@@ -88,15 +89,15 @@ class TenantComparison:
                     "group": one.name,
                     "p50_s": one.p50_s.as_dict(),
                     "p99_s": one.p99_s.as_dict(),
-                    "blis_p50_s": _none(one.other_p50_s),
-                    "blis_p99_s": _none(one.other_p99_s),
+                    "blis_p50_s": defined(one.other_p50_s),
+                    "blis_p99_s": defined(one.other_p99_s),
                 }
                 for one in self.tenants
             ],
-            "share_off": self.share_off[0],
-            "share_off_in_windows": self.share_off[1],
+            "share_off": defined(self.share_off[0]),
+            "share_off_in_windows": defined(self.share_off[1]),
             "jain_index": self.jain.as_dict(),
-            "jain_off_in_windows": self.jain_off,
+            "jain_off_in_windows": defined(self.jain_off),
             "misses": self.misses,
         }
 
@@ -125,9 +126,9 @@ def compare_tenants(
         throughput=Pair(throughput_tok_s(replayed, answered_tokens(run)), throughput_tok_s(run)),
         tpot_p50_ms=Pair(tpot_p50_ms(simulated), tpot_p50_ms(run)),
         tenants=tuple(_latency(name, simulated, run) for name in groups(run)),
-        share_off=(float(off[0]), float(np.nanmax(off))),
+        share_off=(float(off[0]), _largest(off)),
         jain=Pair(*map(float, indices[:, 0])),
-        jain_off=float(np.nanmax(np.abs(indices[0] - indices[1]))),
+        jain_off=_largest(np.abs(indices[0] - indices[1])),
     )
 
 
@@ -166,9 +167,21 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
         Pair(*(_percentile(side, chosen, percent) for side in (simulated, run)))
         for percent in (50, 99)
     )
-    said = run.predicted.get("tenants", {}).get(name, {}).get("ttft_percentiles", {})
-    other_p50_s, other_p99_s = (float(said.get(key, "nan")) / 1e6 for key in ("p50_us", "p99_us"))
+    other_p50_s, other_p99_s = (_said_s(run, name, key) for key in ("p50_us", "p99_us"))
     return TenantLatency(name, p50_s, p99_s, other_p50_s, other_p99_s)
+
+
+def _said_s(run: ServingRun, tenant: str, key: str) -> float:
+    """Return a percentile of BLIS's prediction for a tenant in seconds; NaN if it has none."""
+    value: Any = run.predicted
+    for part in ("tenants", tenant, "ttft_percentiles", key):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value / 1e6 if isinstance(value, int | float) else float("nan")
+
+
+def _largest(values: Floats) -> float:
+    """Return the largest value that is not NaN; NaN if there is none."""
+    return float(np.nanmax(values)) if not np.isnan(values).all() else float("nan")
 
 
 def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
@@ -188,10 +201,6 @@ def _shares(side: ServingRun, run: ServingRun, start_s: float, end_s: float) -> 
 
 def _jain(side: ServingRun, start_s: float, end_s: float) -> float:
     return jain(list(service_between(trace_of(side), WEIGHTS, start_s, end_s).values()))
-
-
-def _none(value: float) -> float | None:
-    return None if value != value else value
 
 
 def _miss(name: str, pair: Pair, target: float) -> str:

@@ -8,9 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.numbers import UNDEFINED, index, number
+from fairbench.report.numbers import UNDEFINED, index
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.validate.live_run import Pair
+from fairbench_studies.validation.report import both, defined
 from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
@@ -32,11 +33,11 @@ def _runs(runs: Sequence[TenantComparison]) -> Table:
         "run", "tok/s", "error", "TPOT P50, ms", "shares off\n(windows), points", "Jain",
         "off in\nwindows", gap=1)  # fmt: skip
     for run in runs:
-        whole, windows = (f"{100 * off:.1f}" for off in run.share_off)
+        whole, windows = (UNDEFINED if off != off else f"{100 * off:.1f}" for off in run.share_off)
         table.add_row(
-            _name(run), _both(run.throughput), _error(run.throughput), _both(run.tpot_p50_ms),
-            f"{whole} ({windows})", f"{index(run.jain.simulated)}/{index(run.jain.measured)}",
-            index(run.jain_off),
+            _name(run), both(run.throughput), _error(run.throughput), both(run.tpot_p50_ms),
+            f"{whole} ({windows})", both(run.jain, index),
+            index(defined(run.jain_off)),
         )  # fmt: skip
     return table
 
@@ -47,12 +48,12 @@ def _latencies(runs: Sequence[TenantComparison]) -> Table:
     )
     for run in runs:
         for row, one in enumerate(run.tenants):
-            blis = "" if one.other_p50_s != one.other_p50_s else (
-                f"{number(1_000 * one.other_p50_s)}/{number(1_000 * one.other_p99_s)}"
+            blis = "" if one.other_p50_s != one.other_p50_s else both(
+                Pair(1_000 * one.other_p50_s, 1_000 * one.other_p99_s)
             )  # fmt: skip
             p50, p99 = (Pair(1e3 * p.simulated, 1e3 * p.measured) for p in (one.p50_s, one.p99_s))
             table.add_row(
-                "" if row else _name(run), one.name, _both(p50), _error(p50), _both(p99),
+                "" if row else _name(run), one.name, both(p50), _error(p50), both(p99),
                 _error(p99), blis,
             )  # fmt: skip
     return table
@@ -60,10 +61,6 @@ def _latencies(runs: Sequence[TenantComparison]) -> Table:
 
 def _name(run: TenantComparison) -> str:
     return run.name + ("*" if run.fitted else "")
-
-
-def _both(pair: Pair) -> str:
-    return f"{number(pair.simulated)}/{number(pair.measured)}"
 
 
 def _error(pair: Pair) -> str:
