@@ -1,8 +1,9 @@
 """Measure SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
 
 Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
-gateway) and ``live`` (fairbench's own runs, one per scheduler). A step that would not end in time
-is skipped with a message. Every server is stopped, whatever happens.
+gateway), ``live`` (fairbench's own runs, one per scheduler) and ``paper`` (the DLPM paper's setting,
+two seeds per scheduler). A step that would not end in time is skipped with a message. Every server
+is stopped, whatever happens.
 """
 
 import argparse
@@ -21,13 +22,18 @@ from pathlib import Path
 import flood
 from llama_8b import LLAMA_8B
 from loops import fixed, mixed, run, varied
-from tiny_model import write_model
+from tiny_model import CONFIG, write_model
 
 HERE = Path(__file__).parent
 # Attention without FlashAttention or FlashInfer, and prefill launched kernel by kernel.
 ENGINE = (
     "--attention-backend triton --sampling-backend pytorch "
     "--grammar-backend none --disable-prefill-cuda-graph --random-seed 0"
+)
+LIVE = (ENGINE, "--cuda-graph-max-bs-decode 64")
+CPU = (
+    "--device cpu --attention-backend torch_native --sampling-backend pytorch "
+    "--dtype float32 --disable-cuda-graph --mem-fraction-static 0.1",
 )
 STOCK = (
     "--load-format dummy --max-running-requests 128 --cuda-graph-max-bs-decode 128 "
@@ -62,17 +68,21 @@ SCHEDULERS = {
     "dlpm": ["--scheduler", "dlpm"],
     "stock-lpm": ["--scheduler", "lpm", "--schedule-policy", "lpm"],
     "stock-fcfs": ["--scheduler", "fcfs", "--schedule-policy", "fcfs"],
+    "warm-up": ["--scheduler", "fcfs"],
 }
+PAPER = ("lpm", "vtc", "dlpm", "stock-lpm", "fcfs")
+PAPER_RUN_S = 62  # the slowest of them, simulated
+START_S = 40  # of a server whose kernels are compiled
 
 
 class Session:
     """The output directory and the deadline of a session."""
 
-    def __init__(self, out, seconds):
+    def __init__(self, out, seconds, *, cpu=False):
         self.out, self.end_s = out, time.monotonic() + seconds
-        self.model = out / "model"
+        self.model, self.server = out / "model", CPU if cpu else LIVE
         out.mkdir(parents=True, exist_ok=True)
-        write_model(self.model, LLAMA_8B)
+        write_model(self.model, CONFIG if cpu else LLAMA_8B)
 
     def say(self, text):
         left = self.end_s - time.monotonic()
@@ -84,6 +94,10 @@ class Session:
             return True
         self.say(f"left out for want of time: {what}")
         return False
+
+    def ran(self, name):
+        """Whether fairbench has stored a run of this name."""
+        return any((self.out / "runs" / name).glob("*/summary.json"))
 
     def keep(self, name, record):
         with (self.out / f"{name}.jsonl").open("a", encoding="utf-8") as file:
@@ -178,13 +192,13 @@ def gateways(session, worker, seconds):
         time.sleep(1)
 
 
-def live(session, name, seconds, *more):
-    """Run fairbench once on a server of its own."""
+def live(session, name, workload, seconds, *more):
+    """Run fairbench on a server of its own."""
     runs = session.out / "runs" / name
     command = [sys.executable, "-m", "fairbench", "run", "--backend", "sglang"]
     command += ["--model", str(session.model), *SCHEDULERS[name], "--dp", "1"]
-    command += ["--workload", str(HERE / "contended.toml"), "--scenario", "s1", "--disable-tqdm"]
-    command += [f"--server-arg={ENGINE}", "--server-arg=--cuda-graph-max-bs-decode 64"]
+    command += ["--workload", str(HERE / workload), "--scenario", "s1", "--disable-tqdm"]
+    command += [f"--server-arg={argument}" for argument in session.server]
     command += ["--load-format", "dummy", "--result-dir", str(runs), *more]
     begun_s = time.monotonic()
     with process(session, f"live-{name}", command) as started:
@@ -202,7 +216,7 @@ def smoke(session):
         closed_loops(session, url, [(loop, 10) for loop in SMOKE])
         gateways(session, url, 12)
     if session.has(60, "live"):
-        live(session, "dlpm", 120, "--duration", "12")
+        live(session, "dlpm", "contended.toml", 120, "--duration", "12")
 
 
 def timing(session):
@@ -213,13 +227,28 @@ def timing(session):
 
 
 def live_all(session):
-    for name in SCHEDULERS:
-        done = list((session.out / "runs" / name).glob("*/summary.json"))
-        if not done and session.has(85, f"live {name}"):
-            live(session, name, 150)
+    for name in [one for one in SCHEDULERS if one != "warm-up"]:
+        if not session.ran(name) and session.has(85, f"live {name}"):
+            live(session, name, "contended.toml", 150)
 
 
-PLANS = {"smoke": smoke, "timing": timing, "live": live_all}
+def paper(session):
+    """The DLPM paper's setting: two seeds a scheduler on one server, as far as they fit."""
+    whole = ("--window", "whole")
+    if not session.ran("warm-up"):  # compiles kernels, and shows that everything starts
+        live(session, "warm-up", "paper.toml", 240, *whole, "--duration", "3")
+        if not session.ran("warm-up"):
+            raise SystemExit("the first run failed")
+    for name in PAPER:
+        for seeds in (2, 1):
+            seconds = START_S + seeds * PAPER_RUN_S
+            if name not in SCHEDULERS or session.ran(name):
+                continue
+            if session.has(seconds, f"{name}, {seeds} seeds"):
+                live(session, name, "paper.toml", 2 * seconds, *whole, "--num-runs", str(seeds))
+
+
+PLANS = {"smoke": smoke, "timing": timing, "live": live_all, "paper": paper}
 
 
 def main():
@@ -228,11 +257,12 @@ def main():
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--seconds", type=float, default=3600)
     arguments.add_argument("--only", nargs="*", help="live: these schedulers")
+    arguments.add_argument("--cpu", action="store_true", help="live, paper: try the plan on a CPU")
     given = arguments.parse_args()
     if given.only:
-        for name in set(SCHEDULERS) - set(given.only):
+        for name in set(SCHEDULERS) - {"warm-up", *given.only}:
             del SCHEDULERS[name]
-    session = Session(given.out, given.seconds)
+    session = Session(given.out, given.seconds, cpu=given.cpu)
     try:
         PLANS[given.plan](session)
     finally:
