@@ -70,10 +70,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return all parameters except None as settings; the inverse of ``make_params``.
-
-    TOML has no null, so None is only ever a default.
-    """
+    """Return all parameters but None, which TOML lacks; the inverse of ``make_params``."""
     params_class: type = type(params)
     plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}

@@ -38,10 +38,7 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives.
-
-        ``waiting`` are the other waiting clients.
-        """
+        """Lift the counter of a client whose request arrives; ``waiting`` are the others."""
         counters = self.of
         counters.setdefault(client, 0)
         if not self.lifts or client in waiting:
@@ -156,9 +153,6 @@ class TreeCounters(Counters):
 def counters_of(
     output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
 ) -> Counters:
-    """Return counters whose clients are lifted as ``Counters`` describes.
-
-    With ``tenants`` every level of their tree has counters, else only clients have.
-    """
+    """Return ``Counters`` of clients; with ``tenants``, of every level of their tree."""
     form = Counters if tenants is None else TreeCounters
     return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)

@@ -38,10 +38,7 @@ class Turns:
         self._known: bool | None = None  # whether someone who waits is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
-        """Return whether the client is in credit, perhaps after a refill now (lines 20-21).
-
-        A client that is in debt while others are not is left out of the ``scan``.
-        """
+        """Return whether the client is in credit, perhaps after a refill; skip it otherwise."""
         if self.credits.of[client] <= 0:
             if self._known is None:
                 self._known = self.someone_in_credit()

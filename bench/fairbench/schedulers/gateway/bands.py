@@ -76,10 +76,7 @@ class Gateway:
         return True
 
     def _take_in(self, request: Request, priority: int, queue: GatewayQueue, now_s: float) -> bool:
-        """Put the request into its band or in line for it.
-
-        Return False if the request is refused.
-        """
+        """Put the request into its band or in line for it; return False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.enters(request, priority):
@@ -216,10 +213,7 @@ class Gateway:
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Add the charges of another router's gateway.
-
-        Clients waiting there count as waiting here, too.
-        """
+        """Add the charges of another router's gateway, whose waiting clients count here, too."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return

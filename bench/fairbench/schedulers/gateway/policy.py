@@ -34,10 +34,7 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a request that was sent, with its output tokens.
-
-        ``read`` is its actual prompt cost: nothing if it was never served.
-        """
+        """Handle the end of a sent request; ``read`` is what its prompt really cost."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:

@@ -111,10 +111,7 @@ class Victims:
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next one.
-
-        Copies count in both directions.
-        """
+        """Return the time to restore tokens and make the next one, copies in both directions."""
         copied_s = self._copied_s(tokens)
         if self._always_swaps and copied_s < inf:
             return copied_s

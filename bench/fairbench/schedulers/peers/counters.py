@@ -137,10 +137,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when this client may go before clients that wait elsewhere; None means now.
-
-        The time follows from what is known now; later news may change it.
-        """
+        """Return when, by present news, the client may go before those that wait elsewhere."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():

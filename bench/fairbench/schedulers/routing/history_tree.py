@@ -63,10 +63,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget leaves of this worker until at most ``limit`` tokens are left.
-
-        Visits every node.
-        """
+        """Forget leaves of this worker down to ``limit`` tokens; visits every node."""
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),

@@ -69,10 +69,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker``, which need not hold the node yet.
-
-        The pin lasts until the worker evicts the node, or no request has come for a window.
-        """
+        """Send requests through ``node`` to ``worker`` until it evicts the node or none come."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:

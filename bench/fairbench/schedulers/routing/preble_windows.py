@@ -58,10 +58,7 @@ class Windows:
         self._changed(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Remove requests that are older than the window.
-
-        Yield the worker and last node of each.
-        """
+        """Remove requests older than the window; yield the worker and last node of each."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:

@@ -50,10 +50,7 @@ def store_prompt(
 
 
 def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
-    """Store a finished sequence's outputs except the last one, and unlock its path.
-
-    By ``splits``, outputs that were prefilled again after a retraction get a node of their own now.
-    """
+    """Store a finished sequence's outputs but the last one, split as above; unlock its path."""
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -232,10 +229,7 @@ class Preemption:
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
 
     def take(self, wish: Preempt) -> bool:
-        """Preempt a running request, as its scheduler orders: free the request's memory.
-
-        False: it does not run, or cannot be copied to the host.
-        """
+        """Free the memory of a running request; return False if it does not run or fit the host."""
         assert self._pass is not None
         request = wish.request
         sequence = next((one for one in self._batch.sequences if one.request is request), None)

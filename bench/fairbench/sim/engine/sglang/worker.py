@@ -93,10 +93,7 @@ class Worker(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return when ``steps`` more decode steps end, or the current run ends if sooner.
-
-        Return None if there is no run. Precondition: ``sync``.
-        """
+        """Return when ``steps`` more steps of the synced run end, or the run; None without one."""
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:

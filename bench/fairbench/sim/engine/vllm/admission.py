@@ -56,10 +56,7 @@ class Admission:
         now_ps: int,
         preempt: Callable[[Preempt], bool] = never,
     ) -> None:
-        """Run a pass: each admitted request gets a chunk of the step.
-
-        ``preempt`` fulfils a wish to preempt a request, and returns whether it did.
-        """
+        """Run a pass: an admitted request gets a chunk of the step; ``preempt`` fulfils wishes."""
 
         def try_admit(request: Request) -> Tried:
             if step.budget <= 0:

@@ -63,10 +63,7 @@ class Preemption:
         return of_request[order[0]]
 
     def wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt, at the scheduler's wish, a request that ran before this pass.
-
-        False: it does not run, or cannot be copied to the host.
-        """
+        """Preempt a request that ran before this pass; return False if it cannot be done."""
         sequence = next((s for s in self._running.sequences if s.request is wish.request), None)
         if sequence is None:
             return False

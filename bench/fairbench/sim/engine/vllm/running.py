@@ -28,10 +28,7 @@ class Phases:
         self._phase: dict[Sequence, int] = {}
 
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
-        """Add a sequence that decodes from ``step`` on, with length ``context`` in that step.
-
-        ``seat`` is the sequence's place in the running list.
-        """
+        """Add a sequence that decodes from ``step`` on at length ``context``, in its ``seat``."""
         phase = (step + 1 - context) % self._size
         self._phase[sequence] = phase
         self._groups[phase][sequence] = seat
@@ -41,10 +38,7 @@ class Phases:
         del self._groups[self._phase.pop(sequence)][sequence]
 
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
-        """Yield sequences whose token of this step begins or fills a block, in running order.
-
-        Each comes with whether its token begins a block, and whether it fills one.
-        """
+        """Yield sequences in running order, and whether they begin or fill a block in this step."""
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
         for sequence in sorted(either, key=either.__getitem__):
@@ -110,10 +104,7 @@ class RunningList:
     # Members.
 
     def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
-        """Admit a sequence at the end with blocks for ``tokens``, cached up to ``node``.
-
-        Return False if memory is insufficient.
-        """
+        """Admit a sequence with blocks for ``tokens``, cached to ``node``; False without room."""
         alone = not self.sequences
         if not self.tables.admit(sequence, node, place, tokens, alone=alone):
             return False

@@ -44,11 +44,7 @@ class BlockTables:
     def admit(
         self, sequence: Sequence, node: BlockNode, place: Place, tokens: int, *, alone: bool
     ) -> bool:
-        """Allocate blocks for the first ``tokens`` of a prompt that is cached up to ``node``.
-
-        Return False and change nothing if too few blocks are free. ``alone``: nothing else is
-        running.
-        """
+        """Allocate blocks for the first ``tokens`` of a prompt; False if too few are free."""
         cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
         if self._wanted(whole, cached, alone=alone) > self._cache.free_blocks:

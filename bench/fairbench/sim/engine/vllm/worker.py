@@ -202,11 +202,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._start_run(steps, self._saved_ps() - self._tail_ps())
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that the longest sequence adds to a pure decode step.
-
-        The context counts as of the moment when the sequence joined the batch, so each step of a
-        run adds an equal time.
-        """
+        """Return the time (ps) that the longest sequence adds, as it joined, to a decode step."""
         if self._profile.vllm_attention is None:
             return 0
         batch = self.batch
