@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.peers.counters import SharedCounters, WithElsewhere
+from fairbench.schedulers.peers.counters import SharedCounters
 
 
 class OutputsAhead:
@@ -184,8 +184,10 @@ class GatewayQueue:
         if self.shared is None:
             self.scheduler.on_arrival(request, self._view, now_s)
         else:
-            before, elsewhere = self.shared.counter(request.client), self.shared.elsewhere(now_s)
-            self.scheduler.on_arrival(request, WithElsewhere(self._view, elsewhere), now_s)
+            before = self.shared.counter(request.client)
+            self._view.elsewhere = self.shared.elsewhere(now_s)
+            self.scheduler.on_arrival(request, self._view, now_s)
+            self._view.elsewhere = ()
             self.shared.lifted(request.client, before)
         self._view.enter(request)
         self._idle.entered(request.client)

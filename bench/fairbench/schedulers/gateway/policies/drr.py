@@ -13,7 +13,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
-from fairbench.schedulers.gateway.shares import NextClient, ShareParams, SharePolicy
+from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy
 
 
 class DRR(SharePolicy):

@@ -6,7 +6,6 @@ The engine retracts requests when memory runs out. A preempting scheduler takes 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.sglang_rules import Splits
@@ -14,12 +13,11 @@ from fairbench.schedulers.drive import Preempt
 from fairbench.schedulers.prefix_tree import place_at
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.sglang.admission import PrefillPass
 from fairbench.sim.engine.waiting import retraction_order
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
-
-if TYPE_CHECKING:
-    from fairbench.sim.engine.sglang.worker import Worker
 
 
 def store_prompt(
@@ -114,9 +112,10 @@ class NewTokenRatio:
 class Retraction:
     """SGLang's retract_decode on a worker, and the preemptions of a pass."""
 
-    def __init__(self, worker: Worker, ratio: NewTokenRatio) -> None:
+    def __init__(self, worker: EngineLoop[KVNode], cache: KVCache, ratio: NewTokenRatio) -> None:
         self.kept: list[Sequence] = []  # have finished and are still in the batch
         self._worker = worker
+        self._cache = cache
         self._ratio = ratio
         self._pass: PrefillPass | None = None
         self._taken: list[Sequence] = []  # in the pass under way
@@ -127,7 +126,7 @@ class Retraction:
         SGLang's test for room evicts everything first; after each retraction more is evicted, until
         those that stay have memory for 20 steps each. One request always stays.
         """
-        batch, cache = self._worker.batch, self._worker.cache
+        batch, cache = self._worker.batch, self._cache
         order = self._order()
         cache.evict(len(batch) - cache.free, batch.per_client)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
@@ -149,7 +148,7 @@ class Retraction:
     def _take_back(self, sequence: Sequence) -> None:
         """Free the memory of a running request, which leaves the batch."""
         worker = self._worker
-        give_back(worker.cache, sequence, worker.batch.leave(sequence))
+        give_back(self._cache, sequence, worker.batch.leave(sequence))
         worker.cap.leave(sequence.request)
         sequence.retract(worker._clock.now_ps)
 
@@ -190,7 +189,7 @@ class Retraction:
         As in SGLang, other requests get memory for 20 steps.
         """
         worker, request = self._worker, wish.request
-        batch, cache = worker.batch, worker.cache
+        batch, cache = worker.batch, self._cache
         assert self._pass is not None
         sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:

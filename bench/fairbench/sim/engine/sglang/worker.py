@@ -50,7 +50,7 @@ class Worker(EngineLoop[KVNode]):
         self._prefills: list[Prefill] = []
         self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
-        self._retraction = Retraction(self, self._ratio)
+        self._retraction = Retraction(self, cache, self._ratio)
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._retraction.would_fit
         )

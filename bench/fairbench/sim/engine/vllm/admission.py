@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, drive, never
+from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill
-from fairbench.sim.engine.vllm.running import Step
-
-if TYPE_CHECKING:
-    from fairbench.sim.engine.vllm.worker import VLLMWorker
+from fairbench.sim.engine.vllm.block_tree import BlockNode
+from fairbench.sim.engine.vllm.booking import Booking
+from fairbench.sim.engine.vllm.running import RunningList, Step
 
 
 def admit_waiting(
-    worker: VLLMWorker, step: Step, preempt: Callable[[Preempt], bool] = never
+    worker: EngineLoop[BlockNode],
+    running: RunningList,
+    booking: Booking,
+    step: Step,
+    preempt: Callable[[Preempt], bool] = never,
 ) -> None:
     """Run a pass: an admitted request gets a chunk of the step; ``preempt`` fulfils wishes.
 
@@ -23,20 +26,19 @@ def admit_waiting(
     scheduler decides that itself.
     """
     scheduler, waiting, now_ps = worker.scheduler, worker.waiting, worker._clock.now_ps
-    most = worker.limits.max_num_seqs
 
     def try_admit(request: Request) -> Tried:
         if step.budget <= 0:
             return OVER
-        if len(worker.running) >= most:
+        if running.is_full:
             return NO_ROOM if scheduler.preempts else OVER
-        if not worker.cap.has_room(request) or not _try(worker, request, step):
+        if not worker.cap.has_room(request) or not _try(worker, running, request, step):
             return NO_ROOM
         sequence = waiting.sequence_of(request)
         waiting.admit(request)
         worker.cap.enter(request)
-        worker._booking.admit(sequence, scheduler, now_ps)
-        full = len(worker.running) >= most and not scheduler.preempts
+        booking.admit(sequence, scheduler, now_ps)
+        full = running.is_full and not scheduler.preempts
         return LAST if step.budget <= 0 or full else ADMITTED
 
     try:
@@ -45,14 +47,14 @@ def admit_waiting(
         waiting.end_pass()
 
 
-def _try(worker: VLLMWorker, request: Request, step: Step) -> bool:
+def _try(worker: EngineLoop[BlockNode], running: RunningList, request: Request, step: Step) -> bool:
     sequence = worker.waiting.sequence_of(request)
     node, place = worker.waiting.match(request)
     loaded = worker.host.behind(sequence, node.depth)
     filled = node.depth + loaded
     left = sequence.total - filled
     tokens = min(left, step.budget)
-    if not worker.running.admit(sequence, node, place, filled + tokens):
+    if not running.admit(sequence, node, place, filled + tokens):
         return False
     worker.host.load(sequence, node.depth)
     sequence.node, sequence.filled = None, filled

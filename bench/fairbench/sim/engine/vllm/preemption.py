@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairbench.core import PS_PER_S
 from fairbench.schedulers.base import Preempt
-from fairbench.sim.engine.vllm.running import Step
+from fairbench.sim.engine.loop import EngineLoop
+from fairbench.sim.engine.vllm.block_tree import BlockNode
+from fairbench.sim.engine.vllm.booking import Booking
+from fairbench.sim.engine.vllm.running import RunningList, Step
 from fairbench.sim.engine.waiting import retraction_order
 from fairbench.sim.sequence import Sequence
-
-if TYPE_CHECKING:
-    from fairbench.sim.engine.vllm.worker import VLLMWorker
 
 
 class Preemption:
     """Preemption on a worker, for lack of memory or by a scheduler."""
 
-    def __init__(self, worker: VLLMWorker) -> None:
+    def __init__(
+        self, worker: EngineLoop[BlockNode], running: RunningList, booking: Booking
+    ) -> None:
         self._worker = worker
+        self._running = running
+        self._booking = booking
         self._wished: list[Sequence] = []  # in the pass under way
 
     def for_memory(self) -> Sequence:
         """Preempt the last of the running list, or the request that the scheduler names."""
-        worker, running = self._worker, self._worker.running.sequences
+        worker, running = self._worker, self._running.sequences
         victim = running[-1]
         if worker.scheduler.orders_retraction:
             now_s = worker._clock.now_ps / PS_PER_S
@@ -34,7 +36,7 @@ class Preemption:
 
     def wished(self, step: Step, wish: Preempt) -> bool:
         """Preempt a request that ran before this pass; return False if it cannot be done."""
-        running, host = self._worker.running, self._worker.host
+        running, host = self._running, self._worker.host
         sequence = next((s for s in running.sequences if s.request is wish.request), None)
         if sequence is None:
             return False
@@ -67,8 +69,8 @@ class Preemption:
         """Take memory from a sequence. Its full blocks stay cached."""
         worker = self._worker
         worker._end_stretch()
-        worker._booking.preempt(sequence, sequence in worker.batch.sequences)
-        worker.running.remove(sequence)
+        self._booking.preempt(sequence, sequence in worker.batch.sequences)
+        self._running.remove(sequence)
         worker.cap.leave(sequence.request)
         sequence.retract(worker._clock.now_ps)
 

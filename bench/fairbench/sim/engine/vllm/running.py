@@ -91,6 +91,7 @@ class RunningList:
             reserve_full=limits.scheduler_reserve_full_isl,
             watermark_blocks=limits.watermark_blocks,
         )
+        self._most = limits.max_num_seqs
         self._goes_on = limits.goes_on_after_self
         self._cache = cache
         self._phases = Phases(cache.block_size)
@@ -100,6 +101,11 @@ class RunningList:
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether as many requests run as may."""
+        return len(self.sequences) >= self._most
 
     # Members.
 

@@ -45,7 +45,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        self._preemption = Preemption(self)
+        self._preemption = Preemption(self, running, self._booking)
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
         self._short = False  # whether the last step left somebody waiting for want of blocks
@@ -82,7 +82,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
     @property
     def _may_admit(self) -> bool:
-        return self._preempts or len(self.running) < self.limits.max_num_seqs
+        return self._preempts or not self.running.is_full
 
     # A step is decided.
 
@@ -105,7 +105,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
                 self._taken_ps = self._clock.now_ps
             elif len(self.waiting) and step.budget > 0 and self._may_admit:
                 preempt = partial(self._preemption.wished, step) if self._preempts else never
-                admit_waiting(self, step, preempt)
+                admit_waiting(self, self.running, self._booking, step, preempt)
             wished = self._preemption.requeue()
             if step.chunks or step.decodes or not (step.preempted or wished):
                 self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
