@@ -6,7 +6,7 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +15,11 @@ from fairbench.errors import UsageError, adapter_of, explain, keys_of, unknown_n
 from fairbench.named import Named, named
 
 P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """The parameters of a part that has none."""
 
 
 PartParams: TypeAlias = Named[type]

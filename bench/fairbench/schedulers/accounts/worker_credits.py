@@ -149,22 +149,24 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         workers: The live workers.
+        of_tenants: Whether a worker is open only if all tenants of a client may spend there.
     """
 
     setup = Setup()
 
-    def __init__(self, quantum: float, workers: Workers) -> None:
+    def __init__(self, quantum: float, workers: Workers, *, of_tenants: bool = False) -> None:
         self.quantum = quantum
         self.of: dict[str, WorkerCredit] = {}  # the longest unused client first
         self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
         self.payers: Callable[[], Iterable[str]] = tuple  # of requests under way
         self.on_forget: Callable[[str], None] = lambda client: None
         self.shared: SharedCredit | None = None  # what all routers have charged, if there are more
+        self.of_tenants = of_tenants
         self._workers = workers
 
     def nodes(self, client: str) -> tuple[str, ...]:
         """Return the nodes whose credit the client needs and spends."""
-        return (client,)
+        return self.setup.lineage(client) if self.of_tenants else (client,)
 
     def quantum_of(self, node: str) -> float:
         """Return the node's quantum (by its weight) in the unit of the charges."""
@@ -263,17 +265,6 @@ class WorkerCredits:
                 credit[worker] = min(credit[worker], quantum)
 
 
-class TreeWorkerCredits(WorkerCredits):
-    """Credits of tenants and clients.
-
-    A worker is open if all tenants of a client may spend there.
-    """
-
-    def nodes(self, client: str) -> tuple[str, ...]:
-        return self.setup.lineage(client)
-
-
 def credits_of(quantum: float, workers: Workers, tenants: Tenants | None) -> WorkerCredits:
     """Return credits of clients at workers; with ``tenants``, of every level of their tree."""
-    form = WorkerCredits if tenants is None else TreeWorkerCredits
-    return form(quantum, workers)
+    return WorkerCredits(quantum, workers, of_tenants=tenants is not None)

@@ -10,13 +10,13 @@ from itertools import count
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.client_limits import ClientLimits
-from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, Send
 from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.peers.counters import SharedCounters
 from fairbench.schedulers.peers.totals import Changes, Heard, Sums, Totals
 
 
-class Gateway:
+class Gateway(HoldsRequests):
     """Strict priority between bands with a queue each; refuses requests beyond its limits.
 
     As in llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests only. ``make_queue``
@@ -85,9 +85,6 @@ class Gateway:
         if not entered:
             self._limits.over(request, 0)
         return entered
-
-    def retry_after_s(self) -> float | None:
-        return None
 
     def shed(self, now_s: float) -> Collection[Request]:
         gone, self._displaced = self._displaced, []

@@ -105,7 +105,7 @@ class HoldsRequests(Protocol):
 
     def shed(self, now_s: float) -> Collection[Request]:
         """Return the queued requests that are given up now; the host then refuses them."""
-        ...
+        return ()
 
     def release(self, now_s: float, send: Send) -> None:
         """Call ``send`` for each request that can go now, one by one, so that loads are current."""
@@ -139,10 +139,10 @@ class HoldsRequests(Protocol):
 
     def retry_after_s(self) -> float | None:
         """Return when the latest refused request should be retried, None if unknown."""
-        ...
+        return None
 
 
-class GatewayQueue:
+class GatewayQueue(HoldsRequests):
     """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
     A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
@@ -192,12 +192,6 @@ class GatewayQueue:
         self._view.enter(request)
         self._idle.entered(request.client)
         return True
-
-    def retry_after_s(self) -> float | None:
-        return None
-
-    def shed(self, now_s: float) -> Collection[Request]:
-        return ()
 
     def release(self, now_s: float, send: Send) -> None:
         self._heard_s = now_s

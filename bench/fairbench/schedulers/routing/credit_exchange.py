@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
+from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 
 if TYPE_CHECKING:
     from fairbench.schedulers.peers.credit import SharedCredit
@@ -26,7 +26,7 @@ class CreditExchange:
 
     def join_peers(self) -> None:
         """Share the credits from now on. Raises UsageError with tenants, whose rounds differ."""
-        if isinstance(self.credits, TreeWorkerCredits):
+        if self.credits.of_tenants:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
