@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -105,6 +106,7 @@ class Least:
             self.workers |= workers
 
 
+@dataclass(slots=True)
 class Finishes:
     """The finishes of one request at the workers. Sets of workers are bits.
 
@@ -112,56 +114,48 @@ class Finishes:
     requests of equal work finish alike. Without ``bounds`` every worker is examined.
     """
 
-    def __init__(
-        self,
-        client: str,
-        costs: Sequence[Costs],
-        backlogs: Mapping[int, Backlog],
-        idle: int,
-        bounds: FinishBounds | None,
-    ) -> None:
-        self._client = client
-        self._costs = costs
-        self._backlogs = backlogs
-        self._idle = idle
-        self._bounds = bounds
+    client: str
+    costs: Sequence[Costs]
+    backlogs: Mapping[int, Backlog]
+    idle: int
+    bounds: FinishBounds | None
 
     @property
     def floor(self) -> int:
         """The lower bound of every finish: the request's lowest cost at any worker."""
-        return min(work for work, _ in self._costs)
+        return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
         """Return the least finish in a non-empty set of workers."""
-        if self._bounds is None or among.bit_count() <= FEW:
+        if self.bounds is None or among.bit_count() <= FEW:
             return self._of_each(among)
-        return self._of_few(among, self._bounds)
+        return self._of_few(among, self.bounds)
 
     def _of_each(self, among: int) -> Least:
         least = Least()
-        for work, workers in self._costs:
+        for work, workers in self.costs:
             for worker in members(workers & among):
-                least.see(self._backlogs[worker].finish(self._client, work), 1 << worker)
+                least.see(self.backlogs[worker].finish(self.client, work), 1 << worker)
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
         """Return the best of few workers: idle workers are computed once for each cost."""
         least = Least()
-        for work, workers in self._costs:
-            if alike := workers & among & self._idle:
-                least.see(self._backlogs[lowest(alike)].finish(self._client, work), alike)
+        for work, workers in self.costs:
+            if alike := workers & among & self.idle:
+                least.see(self.backlogs[lowest(alike)].finish(self.client, work), alike)
         works = self._works(bounds.workers)
-        left = bounds.finish(self._client, works)
-        left[~_mask(among & ~self._idle, bounds.workers)] = inf
+        left = bounds.finish(self.client, works)
+        left[~_mask(among & ~self.idle, bounds.workers)] = inf
         while (bound := left[worker := int(left.argmin())]) <= least.finish and bound < inf:
-            finish = self._backlogs[worker].finish(self._client, int(works[worker]))
+            finish = self.backlogs[worker].finish(self.client, int(works[worker]))
             least.see(finish, 1 << worker)
             left[worker] = inf
         return least
 
     def _works(self, number: int) -> Floats:
-        works = np.full(number, float(self._costs[-1].work))
-        for work, workers in self._costs[:-1]:
+        works = np.full(number, float(self.costs[-1].work))
+        for work, workers in self.costs[:-1]:
             works[_mask(workers, number)] = work
         return works
 

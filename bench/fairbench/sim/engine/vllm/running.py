@@ -237,30 +237,24 @@ class RunningList:
         return has, 1 if sequence in self.batch.sequences else sequence.total - has
 
 
+@dataclass(slots=True)
 class RunningListView:
     """A RunningView of the running list. No memory is reserved for future outputs."""
 
-    def __init__(
-        self,
-        running: RunningList,
-        waiting: WaitingQueue[BlockNode],
-        cache: BlockCache,
-        cap: LoadCap,
-    ) -> None:
-        self._running = running
-        self._waiting = waiting
-        self._cache = cache
-        self._cap = cap
+    running: RunningList
+    waiting: WaitingQueue[BlockNode]
+    cache: BlockCache
+    cap: LoadCap
 
     @property
     def free_tokens(self) -> int:
-        return self._cache.free + self._cache.evictable
+        return self.cache.free + self.cache.evictable
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     def __iter__(self) -> Iterator[Running]:
-        running = self._running
+        running = self.running
         for sequence in list(running.sequences):
             if sequence in running.batch.sequences:
                 produced = running.batch.produced(sequence)
@@ -275,10 +269,10 @@ class RunningListView:
         return client_load(self, client)
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        if not self._cap.has_room(request, without):
+        if not self.cap.has_room(request, without):
             return False
-        sequence = self._waiting.sequence_of(request)
-        node, _ = self._waiting.match(request)
-        gone = [one for one in self._running.sequences if one.request in without]
-        alone = len(gone) == len(self._running)
-        return self._running.tables.would_fit(sequence, node, gone, alone=alone)
+        sequence = self.waiting.sequence_of(request)
+        node, _ = self.waiting.match(request)
+        gone = [one for one in self.running.sequences if one.request in without]
+        alone = len(gone) == len(self.running)
+        return self.running.tables.would_fit(sequence, node, gone, alone=alone)

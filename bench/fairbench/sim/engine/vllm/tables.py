@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
@@ -12,19 +13,17 @@ from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy
 from fairbench.sim.sequence import Sequence
 
 
+@dataclass(slots=True)
 class Table:
     """The ``blocks`` blocks of a sequence, of which those up to ``node`` are stored.
 
-    The node ends at ``place`` of the prompt.
+    The node ends at ``place`` of the prompt, which has all of the outputs to come.
     """
 
-    __slots__ = ("blocks", "node", "place", "prompt")
-
-    def __init__(self, prompt: Prompt, node: BlockNode, place: Place, blocks: int) -> None:
-        self.prompt = prompt  # with all of the outputs to come
-        self.blocks = blocks
-        self.node = node
-        self.place = place
+    prompt: Prompt
+    node: BlockNode
+    place: Place
+    blocks: int
 
 
 class BlockTables:
