@@ -1,9 +1,9 @@
 """Measure SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
 
 Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
-gateway), ``live`` (fairbench's own runs, one per scheduler) and ``paper`` (the DLPM paper's setting,
-two seeds per scheduler). A step that would not end in time is skipped with a message. Every server
-is stopped, whatever happens.
+gateway), ``live`` (fairbench's own runs, one per scheduler) and ``paper`` (the DLPM paper's
+setting, two seeds per scheduler). A step that would not end in time is skipped with a message.
+Every server is stopped, whatever happens.
 """
 
 import argparse

@@ -126,12 +126,17 @@ class ListView:
 
 
 class QueueView:
-    """A WaitingView in order of arrival, with nothing cached and no running batch."""
+    """A WaitingView in order of arrival, with nothing cached and no running batch.
+
+    ``elsewhere`` are clients that wait at other routers, without their requests. For ``on_arrival``
+    only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
+    """
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
         self._requests: dict[Request, None] = {}  # in queue order
         self._of_client: dict[str, dict[Request, None]] = {}
+        self.elsewhere: Collection[str] = ()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -140,7 +145,8 @@ class QueueView:
         return request in self._requests
 
     def clients(self) -> Collection[str]:
-        return self._of_client.keys()
+        here = self._of_client.keys()
+        return dict.fromkeys((*here, *self.elsewhere)).keys() if self.elsewhere else here
 
     def oldest(self, client: str) -> Request:
         return next(iter(self._of_client[client]))

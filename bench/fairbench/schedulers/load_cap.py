@@ -104,10 +104,7 @@ class BatchCost:
         return len(self._context)
 
     def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the cost of the present setup if some requests were not sent.
-
-        ``request_tokens`` is defined in ``StepUnits``.
-        """
+        """Return the cost of the batch, as in ``StepUnits``, as if some requests were not in it."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
@@ -181,10 +178,7 @@ class LoadCap:
         return self._running.tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether a request can be admitted now.
-
-        ``without`` are requests assumed not to run.
-        """
+        """Return whether a request can be admitted now, if those ``without`` did not run."""
         rest = self._running.tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
@@ -212,10 +206,7 @@ def _uncounted_end(request: Request, output_tokens: int) -> None:
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap for an engine with these costs.
-
-    Raises UsageError if costs are unknown.
-    """
+    """Return the load cap of an engine. Raises UsageError if its costs are unknown."""
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

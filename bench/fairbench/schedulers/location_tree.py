@@ -142,10 +142,7 @@ class LocationTree(PrefixTree[L]):
             node = self.remove(node)
 
     def vacant(self, node: L) -> bool:
-        """Return whether the node can be removed: no children, no worker.
-
-        Subclasses may add reasons.
-        """
+        """Return whether the node can be removed; subclasses may add reasons against it."""
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
@@ -227,11 +224,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as just used, from the leaf up, so that the oldest node is always a leaf.
-
-        The effect is that of ``mark``, ``unlink`` and ``link_before``, without three calls per
-        node.
-        """
+        """Mark a path as just used, from the leaf up, without three calls for each node."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:

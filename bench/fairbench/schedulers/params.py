@@ -6,7 +6,7 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +15,11 @@ from fairbench.errors import UsageError, adapter_of, explain, keys_of, unknown_n
 from fairbench.named import Named, named
 
 P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """The parameters of a part that has none."""
 
 
 PartParams: TypeAlias = Named[type]
@@ -83,10 +88,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return all parameters except None as settings; the inverse of ``make_params``.
-
-    TOML has no null, so None is only ever a default.
-    """
+    """Return all parameters but None, which TOML lacks; the inverse of ``make_params``."""
     params_class: type = type(params)
     plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}

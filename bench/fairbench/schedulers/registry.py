@@ -256,10 +256,7 @@ def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
 def _unknown_hook(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a name that nobody calls but looks like a hook of ``base``; "" if none.
-
-    Names with a leading underscore are the user's own.
-    """
+    """Return the error for a public name that looks like a hook of ``base`` and is none, or ""."""
     hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
     known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
     for name in vars(scheduler):

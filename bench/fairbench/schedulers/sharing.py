@@ -45,10 +45,7 @@ class SharedCharges:
         self._stored = 0
 
     def charges(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Return client -> tokens to pay; a negative number is a refund.
-
-        The prompt was cached but for its last ``computed_tokens``.
-        """
+        """Return client -> tokens to pay for the last ``computed_tokens``; negative is a refund."""
         if self._sharing == "each":
             return {request.client: request.input_tokens}
         known = prompt_tokens(request.prompt)

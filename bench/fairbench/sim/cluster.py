@@ -105,10 +105,7 @@ class Cluster:
         in_flight: int | None = None,
         reaction: Reaction | None = None,
     ) -> None:
-        """Start one client's stream, with at most ``in_flight`` running programs if given.
-
-        With a ``reaction`` they begin when that says so.
-        """
+        """Start a client's stream, with at most ``in_flight`` programs or as ``reaction`` says."""
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
         if reaction is not None:
@@ -248,10 +245,7 @@ class Cluster:
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events; return False if no event is left.
-
-        That is so when every program has ended, or, once the last has arrived, at the limit.
-        """
+        """Run at most ``most`` events; return False if all programs have ended, or at the limit."""
         clock, events = self.clock, self.clock.events
         for _ in range(most):
             if not events:

@@ -96,10 +96,7 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue before the ``router`` or routers, or None.
-
-    Raises UsageError for routers that are to share sums but have none.
-    """
+    """Return the queue before the router, or None. Raises UsageError as ``share`` does."""
     fleet = SimFleet(workers[: spec.routed_workers])
     setup = replace(setup, fleet=fleet)
 
@@ -182,10 +179,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if a local scheduler leaves requests waiting although nothing else happens.
-
-    Routers and gateways may hold requests for good.
-    """
+    """Raise RunFailed if a local scheduler leaves requests waiting when nothing else happens."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

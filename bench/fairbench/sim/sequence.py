@@ -148,10 +148,7 @@ class Sequence:
         self.node, self.filled, self.private = None, 0, 0
 
     def not_admitted(self, cached_tokens: int) -> None:
-        """Take back its last admission, with so many tokens cached: the run ended before its end.
-
-        Only the records are put right.
-        """
+        """Take back the records of its last admission, because the run ended before its end."""
         if self.retractions:
             self.readmitted_ps = NEVER
             self.recompute_tokens -= self.total - cached_tokens

@@ -14,7 +14,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.load_cap import PRIOR_OUTPUT_TOKENS, OutputLengths
 from fairbench.schedulers.request_work import RequestWork
-from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import members

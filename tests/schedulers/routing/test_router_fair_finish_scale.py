@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from router_helpers import answer, prompt
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finish_bounds import LEVELS, FinishBounds
-from fairbench.schedulers.routing.finishes import FEW
+from fairbench.schedulers.routing.finishes import FEW, LEVELS, FinishBounds
 from fairbench.schedulers.setup import Setup
 
 WORKERS = 2 * FEW + 5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from router_helpers import answer, request
 
-from fairbench.schedulers.routing.backlog import TenantBacklog
+from fairbench.schedulers.routing.backlogs import TenantBacklog
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup

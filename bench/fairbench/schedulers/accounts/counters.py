@@ -37,10 +37,7 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives.
-
-        ``waiting`` are the other waiting clients.
-        """
+        """Lift the counter of a client whose request arrives; ``waiting`` are the others."""
         counters = self.of
         counters.setdefault(client, 0)
         if not self.lifts or client in waiting:

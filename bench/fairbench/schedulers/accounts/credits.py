@@ -129,10 +129,7 @@ class Credits(Account):
             self.decoded.on_steps(steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an amount that was charged in advance.
-
-        A refund never lifts a credit above a quantum.
-        """
+        """Refund an advance charge, which never lifts a credit above a quantum."""
         credit = self.of[client]
         self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
 
@@ -153,10 +150,7 @@ class Credits(Account):
         return any(self.of[client] > 0 for client in clients)
 
     def refill(self, waiting: Collection[str]) -> bool:
-        """Repeat lines 6-7 until a waiting client is in credit, computed in closed form.
-
-        Every client of the list that is in debt gets quanta. False if nobody waits.
-        """
+        """Repeat lines 6-7 in closed form until a waiting client is in credit; False if none."""
         return self.refill_some(waiting, self.of)
 
     def refill_some(self, waiting: Collection[str], members: Collection[str]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from fairbench.schedulers.accounts.account import SIBLINGS
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.accounts.credits import Credits
-from fairbench.schedulers.accounts.turns import MayRefill, RelaxedTurns, Turns
+from fairbench.schedulers.accounts.turns import RelaxedTurns, Turns
 from fairbench.schedulers.accounts.worker_credits import WorkerCredits
-from fairbench.schedulers.base import Scan, WaitingView
+from fairbench.schedulers.base import Scan
 from fairbench.tenants import ROOT, Tenants, parent_of
 
 
@@ -121,17 +122,12 @@ class TreeCredits(Credits):
         return self.refill_some(self.siblings(tenant, clients), self.members(tenant))
 
 
+@dataclass
 class TreeTurns(Turns):
     """CHECKREFILL at every level of a tree of tenants."""
 
     credits: TreeCredits
-
-    def __init__(
-        self, credits: TreeCredits, view: WaitingView, may_refill: MayRefill, stops: bool = True
-    ) -> None:
-        super().__init__(credits, view, may_refill, stops)
-        # Tenant -> whether a waiting client in it is in credit.
-        self._below: dict[str, bool] = {}
+    _below: dict[str, bool] = field(default_factory=dict)  # tenant -> if one who waits is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
         for node in self.credits.nodes(client):
@@ -170,6 +166,7 @@ class TreeTurns(Turns):
         return all(self._someone_below(parent_of(node)) for node in self.credits.nodes(client))
 
 
+@dataclass
 class RelaxedTreeTurns(RelaxedTurns, TreeTurns):
     """Relaxed turns at every level of a tree of tenants."""
 

@@ -42,10 +42,6 @@ class TurnCredits(Account):
         self.of[client] = self.of.get(client, 0) - amount
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an amount that was charged in advance.
-
-        A refund never lifts a credit above a quantum.
-        """
         credit = self.of[client]
         self.of[client] = min(credit + amount, max(credit, self.quantum_of(client)))
 

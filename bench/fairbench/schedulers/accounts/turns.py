@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.views import Scan, WaitingView
@@ -12,30 +13,23 @@ MayRefill = Callable[[WaitingView, str], bool]
 """Whether quanta are granted now to those below a tenant, of whom none that waits is in credit."""
 
 
+@dataclass
 class Turns:
     """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
 
-    ``over`` is set when quanta are held back, which ends the pass.
-
-    Args:
-        credits: The credits of all clients.
-        view: The queue.
-        may_refill: Whether quanta may be granted when nobody who waits is in credit.
-        stops: Whether the first request without room ends the pass.
+    ``may_refill`` says whether quanta may be granted when nobody who waits is in credit; ``over``
+    is set when they are held back, which ends the pass. With ``stops`` the first request without
+    room ends it, too.
     """
 
     bounded = True
-
-    def __init__(
-        self, credits: Credits, view: WaitingView, may_refill: MayRefill, stops: bool = True
-    ) -> None:
-        self.credits = credits
-        self.view = view
-        self.may_refill = may_refill
-        self.stops = stops
-        self.over = False
-        self._refilled = False
-        self._known: bool | None = None  # whether someone who waits is in credit
+    credits: Credits
+    view: WaitingView
+    may_refill: MayRefill
+    stops: bool = True
+    over: bool = False
+    _refilled: bool = False
+    _known: bool | None = None  # whether someone who waits is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
         """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
@@ -96,6 +90,7 @@ class Turns:
         scan.skip_debtors(self.credits.of)
 
 
+@dataclass
 class RelaxedTurns(Turns):
     """Turns in which clients whose request does not fit do not count as waiting.
 
@@ -103,12 +98,7 @@ class RelaxedTurns(Turns):
     """
 
     bounded = False
-
-    def __init__(
-        self, credits: Credits, view: WaitingView, may_refill: MayRefill, stops: bool = True
-    ) -> None:
-        super().__init__(credits, view, may_refill, stops)
-        self._stuck: set[str] = set()
+    _stuck: set[str] = field(default_factory=set)
 
     def waiting(self) -> Collection[str]:
         return [client for client in self.view.clients() if client not in self._stuck]

@@ -187,10 +187,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return the credit of a client and mark it as just used.
-
-        May forget other clients to make room.
-        """
+        """Return the credit of a client, which is used now; may forget others to make room."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -243,10 +240,7 @@ class WorkerCredits:
             self.shared.spend(node, worker, before - credit[worker])
 
     def join(self, worker: int, *, with_quantum: bool = False) -> None:
-        """Add a worker, at which no client has debt.
-
-        ``with_quantum`` gives each client a quantum there.
-        """
+        """Add a worker, at which no client has debt; with ``with_quantum`` each has a quantum."""
         for node, credit in self.of.items():
             credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 

@@ -70,10 +70,7 @@ class DispatchCharging:
         return {request.client: self.extend_weight * tokens}
 
     def finished(self, request: Request, output_tokens: int) -> float:
-        """Return the remaining charge of a request that has ended.
-
-        A negative charge is a refund.
-        """
+        """Return the remaining charge of a request that has ended; negative is a refund."""
         self._paid.pop(request.request_id, None)
         return self.output_weight * output_tokens
 

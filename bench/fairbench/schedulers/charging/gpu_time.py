@@ -52,10 +52,7 @@ class GPUCharges:
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the time of one computed prompt token, which converts token quanta to time.
-
-        The result is never 0, even while the costs are unknown.
-        """
+        """Return the time of one computed prompt token, in which quanta are counted; never 0."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 

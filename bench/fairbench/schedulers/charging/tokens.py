@@ -29,10 +29,7 @@ class Charging:
         """Take the facts of the experiment. Raises UsageError naming the scheduler."""
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """Charge a request for the part of its prompt that will be computed.
-
-        ``recompute`` marks the second admission of a retracted request.
-        """
+        """Charge a request for its uncached prompt; ``recompute`` marks a retracted request."""
 
     def tokens(self, client: str, tokens: int) -> None:
         """Charge output tokens; a negative number is a refund."""

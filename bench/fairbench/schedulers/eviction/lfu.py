@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.params import NoParams
 
 
 class LFU(EvictionPolicy):
     """Evicts the leaf that the fewest requests have used; ties go by least recent use."""
 
     name = "lfu"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """LFU has no parameters."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self.params = params
 
     def rank(self, leaf: Leaf) -> Rank:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.params import NoParams
 
 
 class LRU(EvictionPolicy):
     """Evicts the least recently used leaf, regardless of the client."""
 
     name = "lru"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """LRU has no parameters."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self.params = params
 
     def rank(self, leaf: Leaf) -> Rank:

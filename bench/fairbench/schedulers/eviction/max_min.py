@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.setup import Setup
 
 
@@ -16,12 +16,9 @@ class MaxMin(ClientEviction):
     """
 
     name = "max-min"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """Max-min eviction has no parameters; clients' weights are those of the experiment."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self.params = params
         self.shares: Mapping[str, float] = {}
 

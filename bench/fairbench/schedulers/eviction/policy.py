@@ -67,10 +67,7 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the rank of the leaf in the order of eviction; the lowest rank is evicted first.
-
-        A rank must not fall while the leaf is cached.
-        """
+        """Return the leaf's rank, which must not fall; the lowest rank is evicted first."""
 
     def limit(self, client: str) -> float | None:
         """Return the limit on the client's tokens, or None for no limit.
@@ -83,10 +80,7 @@ class EvictionPolicy(ABC):
         """Handle a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        """Handle a request that finished.
-
-        Return the time until which its tokens should stay, in seconds.
-        """
+        """Handle a finished request; return until when its tokens should stay, in seconds."""
         return 0.0
 
 

@@ -36,10 +36,7 @@ class QuotaParams:
 
 
 def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
-    """Return each client's quota in tokens. Raises UsageError for an unknown client.
-
-    Messages name ``owner``, the part whose setting ``percent`` is read.
-    """
+    """Return each client's quota in tokens. Raises UsageError for an unknown client."""
     for client in params.percent:
         if client not in setup.clients:
             raise unknown_name(f"client in {owner}.percent", client, setup.clients)

@@ -34,10 +34,7 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
 
 
 def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
-    """Return a fresh policy, with the ``name.*`` keys of ``settings`` as its parameters.
-
-    Raises UsageError for an unknown name, an unknown parameter or a value that is not allowed.
-    """
+    """Return a fresh policy. Settings, errors: see ``schedulers.registry.build_local``."""
     policy: Any = eviction_class(name)
     built: EvictionPolicy = policy(make_params(name, policy.Params, settings))
     return built

@@ -10,13 +10,13 @@ from itertools import count
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.client_limits import ClientLimits
-from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, Send
 from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.peers.counters import SharedCounters
 from fairbench.schedulers.peers.totals import Changes, Heard, Sums, Totals
 
 
-class Gateway:
+class Gateway(HoldsRequests):
     """Strict priority between bands with a queue each; refuses requests beyond its limits.
 
     As in llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests only. ``make_queue``
@@ -76,10 +76,7 @@ class Gateway:
         return True
 
     def _take_in(self, request: Request, priority: int, queue: GatewayQueue, now_s: float) -> bool:
-        """Put the request into its band or in line for it.
-
-        Return False if the request is refused.
-        """
+        """Put the request into its band or in line for it; return False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.enters(request, priority):
@@ -88,9 +85,6 @@ class Gateway:
         if not entered:
             self._limits.over(request, 0)
         return entered
-
-    def retry_after_s(self) -> float | None:
-        return None
 
     def shed(self, now_s: float) -> Collection[Request]:
         gone, self._displaced = self._displaced, []
@@ -216,10 +210,7 @@ class Gateway:
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Add the charges of another router's gateway.
-
-        Clients waiting there count as waiting here, too.
-        """
+        """Add the charges of another router's gateway, whose waiting clients count here, too."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return

@@ -69,10 +69,7 @@ class ClientLine:
         return request
 
     def leave(self, request: Request) -> bool:
-        """Remove a waiting request and its turn, or its client's first turn.
-
-        Return False if not waiting.
-        """
+        """Remove a waiting request with a turn of its client; return False if not waiting."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
@@ -135,10 +132,7 @@ class ClientLimits:
         self._programs = Programs(count().__next__)  # the numbers of those that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request if possible, else put it in line.
-
-        Return whether the request entered.
-        """
+        """Admit an arriving request if possible, else put it in line; return whether it entered."""
         owner = self._owner(request)
         program, _ = self._programs.enter(request)
         if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):

@@ -1,16 +1,22 @@
-"""The interface of a fairness policy before the cluster, which chooses the next client."""
+"""The interface of a fairness policy before the cluster, which chooses the next client.
+
+``SharePolicy`` is the base of those that divide shares by client, or level by level in a tree.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Read, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class FlowPolicy(LocalScheduler):
@@ -34,10 +40,7 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a request that was sent, with its output tokens.
-
-        ``read`` is its actual prompt cost: nothing if it was never served.
-        """
+        """Handle the end of a sent request; ``read`` is what its prompt really cost."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
@@ -70,3 +73,92 @@ class PriceParams:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
         return inputs + self.output_weight * (output_tokens - self.assumed_output_tokens)
+
+
+NextClient = Callable[[str], str]
+"""The client below a node whose request would go next."""
+
+
+@dataclass(frozen=True)
+class ShareParams(PriceParams):
+    """The parameters of ``PriceParams``, tenants and weights.
+
+    ``tenants``: with ``tree``, siblings share level by level. ``weights`` override the
+    experiment's weights for the clients that they name.
+    """
+
+    tenants: Tenants | None = None
+    weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+
+
+class SharePolicy(FlowPolicy):
+    """A policy that divides service among siblings. Siblings are all clients without a tree.
+
+    With a tree, siblings are the nodes directly below a tenant. Each level chooses a node, from the
+    outermost tenants down to a client. A request is charged to its client and to all its tenants.
+    """
+
+    params: ShareParams
+
+    @abstractmethod
+    def enter(self, tenant: str, node: str) -> None:
+        """Add a node below a tenant that had no request in the queue."""
+
+    @abstractmethod
+    def next_node(
+        self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
+    ) -> str:
+        """Return the next of a tenant's waiting nodes, which are directly below the tenant.
+
+        ``client`` returns the next client below a node.
+        """
+
+    @abstractmethod
+    def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+        """Charge a node below a tenant; a negative price is a refund.
+
+        ``sent`` tells whether a request is sent now, or an earlier charge is corrected.
+        """
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        for tenant, node in self._nodes(request.client):
+            if node not in self.siblings(tenant, view.clients()):
+                self.enter(tenant, node)
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        return self._next(ROOT, view.clients(), view)
+
+    def _next(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
+        if self.params.tenants is None:
+            return self.next_node(tenant, clients, view, str)
+
+        @cache
+        def client(node: str) -> str:
+            below = [one for one in clients if node in self.setup.lineage(one)]
+            leaf = self.setup.lineage(below[0])[-1] == node
+            return below[0] if leaf else self._next(node, below, view)
+
+        return client(self.next_node(tenant, self.siblings(tenant, clients), view, client))
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        for tenant, node in self._nodes(request.client):
+            self.charge(tenant, node, self.params.of(request), sent=True)
+
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        correction = self.params.correction(request, read, output_tokens)
+        for tenant, node in self._nodes(request.client):
+            self.charge(tenant, node, correction, sent=False)
+
+    def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
+        """Return the nodes directly below a tenant that lead to these clients."""
+        return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
+
+    def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
+        """Yield (tenant, node) from the outermost tenant to the client."""
+        if self.params.tenants is None:
+            yield ROOT, client
+        else:
+            yield from ((parent_of(node), node) for node in self.setup.lineage(client))

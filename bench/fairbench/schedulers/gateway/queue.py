@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.peers.counters import SharedCounters, WithElsewhere
+from fairbench.schedulers.peers.counters import SharedCounters
 
 
 class OutputsAhead:
@@ -105,7 +105,7 @@ class HoldsRequests(Protocol):
 
     def shed(self, now_s: float) -> Collection[Request]:
         """Return the queued requests that are given up now; the host then refuses them."""
-        ...
+        return ()
 
     def release(self, now_s: float, send: Send) -> None:
         """Call ``send`` for each request that can go now, one by one, so that loads are current."""
@@ -139,10 +139,10 @@ class HoldsRequests(Protocol):
 
     def retry_after_s(self) -> float | None:
         """Return when the latest refused request should be retried, None if unknown."""
-        ...
+        return None
 
 
-class GatewayQueue:
+class GatewayQueue(HoldsRequests):
     """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
     A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
@@ -184,18 +184,14 @@ class GatewayQueue:
         if self.shared is None:
             self.scheduler.on_arrival(request, self._view, now_s)
         else:
-            before, elsewhere = self.shared.counter(request.client), self.shared.elsewhere(now_s)
-            self.scheduler.on_arrival(request, WithElsewhere(self._view, elsewhere), now_s)
+            before = self.shared.counter(request.client)
+            self._view.elsewhere = self.shared.elsewhere(now_s)
+            self.scheduler.on_arrival(request, self._view, now_s)
+            self._view.elsewhere = ()
             self.shared.lifted(request.client, before)
         self._view.enter(request)
         self._idle.entered(request.client)
         return True
-
-    def retry_after_s(self) -> float | None:
-        return None
-
-    def shed(self, now_s: float) -> Collection[Request]:
-        return ()
 
     def release(self, now_s: float, send: Send) -> None:
         self._heard_s = now_s

@@ -25,48 +25,28 @@ class ReorderedDLPM(DLPM):
     prefix first.
     """
 
-    def __init__(self, params: DLPM.Params) -> None:
-        super().__init__(params)
-        self._waiting: set[Request] = set()
-
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
         """Yield all requests of the scan in the subclass's order."""
 
-    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_arrival(request, view, now_s)
-        self._waiting.add(request)
-
-    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_retract(request, view, now_s)
-        self._waiting.add(request)
-
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        super().on_admitted(request, extend_tokens, recompute)
-        self._waiting.discard(request)
-
-    def on_finish(self, request: Request) -> None:
-        super().on_finish(request)
-        self._waiting.discard(request)
-
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)
-        return ListScan(list(self._reordered(scan, view, now_s)), self._waiting)
+        return ListScan(list(self._reordered(scan, view, now_s)), view)
 
 
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM chooses the client, and the client's most urgent request goes next.
 
     Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
-    urgent gets no more than its share, up to the bound. What is urgent ``Urgency`` says; requests
-    that are late or have no deadline keep DLPM's order behind the others of their client.
+    urgent gets no more than its share, up to the bound. What is urgent, ``UrgentDLPM`` says;
+    requests that are late or have no deadline keep DLPM's order behind the others of their client.
     """
 
     name = "dlpm-edf"
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of DLPM and the scope of deadlines; ``aging_s`` as in ``Urgency``.
+        """The parameters of DLPM and the scope of deadlines; ``aging_s`` as in ``UrgentDLPM``.
 
         ``within`` is ``client`` as above, or ``credit``, which orders the requests of all clients
         in credit by deadline. Deadlines then decide between clients too, though not about their
@@ -79,7 +59,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
         turns = list(scan)
-        urgent = sorted(turns, key=self._urgency.ranks(view, now_s))
+        urgent = sorted(turns, key=self._urgency(view, now_s))
         if self.params.within == "credit":
             return iter(urgent)
         of_client: dict[str, list[Request]] = defaultdict(list)

@@ -15,50 +15,20 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
 
 
-class Urgency:
-    """The order of ``EDF``, for requests that deadlines rank.
+class UrgentDLPM(DLPM):
+    """DLPM with the order of ``EDF`` for requests that deadlines rank; subclasses combine the two.
 
     Of the requests that deadlines say nothing about, late or promised nothing, those that have
     waited for ``aging_s`` go first, in order of arrival. Then come those that can still be in time,
     the earliest deadline first. All others are equal.
     """
 
-    def __init__(self, aging_s: float) -> None:
-        self.aging_s = aging_s
-        self._edf = EDF(EDF.Params(aging_s=inf))
-        # Hooks with the signatures of a scheduler's.
-        self.on_arrival = self._edf.on_arrival
-        self.on_request_tokens = self._edf.on_request_tokens
-        self.on_finish = self._edf.on_finish
-
-    def prepare(self, setup: Setup) -> None:
-        """Pass the setup to the inner ``EDF``, which uses its costs."""
-        self._edf.prepare(setup)
-
-    def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that gives a request's rank: its group, then a time."""
-        rank = self._edf.ranks(view, now_s)
-
-        def urgency(request: Request) -> tuple[int, float]:
-            group, due_s = rank(request)
-            if group == IN_TIME and request.next_deadline_s is not None:
-                return IN_TIME, due_s
-            if now_s - request.arrival_s >= self.aging_s:
-                return AGED, request.arrival_s
-            return LATE, 0.0
-
-        return urgency
-
-
-class UrgentDLPM(DLPM):
-    """DLPM with an ``Urgency`` that sees every request; subclasses combine the two."""
-
     wants_costs = True
     per_request_tokens = True
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and ``aging_s`` as in ``Urgency``; inf turns aging off."""
+        """The parameters of DLPM, and ``aging_s`` as above; inf turns aging off."""
 
         aging_s: Annotated[float, Gt(0)] = 60.0
 
@@ -66,19 +36,33 @@ class UrgentDLPM(DLPM):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        self._urgency = Urgency(params.aging_s)
+        self._edf = EDF(EDF.Params(aging_s=inf))
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        self._urgency.prepare(setup)
+        self._edf.prepare(setup)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)
-        self._urgency.on_arrival(request, view, now_s)
+        self._edf.on_arrival(request, view, now_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self._urgency.on_request_tokens(request, tokens)
+        self._edf.on_request_tokens(request, tokens)
 
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)
-        self._urgency.on_finish(request)
+        self._edf.on_finish(request)
+
+    def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+        """Return a function that gives a request's rank: its group, then a time."""
+        rank = self._edf.ranks(view, now_s)
+
+        def urgency(request: Request) -> tuple[int, float]:
+            group, due_s = rank(request)
+            if group == IN_TIME and request.next_deadline_s is not None:
+                return IN_TIME, due_s
+            if now_s - request.arrival_s >= self.params.aging_s:
+                return AGED, request.arrival_s
+            return LATE, 0.0
+
+        return urgency

@@ -34,7 +34,7 @@ class EDFThenDLPM(UrgentDLPM):
         turns = self._turns(view)
         if len(view) and not turns.someone_in_credit():
             turns.refill()
-        ranks = self._urgency.ranks(view, now_s)
+        ranks = self._urgency(view, now_s)
         order = [(*ranks(request), request) for request in view.match_order()]
         order = [one for one in order if one[0] != LATE]
         order.sort(key=lambda one: (one[0], one[1], not self.credits.in_credit(one[2].client)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Generator
+from dataclasses import dataclass, field
 from math import inf
 
 from fairbench.core import Request
@@ -10,6 +11,7 @@ from fairbench.schedulers.base import Preempt, Running, RunningView
 from fairbench.schedulers.local.slack import Slack
 
 
+@dataclass
 class Victims:
     """Running requests by how long they can be without memory and still be in time.
 
@@ -19,23 +21,13 @@ class Victims:
     room (``always_swaps``).
     """
 
-    def __init__(
-        self,
-        slack: Slack,
-        *,
-        swaps: bool,
-        always_swaps: bool,
-        rescue_s: float,
-        aging_s: float,
-        progress: int,
-    ) -> None:
-        self._slack = slack
-        self._swaps = swaps
-        self._always_swaps = always_swaps
-        self._rescue_s = rescue_s
-        self._aging_s = aging_s
-        self._progress = progress
-        self._swapped: set[Request] = set()  # that lose their memory now, which is copied
+    slack: Slack
+    swaps: bool
+    always_swaps: bool
+    rescue_s: float
+    aging_s: float
+    progress: int
+    _swapped: set[Request] = field(default_factory=set)  # that lose their memory now, copied
 
     def of(
         self,
@@ -50,9 +42,9 @@ class Victims:
         There are none unless the request would be late within ``rescue_s``. Those ``admitted`` in
         this pass are kept.
         """
-        if due_s - now_s - self._slack.states[request].prefill_s > self._rescue_s:
+        if due_s - now_s - self.slack.states[request].prefill_s > self.rescue_s:
             return []
-        needs_s = self._slack.service_s(request)
+        needs_s = self.slack.service_s(request)
         chosen = [
             one
             for one in running
@@ -60,7 +52,7 @@ class Victims:
             and self._may_go(one.request, now_s)
             and (
                 self._spare_s(one, now_s) == inf
-                or (self._slack.due_s(one.request) > due_s and self._spare_s(one, now_s) >= needs_s)
+                or (self.slack.due_s(one.request) > due_s and self._spare_s(one, now_s) >= needs_s)
             )
         ]
         chosen.sort(key=lambda one: (-self._spare_s(one, now_s), self._return_s(one.held_tokens)))
@@ -88,42 +80,39 @@ class Victims:
 
     def retracted(self, request: Request) -> None:
         """Record that a request has lost its memory, and what its next admission will take."""
-        state = self._slack.states[request]
-        state.spared = state.produced + self._progress
+        state = self.slack.states[request]
+        state.spared = state.produced + self.progress
         if not state.produced:
             state.first_s = None
         tokens = request.input_tokens + state.produced
         swapped = request in self._swapped
         self._swapped.discard(request)
-        state.prefill_s = self._back_s(tokens) if swapped else self._slack.prefill_s(tokens)
+        state.prefill_s = self._back_s(tokens) if swapped else self.slack.prefill_s(tokens)
 
     def forget(self, request: Request) -> None:
         """Remove the state of a request that has ended."""
         self._swapped.discard(request)
 
     def _may_go(self, request: Request, now_s: float) -> bool:
-        state = self._slack.states[request]
-        return state.produced >= state.spared and now_s - request.arrival_s < self._aging_s
+        state = self.slack.states[request]
+        return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, one: Running, now_s: float) -> float:
         """Return for how long a request can pause and still be in time; inf if it is late."""
-        left_s = self._slack.due_s(one.request) - now_s
-        return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
+        left_s = self.slack.due_s(one.request) - now_s
+        return inf if left_s < self.slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next one.
-
-        Copies count in both directions.
-        """
+        """Return the time to restore tokens and make the next one, copies in both directions."""
         copied_s = self._copied_s(tokens)
-        if self._always_swaps and copied_s < inf:
+        if self.always_swaps and copied_s < inf:
             return copied_s
-        return min(self._slack.prefill_s(tokens), copied_s)
+        return min(self.slack.prefill_s(tokens), copied_s)
 
     def _copied_s(self, tokens: int) -> float:
         """Return the time to restore tokens by copying; infinite if copying is impossible."""
-        return self._slack.swap_s(tokens) + self._back_s(tokens) if self._swaps else inf
+        return self.slack.swap_s(tokens) + self._back_s(tokens) if self.swaps else inf
 
     def _back_s(self, tokens: int) -> float:
         """Return the time from the return of the copied tokens until the request continues."""
-        return self._slack.swap_s(tokens) + self._slack.prefill_s(1)
+        return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.params import NoParams
 
 
 class FCFS(LocalScheduler):
     """Queue order; stops at the first request that does not fit."""
 
     name = "fcfs"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """FCFS has no parameters."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self.params = params
 
     def select(self, view: WaitingView, now_s: float) -> Selection:

@@ -84,10 +84,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return each client's number of delayed requests.
-
-        Clients without delayed ones are left out.
-        """
+        """Return the number of delayed requests of each client that has any."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1

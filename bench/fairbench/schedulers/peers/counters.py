@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeGuard
 
-from fairbench.core import Request
 from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Sums
-from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
 
 class LiftedCounters(Protocol):
@@ -137,10 +135,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when this client may go before clients that wait elsewhere; None means now.
-
-        The time follows from what is known now; later news may change it.
-        """
+        """Return when, by present news, the client may go before those that wait elsewhere."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
@@ -158,39 +153,3 @@ class SharedCounters:
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s
-
-
-class WithElsewhere:
-    """A ``WaitingView`` with clients that wait at other routers, without their requests.
-
-    For ``on_arrival`` only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
-    """
-
-    def __init__(self, view: WaitingView, elsewhere: Collection[str]) -> None:
-        self._view = view
-        self._elsewhere = elsewhere
-
-    @property
-    def running(self) -> RunningView:
-        return self._view.running
-
-    def __len__(self) -> int:
-        return len(self._view)
-
-    def __contains__(self, request: object) -> bool:
-        return request in self._view
-
-    def clients(self) -> Collection[str]:
-        return dict.fromkeys((*self._view.clients(), *self._elsewhere)).keys()
-
-    def oldest(self, client: str) -> Request:
-        return self._view.oldest(client)
-
-    def queue_order(self) -> Scan:
-        return self._view.queue_order()
-
-    def match_order(self, *, refresh: bool = True) -> Scan:
-        return self._view.match_order(refresh=refresh)
-
-    def matched_tokens(self, request: Request) -> int:
-        return self._view.matched_tokens(request)

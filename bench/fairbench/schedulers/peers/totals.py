@@ -82,10 +82,7 @@ class Heard:
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the origin's charges since its last message, for clients with a change.
-
-        Returns None if nothing is new, or if an earlier version is missing.
-        """
+        """Return the origin's charges since its last message; None if stale or one is missing."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None

@@ -10,13 +10,13 @@ from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
-from fairbench.schedulers.routing.history_tree import HistoryTree
+from fairbench.schedulers.routing.bases import any_of, draw, lowest
+from fairbench.schedulers.routing.history_tree import HistoryRouter
 
 KEEP = 0.95  # of the index, once it is full
 
 
-class AibrixPrefixCache(CountingRouter):
+class AibrixPrefixCache(HistoryRouter):
     """The highest matched percentage, among workers with at most mean + deviation in flight.
 
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in
@@ -44,7 +44,6 @@ class AibrixPrefixCache(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self._tree = HistoryTree()
 
     def route(self, request: Request, now_s: float) -> int:
         loads = self.in_flight()
@@ -76,7 +75,3 @@ class AibrixPrefixCache(CountingRouter):
 
     def _match(self, tokens: int, of: int) -> float:
         return tokens * 100 // of if self.params.whole_percents else tokens / of
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        super().on_worker_leave(worker, now_s)
-        self._tree.purge(worker)

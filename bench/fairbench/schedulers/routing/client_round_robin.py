@@ -5,11 +5,11 @@ The bound is [DLPM] Theorem A.6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.worker_credits import MAX_CLIENTS
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import FleetRouter
 
 
@@ -22,11 +22,9 @@ class ClientRoundRobin(FleetRouter):
     name = "client-round-robin"
     cluster_theorems = MappingProxyType({"VTC Theorem 4.4": "VTC Theorem A.6"})
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
+    Params = NoParams
 
-    def __init__(self, params: Params, workers: int) -> None:
+    def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
         self._turns: dict[str, int] = {}  # the longest unused first, which is forgotten first
         self._appeared = 0

@@ -26,10 +26,7 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Record that there are other routers. Call this before the first request.
-
-        Raises UsageError with tenants, whose rounds differ by worker.
-        """
+        """Share the credits from now on. Raises UsageError with tenants, whose rounds differ."""
         if isinstance(self.credits, TreeWorkerCredits):
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"

@@ -2,18 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbench.schedulers.routing.backlog import Backlog, TenantBacklog
-from fairbench.schedulers.routing.finish_bounds import FinishBounds, Floats
 from fairbench.schedulers.worker_sets import lowest, members
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Values of work over weight at which sums are kept. Beyond the ends the bound is loose but valid.
+LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
+_WIDTHS: Floats = np.diff(LEVELS)
+ROUNDING = 1e-6  # of a bound: far more than sums of floats are off
 FEW = 16  # workers, that are looked at one by one
+
+
+class FinishBounds:
+    """Lower bounds of ``Backlog.finish`` for every worker, computed with a few array operations.
+
+    A request of a client with backlog m there, of work s, is done at s + G((m + s) / weight), where
+    G(level) = sum of min(backlog_j, level weight_j) over all clients there. G is concave and grows,
+    so that a chord between two levels is below it. Kept are its values at ``LEVELS``, in whole
+    tokens, rounded down: what comes and goes again leaves nothing behind. A change takes O(levels),
+    a query O(workers), both in numpy; memory is O(workers x levels).
+    """
+
+    def __init__(self, weight: Callable[[str], float], workers: int) -> None:
+        """Create empty bounds. ``workers`` is the highest worker number plus one."""
+        self.workers = workers
+        self._weight = weight
+        self._got = np.zeros((workers, len(LEVELS)), np.int64)
+        self._numbers = np.arange(workers)
+        self._of_client: dict[str, dict[int, int]] = {}  # its backlogs by worker
+        # What LEVELS let through, by weight, and by client as it was when its first request came.
+        self._of_weight: dict[float, Integers] = {}
+        self._caps: dict[str, Integers] = {}
+
+    def set(self, worker: int, client: str, work: int) -> None:
+        """Set the client's unfinished work at the worker."""
+        at = self._of_client.setdefault(client, {})
+        if client not in self._caps:
+            self._caps[client] = self._let_through(self._weight(client))
+        caps, before = self._caps[client], at.pop(worker, 0)
+        self._got[worker] += np.minimum(caps, work) - np.minimum(caps, before)
+        if work:
+            at[worker] = work
+        elif not at:
+            del self._of_client[client], self._caps[client]
+
+    def finish(self, client: str, works: Floats) -> Floats:
+        """Return, by worker, a lower bound on the finish of a client's request of ``works``."""
+        levels = works.copy()
+        if at := self._of_client.get(client):
+            levels[list(at)] += list(at.values())
+        levels /= self._weight(client)
+        place = np.searchsorted(LEVELS, levels, side="right") - 1
+        np.minimum(place, len(_WIDTHS) - 1, out=place)
+        low = self._got[self._numbers, place]
+        high = self._got[self._numbers, place + 1]
+        along = np.minimum((levels - LEVELS[place]) / _WIDTHS[place], 1.0)
+        bounds: Floats = (works + low + along * (high - low)) * (1 - ROUNDING)
+        return bounds
+
+    def _let_through(self, weight: float) -> Integers:
+        if weight not in self._of_weight:
+            self._of_weight[weight] = np.floor(LEVELS * weight).astype(np.int64)
+        return self._of_weight[weight]
+
+
+class Backlog(Protocol):
+    """The unfinished work at a worker."""
+
+    def finish(self, client: str, work: int) -> float:
+        """Return when ``work`` more of a client would end under fair sharing from now on."""
+        ...
 
 
 class Costs(NamedTuple):
@@ -39,6 +106,7 @@ class Least:
             self.workers |= workers
 
 
+@dataclass(slots=True)
 class Finishes:
     """The finishes of one request at the workers. Sets of workers are bits.
 
@@ -46,56 +114,48 @@ class Finishes:
     requests of equal work finish alike. Without ``bounds`` every worker is examined.
     """
 
-    def __init__(
-        self,
-        client: str,
-        costs: Sequence[Costs],
-        backlogs: Mapping[int, Backlog | TenantBacklog],
-        idle: int,
-        bounds: FinishBounds | None,
-    ) -> None:
-        self._client = client
-        self._costs = costs
-        self._backlogs = backlogs
-        self._idle = idle
-        self._bounds = bounds
+    client: str
+    costs: Sequence[Costs]
+    backlogs: Mapping[int, Backlog]
+    idle: int
+    bounds: FinishBounds | None
 
     @property
     def floor(self) -> int:
         """The lower bound of every finish: the request's lowest cost at any worker."""
-        return min(work for work, _ in self._costs)
+        return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
         """Return the least finish in a non-empty set of workers."""
-        if self._bounds is None or among.bit_count() <= FEW:
+        if self.bounds is None or among.bit_count() <= FEW:
             return self._of_each(among)
-        return self._of_few(among, self._bounds)
+        return self._of_few(among, self.bounds)
 
     def _of_each(self, among: int) -> Least:
         least = Least()
-        for work, workers in self._costs:
+        for work, workers in self.costs:
             for worker in members(workers & among):
-                least.see(self._backlogs[worker].finish(self._client, work), 1 << worker)
+                least.see(self.backlogs[worker].finish(self.client, work), 1 << worker)
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
         """Return the best of few workers: idle workers are computed once for each cost."""
         least = Least()
-        for work, workers in self._costs:
-            if alike := workers & among & self._idle:
-                least.see(self._backlogs[lowest(alike)].finish(self._client, work), alike)
+        for work, workers in self.costs:
+            if alike := workers & among & self.idle:
+                least.see(self.backlogs[lowest(alike)].finish(self.client, work), alike)
         works = self._works(bounds.workers)
-        left = bounds.finish(self._client, works)
-        left[~_mask(among & ~self._idle, bounds.workers)] = inf
+        left = bounds.finish(self.client, works)
+        left[~_mask(among & ~self.idle, bounds.workers)] = inf
         while (bound := left[worker := int(left.argmin())]) <= least.finish and bound < inf:
-            finish = self._backlogs[worker].finish(self._client, int(works[worker]))
+            finish = self.backlogs[worker].finish(self.client, int(works[worker]))
             least.see(finish, 1 << worker)
             left[worker] = inf
         return least
 
     def _works(self, number: int) -> Floats:
-        works = np.full(number, float(self._costs[-1].work))
-        for work, workers in self._costs[:-1]:
+        works = np.full(number, float(self.costs[-1].work))
+        for work, workers in self.costs[:-1]:
             works[_mask(workers, number)] = work
         return works
 

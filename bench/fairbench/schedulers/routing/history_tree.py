@@ -11,6 +11,7 @@ from typing import Self
 from fairbench.core import Prompt
 from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import Edge, Place
+from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
@@ -63,10 +64,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget leaves of this worker until at most ``limit`` tokens are left.
-
-        Visits every node.
-        """
+        """Forget leaves of this worker down to ``limit`` tokens; visits every node."""
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),
@@ -114,3 +112,15 @@ class HistoryTree(LocationTree[HistoryNode]):
     def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
         """Return the worker, among the holders ``workers``, to which the node was sent last."""
         return max(workers, key=lambda worker: node.used[worker])
+
+
+class HistoryRouter(CountingRouter):
+    """A router that counts, and remembers what it sent to each worker while the worker lives."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self._tree = HistoryTree()
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        super().on_worker_leave(worker, now_s)
+        self._tree.purge(worker)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.core import Request
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import FleetRouter
 
 
@@ -15,12 +14,9 @@ class LeastLoaded(FleetRouter):
     """
 
     name = "least-loaded"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
-
-    def __init__(self, params: Params, workers: int) -> None:
+    def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
 
     def route(self, request: Request, now_s: float) -> int:

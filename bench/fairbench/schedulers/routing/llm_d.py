@@ -10,13 +10,13 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
-from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
-from fairbench.schedulers.routing.history_tree import HistoryTree
+from fairbench.schedulers.routing.bases import any_of, lowest
+from fairbench.schedulers.routing.history_tree import HistoryRouter
 
 SWEEP_AT = 1.05  # an index this full is cut down to its size
 
 
-class LlmD(CountingRouter):
+class LlmD(HistoryRouter):
     """Scores from 0 to 1 for the cached part of the prompt and for load; ties at random.
 
     llm-d/llm-d-inference-scheduler @520af47, deploy/config/epp-estimate-prefix-cache-config.yaml: a
@@ -53,7 +53,6 @@ class LlmD(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self._tree = HistoryTree()
 
     def route(self, request: Request, now_s: float) -> int:
         block, most = self.params.block_tokens, self.params.max_prefix_blocks
@@ -90,7 +89,3 @@ class LlmD(CountingRouter):
     def _index_tokens(self) -> int:
         known = self.params.lru_blocks or self.setup.pool_tokens // self.params.block_tokens
         return (known or 31_250) * self.params.block_tokens
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        super().on_worker_leave(worker, now_s)
-        self._tree.purge(worker)

@@ -56,10 +56,7 @@ class Missed(NamedTuple):
 
 
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens of a prompt each worker misses, the fewest first.
-
-    The cached part of the prompt ends at ``node``.
-    """
+    """Return how many tokens each worker misses of a prompt cached up to ``node``, least first."""
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
         missed.append(Missed(tokens - depth, workers))

@@ -85,10 +85,7 @@ class GpuWindow:
         return len(self._assigned) * self._decode_us
 
     def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
-        """Return the requests of the window and their part of L, by child of ``node``.
-
-        Children are in the order of their first request. Walks over the window.
-        """
+        """Return the window's requests and their part of L by child of ``node``, oldest first."""
         found: dict[PrebleNode, tuple[int, int]] = {}
         for _, prefill_us, end in self._assigned:
             child = end

@@ -9,14 +9,14 @@ from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.bases import CountingRouter, lowest
-from fairbench.schedulers.routing.history_tree import HistoryTree
+from fairbench.schedulers.routing.bases import lowest
+from fairbench.schedulers.routing.history_tree import HistoryRouter
 from fairbench.schedulers.routing.power_of_two import two_of
 
 CHARS_PER_TOKEN = 4
 
 
-class RayPrefix(CountingRouter):
+class RayPrefix(HistoryRouter):
     """The longest prefix sent before while queues are balanced, else power of two choices.
 
     ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware. Balanced:
@@ -47,7 +47,6 @@ class RayPrefix(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self._tree = HistoryTree()
         self._sweep_s = params.eviction_interval_s
 
     def route(self, request: Request, now_s: float) -> int:
@@ -75,7 +74,3 @@ class RayPrefix(CountingRouter):
         for worker in self._fleet.workers:
             if self._tree.tokens[worker] * CHARS_PER_TOKEN > self.params.eviction_threshold:
                 self._tree.shrink(worker, self.params.eviction_target // CHARS_PER_TOKEN)
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        super().on_worker_leave(worker, now_s)
-        self._tree.purge(worker)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.core import Request
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import FleetRouter
 
 
@@ -12,12 +11,9 @@ class RoundRobin(FleetRouter):
     """The n-th request goes to worker n mod D (SGLang's default for data parallelism)."""
 
     name = "round-robin"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
-
-    def __init__(self, params: Params, workers: int) -> None:
+    def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
         self._requests = 0
 

@@ -76,10 +76,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory for a prompt, for which there must be room.
-
-        Steps that are planned ahead counted on that memory, except the one under way.
-        """
+        """Reserve memory that is there for a prompt; steps planned ahead counted on it."""
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
         if self._run is not None:

@@ -48,10 +48,7 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's part of the batch since the step ``steps_ago`` steps ago.
-
-        Read the result before the batch changes.
-        """
+        """Return each client's part of the batch ``steps_ago`` steps ago, to be read at once."""
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
 
@@ -97,10 +94,7 @@ class RunningBatch:
                 scheduler.on_request_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
-        """Report the time of the stretch by client to the scheduler, as far as unreported.
-
-        Only one with ``times_steps`` wants to hear it.
-        """
+        """Report a stretch's time by client to a scheduler with ``times_steps``, as far as new."""
         for client, gpu_ps in stretch.untold_ps(self.decoding(stretch.steps)):
             scheduler.on_gpu_time(client, gpu_ps)
 
@@ -155,10 +149,7 @@ class RunningBatch:
         return due[0][0] - self.steps
 
     def finished(self) -> list[Sequence]:
-        """Return the sequences whose last token the step just done produced, in batch order.
-
-        The sequences are still in the batch.
-        """
+        """Return the sequences of the batch that the last step finished, in batch order."""
         due, steps = self.due, self.steps
         done: list[Sequence] = []
         while due and due[0][0] <= steps:

@@ -116,10 +116,7 @@ class Claims(Generic[N]):
     # Claims begin.
 
     def claim(self, node: N, client: str) -> None:
-        """Claim the path to ``node``; unclaimed tokens were private and have just been stored.
-
-        What the client claims already it claims up to the root.
-        """
+        """Claim the path to ``node``; unclaimed tokens were private and have just been stored."""
         first, residency = node, self.residency
         while (parent := node.parent) is not None and client not in node.holders:
             pinned, unpinned = self._memory.tokens_of(node)
@@ -252,10 +249,7 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether the queue may take the node: claimed, not pinned, no claims below.
-
-        A node with a spare copy may have claims below.
-        """
+        """Return whether the queue may take a claimed node: unpinned, a leaf or a spare copy."""
         if not node.holders or self._memory.is_pinned(node):
             return False
         if queue is EVERYONE:

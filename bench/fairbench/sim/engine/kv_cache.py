@@ -85,10 +85,7 @@ class KVCache(PrefixTree[KVNode]):
         """Record that the request has finished, and that its path ends at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """Drop whole unlocked leaves, least recently used first, until ``tokens`` are freed.
-
-        ``requests`` says for how many requests of each client the memory is wanted.
-        """
+        """Drop whole unlocked leaves, least recently used first; ``requests`` by client want it."""
         freed = 0
         while freed < tokens and (leaf := self._oldest_leaf()) is not None:
             freed += leaf.length
@@ -147,10 +144,7 @@ class KVCache(PrefixTree[KVNode]):
     # Locks and recency.
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now.
-
-        Else what is above the cut would count as used together with what is below.
-        """
+        """Mark the whole path to ``node`` as used now, a use apart from what is below the cut."""
         self._stamp += 1
         node.last_access = self._stamp, 0, 0
 

@@ -170,11 +170,7 @@ class MatchedQueue(ABC, Generic[N]):
     # Keeping the order.
 
     def _match_scan(self) -> MatchScan:
-        """Return a scan of all requests in match order.
-
-        A newcomer gets its place from a refresh or when a scan needs it. Most newcomers never get
-        the tail place at which they arrive.
-        """
+        """Return a scan in match order; most newcomers get their place in a refresh instead."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True

@@ -42,10 +42,7 @@ def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalS
 def book_admission(
     sequence: Sequence, scheduler: LocalScheduler, now_ps: int, fresh: int = 0
 ) -> None:
-    """Record an admission with ``sequence.filled`` tokens cached, and charge it.
-
-    If the sequence was admitted before, ``fresh`` of the other tokens were never computed.
-    """
+    """Record an admission and charge it; ``fresh`` of the tokens were never computed before."""
     extend = sequence.total - sequence.filled
     recompute = sequence.admitted_ps != NEVER
     if recompute:

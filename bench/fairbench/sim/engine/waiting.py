@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 from fairbench.core import Request
+from fairbench.errors import RunFailed
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import Place, place_at
 from fairbench.sim.engine.matched_queue import MatchedQueue
 from fairbench.sim.prefix_cache import N, PrefixCache
+from fairbench.sim.sequence import Sequence
 
 TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
 
@@ -61,3 +65,16 @@ class WaitingQueue(MatchedQueue[N]):
             head = list(islice(self._queue.values(), count))
         for entry in reversed(head):
             cache.touch(cache.match(entry.prompt, entry.total)[0])
+
+
+def retraction_order(
+    scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
+) -> list[Sequence]:
+    """Return running sequences as the scheduler orders their retraction, or raise RunFailed."""
+    of_request = {sequence.request: sequence for sequence in running}
+    wanted = scheduler.retraction_order(waiting.running, now_s)
+    if len(wanted) != len(of_request) or set(wanted) != set(of_request):
+        raise RunFailed(
+            f"{scheduler.name}: retraction_order must return every running request exactly once"
+        )
+    return [of_request[request] for request in wanted]

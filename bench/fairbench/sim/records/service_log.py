@@ -96,10 +96,7 @@ class ServiceLog(Columns):
         shares: Mapping[str, PrefillShare],
         context_tokens: int = 0,
     ) -> None:
-        """Log a prefill iteration of ``batch`` requests, with ``shares`` by client.
-
-        If some requests decode in the iteration, ``context_tokens`` is their context.
-        """
+        """Log a prefill iteration of ``batch`` requests, beside ``context_tokens`` that decode."""
         for client, share in shares.items():
             row = self.pack(
                 worker, self.index[client], start_ps, end_ps, 1, 0, batch, context_tokens,

@@ -106,10 +106,7 @@ def _service(log: Columns) -> ServiceLog:
 
 
 def _arrays(log: Columns, order: Ints | None) -> dict[str, Any]:
-    """Return the columns in ``order``, or unsorted if None, with ``*_ps`` as ``*_s``.
-
-    The log cannot be read afterwards.
-    """
+    """Return a log's columns in ``order`` (None: as they are), seconds for ``*_ps``; release it."""
     arrays: dict[str, Any] = {}
     for name in log.names:
         values = log.column(name)

@@ -32,10 +32,7 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the ingresses of an experiment's routers; ``queue_of`` makes the queue of each.
-
-    Raises UsageError for routers that are to share sums but have none.
-    """
+    """Return the ingresses of an experiment's routers. Raises UsageError as ``share`` does."""
     assert isinstance(router, SplitRouter), "several routers are split"
     params = make_params(ROUTERS, RoutersParams, spec.settings)
     terms = params.terms(spec.dp) if params.shares_sums else None

@@ -23,10 +23,7 @@ Arrives = Callable[[Request], int]
 
 
 def arrivals(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
-    """Return a function that assigns requests of these clients to ``number`` routers.
-
-    A client's n-th request arrives at the same router whatever the others do.
-    """
+    """Return a function from a request to its router, whatever the other clients do."""
     bounds = list(accumulate(shares(params.skew, number)))
     if params.form == "sticky":
         homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}

@@ -58,10 +58,7 @@ class AdmissionControl:
         return True
 
     def retry_after_s(self) -> float | None:
-        """Return how late the last refused request would have been.
-
-        None if another part refused it.
-        """
+        """Return how late the last request refused here would have been."""
         return self._late_s
 
     def shed(self, now_s: float) -> Collection[Request]:

@@ -50,10 +50,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due no later than this request.
-
-        All if it has no deadline.
-        """
+        """Return how many are due no later than this request; all if it has no deadline."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 

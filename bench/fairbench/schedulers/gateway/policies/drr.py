@@ -13,7 +13,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
-from fairbench.schedulers.gateway.shares import NextClient, ShareParams, SharePolicy
+from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy
 
 
 class DRR(SharePolicy):
@@ -73,10 +73,7 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Give quanta in rotation until a node can pay, computed in one step.
-
-        Until then each turn has been granted a quantum, and has passed.
-        """
+        """Give quanta in rotation, computed in one step, until a node at its turn can pay."""
         rounds = {node: self._rounds(node, price(node)) for node in rotation}
         least = min(rounds.values())
         first = next(index for index, one in enumerate(rotation) if rounds[one] == least)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.params import NoParams
 
 
 class InfergridDRR(FlowPolicy):
@@ -20,12 +20,9 @@ class InfergridDRR(FlowPolicy):
     """
 
     name = "infergrid-drr"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self._present: Counter[str] = Counter()  # held here or under way
         self._score: dict[Request, int] = {}
 

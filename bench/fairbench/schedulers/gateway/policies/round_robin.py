@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.params import NoParams
 
 
 class RoundRobinFlows(FlowPolicy):
@@ -18,12 +17,9 @@ class RoundRobinFlows(FlowPolicy):
     """
 
     name = "round-robin"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: NoParams) -> None:
         self._last = ""  # who went last
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fairbench.schedulers.base import WaitingView
-from fairbench.schedulers.gateway.policy import earliest
-from fairbench.schedulers.gateway.shares import NextClient, ShareParams, SharePolicy
+from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy, earliest
 
 
 class WFQ(SharePolicy):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fairbench.core import Request
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
 
@@ -61,12 +61,9 @@ class AlwaysRoom(Detector):
     """Sends every request at once, so that only the engines' own queues order them."""
 
     name = "none"
+    Params = NoParams
 
-    @dataclass(frozen=True)
-    class Params:
-        """None."""
-
-    def __init__(self, params: Params | None = None) -> None:
+    def __init__(self, params: NoParams | None = None) -> None:
         pass
 
     def has_room(self, now_s: float) -> bool:

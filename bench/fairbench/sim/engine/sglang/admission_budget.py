@@ -175,10 +175,7 @@ def run_selection(
     now_ps: int,
     preempt: Callable[[Preempt], bool] = never,
 ) -> bool:
-    """Let the scheduler fill the pass; return whether slots or the load cap prevented more.
-
-    At most ``most`` requests may run, those of ``batch`` included.
-    """
+    """Fill the pass to ``most`` running requests; return whether slots or load cap kept one out."""
     no_slots = False
     slotless: Request | None = None  # the last request that got no slot
     running = 0  # requests in the batch at that time

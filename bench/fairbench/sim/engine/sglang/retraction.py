@@ -5,21 +5,17 @@ The engine retracts requests when memory runs out. A preempting scheduler takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import Splits
-from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt
-from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.prefix_tree import place_at
-from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
-from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.sglang.admission_budget import PrefillPass
-from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.engine.waiting import retraction_order
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
 
@@ -50,10 +46,7 @@ def store_prompt(
 
 
 def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
-    """Store a finished sequence's outputs except the last one, and unlock its path.
-
-    By ``splits``, outputs that were prefilled again after a retraction get a node of their own now.
-    """
+    """Store a finished sequence's outputs but the last one, split as above; unlock its path."""
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -117,27 +110,15 @@ class NewTokenRatio:
 
 
 class Retraction:
-    """SGLang's retract_decode, and the parts that preemption shares with it.
+    """SGLang's retract_decode on a worker, and the preemptions of a pass."""
 
-    ``scheduler`` returns the one of now: an emulated worker gets a fresh one when it is flushed.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        scheduler: Callable[[], LocalScheduler],
-        batch: RunningBatch,
-        waiting: WaitingQueue[KVNode],
-        cache: KVCache,
-        cap: LoadCap,
-    ) -> None:
-        self._clock = clock
-        self._scheduler = scheduler
-        self._batch = batch
-        self._waiting = waiting
-        self._cache = cache
-        self._cap = cap
+    def __init__(self, worker: EngineLoop[KVNode], cache: KVCache, ratio: NewTokenRatio) -> None:
         self.kept: list[Sequence] = []  # have finished and are still in the batch
+        self._worker = worker
+        self._cache = cache
+        self._ratio = ratio
+        self._pass: PrefillPass | None = None
+        self._taken: list[Sequence] = []  # in the pass under way
 
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
@@ -145,71 +126,40 @@ class Retraction:
         SGLang's test for room evicts everything first; after each retraction more is evicted, until
         those that stay have memory for 20 steps each. One request always stays.
         """
-        batch, cache = self._batch, self._cache
+        batch, cache = self._worker.batch, self._cache
         order = self._order()
         cache.evict(len(batch) - cache.free, batch.per_client)
         while len(batch) > cache.free + cache.evictable and len(order) > 1:
             sequence = order.pop()
-            self.take_back(sequence)
+            self._take_back(sequence)
             room = RETRACT_DECODE_STEPS * len(order)
             cache.evict(room - cache.free, batch.per_client)
-            self.wait_again(sequence)
+            self._wait_again(sequence)
         batch.rearrange(order)
 
     def _order(self) -> list[Sequence]:
         """Return the running sequences; the last sequence loses its memory first."""
-        scheduler = self._scheduler()
-        if not scheduler.orders_retraction:
-            return self._batch.retraction_order()
-        of_request = {sequence.request: sequence for sequence in self._batch.sequences}
-        wanted = scheduler.retraction_order(self._waiting.running, self._clock.now_ps / PS_PER_S)
-        if len(wanted) != len(of_request) or set(wanted) != set(of_request):
-            raise RunFailed(
-                f"{scheduler.name}: retraction_order must return every running request exactly once"
-            )
-        return [of_request[request] for request in reversed(wanted)]
+        worker = self._worker
+        if not worker.scheduler.orders_retraction:
+            return worker.batch.retraction_order()
+        running, now_s = worker.batch.sequences, worker._clock.now_ps / PS_PER_S
+        return retraction_order(worker.scheduler, worker.waiting, running, now_s)[::-1]
 
-    def take_back(self, sequence: Sequence) -> None:
+    def _take_back(self, sequence: Sequence) -> None:
         """Free the memory of a running request, which leaves the batch."""
-        give_back(self._cache, sequence, self._batch.leave(sequence))
-        self._cap.leave(sequence.request)
-        sequence.retract(self._clock.now_ps)
+        worker = self._worker
+        give_back(self._cache, sequence, worker.batch.leave(sequence))
+        worker.cap.leave(sequence.request)
+        sequence.retract(worker._clock.now_ps)
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Call ``take_back`` in a pass; as in SGLang, other requests get memory for 20 steps."""
-        self.take_back(sequence)
-        room = RETRACT_DECODE_STEPS * (len(self._batch) + len(self.kept))
-        self._cache.evict(room - self._cache.free, self._batch.per_client)
-
-    def wait_again(self, sequence: Sequence) -> None:
+    def _wait_again(self, sequence: Sequence) -> None:
         """Put a retracted sequence at the tail of the waiting queue."""
-        now_s = self._clock.now_ps / PS_PER_S
-        self._scheduler().on_retract(sequence.request, self._waiting, now_s)
-        self._waiting.enter(sequence)
+        worker = self._worker
+        now_s = worker._clock.now_ps / PS_PER_S
+        worker.scheduler.on_retract(sequence.request, worker.waiting, now_s)
+        worker.waiting.enter(sequence)
 
-
-class Preemption:
-    """Preemptions of a pass. ``end_stretch`` books the decode steps before a change."""
-
-    def __init__(
-        self,
-        batch: RunningBatch,
-        waiting: WaitingQueue[KVNode],
-        host: HostMemory,
-        ratio: NewTokenRatio,
-        retraction: Retraction,
-        cap: LoadCap,
-        end_stretch: Callable[[], None],
-    ) -> None:
-        self._batch = batch
-        self._waiting = waiting
-        self._host = host
-        self._ratio = ratio
-        self._retraction = retraction
-        self._cap = cap
-        self._end_stretch = end_stretch
-        self._pass: PrefillPass | None = None
-        self._taken: list[Sequence] = []
+    # Preemption in a pass.
 
     def begin(self, attempt: PrefillPass) -> None:
         """Set the pass in which memory is taken and fit is tested from now on."""
@@ -217,39 +167,43 @@ class Preemption:
 
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
         """Return whether a waiting request would fit in this pass without some running ones."""
+        worker = self._worker
         assert self._pass is not None
-        if not self._cap.has_room(request, [sequence.request for sequence in without]):
+        if not worker.cap.has_room(request, [sequence.request for sequence in without]):
             return False
         gone = []
         for sequence in without:
             assert sequence.node is not None
-            gone.append((sequence.node, self._batch.private(sequence), self._kept(sequence)))
-        return self._pass.would_fit(self._waiting.sequence_of(request), self._waiting, gone)
+            gone.append((sequence.node, worker.batch.private(sequence), self._reserved(sequence)))
+        return self._pass.would_fit(worker.waiting.sequence_of(request), worker.waiting, gone)
 
-    def _kept(self, sequence: Sequence) -> float:
+    def _reserved(self, sequence: Sequence) -> float:
         """Return the tokens that an admission reserves for a running request's outputs."""
-        to_go = sequence.request.max_new_tokens - self._batch.produced(sequence)
-        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
+        batch = self._worker.batch
+        to_go = sequence.request.max_new_tokens - batch.produced(sequence)
+        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(batch.steps)
 
-    def take(self, wish: Preempt) -> bool:
-        """Preempt a running request, as its scheduler orders: free the request's memory.
+    def preempt(self, wish: Preempt) -> bool:
+        """Free the memory of a running request; return False if it does not run or fit the host.
 
-        False: it does not run, or cannot be copied to the host.
+        As in SGLang, other requests get memory for 20 steps.
         """
+        worker, request = self._worker, wish.request
+        batch, cache = worker.batch, self._cache
         assert self._pass is not None
-        request = wish.request
-        sequence = next((one for one in self._batch.sequences if one.request is request), None)
+        sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        produced = self._batch.produced(sequence)
-        held = request.input_tokens + produced - 1  # the last token has no KV yet
-        if wish.swap and not self._host.has_room(held):
+        held = request.input_tokens + batch.produced(sequence) - 1  # the last token has no KV yet
+        if wish.swap and not worker.host.has_room(held):
             return False
-        self._end_stretch()
-        self._pass.give_back(self._kept(sequence))
-        self._retraction.preempt(sequence)
+        worker._end_stretch()
+        self._pass.give_back(self._reserved(sequence))
+        self._take_back(sequence)
+        room = RETRACT_DECODE_STEPS * (len(batch) + len(self.kept))
+        cache.evict(room - cache.free, batch.per_client)
         if wish.swap:
-            self._host.store(sequence, held)
+            worker.host.store(sequence, held)
         self._taken.append(sequence)
         return True
 
@@ -257,5 +211,5 @@ class Preemption:
         """Requeue the requests preempted in this pass. Return whether there were any."""
         taken, self._taken = self._taken, []
         for sequence in taken:
-            self._retraction.wait_again(sequence)
+            self._wait_again(sequence)
         return bool(taken)

@@ -18,7 +18,6 @@ from fairbench.sim.engine.prefill import Prefill, report_prompts, shares_of
 from fairbench.sim.engine.sglang.admission_budget import PassInterval, PrefillPass, run_selection
 from fairbench.sim.engine.sglang.retraction import (
     NewTokenRatio,
-    Preemption,
     Retraction,
     store_outputs,
     store_prompt,
@@ -32,7 +31,7 @@ class Worker(EngineLoop[KVNode]):
     """An SGLang replica. ``submit`` requests; the ``on_done`` of each is called at its end."""
 
     __slots__ = (
-        "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes", "_preemption",
+        "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes",
         "_prefill_start_ps", "_prefills", "_ratio", "_retraction", "cache", "limits",
     )  # fmt: skip
 
@@ -51,14 +50,9 @@ class Worker(EngineLoop[KVNode]):
         self._prefills: list[Prefill] = []
         self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
-        self._retraction = Retraction(
-            parts.clock, lambda: self.scheduler, batch, waiting, cache, self.cap
-        )
-        self._preemption = Preemption(
-            batch, waiting, self.host, self._ratio, self._retraction, self.cap, self._end_stretch
-        )
+        self._retraction = Retraction(self, cache, self._ratio)
         waiting.running = BatchView(
-            batch, lambda: cache.free + cache.evictable, self._preemption.would_fit
+            batch, lambda: cache.free + cache.evictable, self._retraction.would_fit
         )
 
     def fits(self, request: Request) -> bool:
@@ -93,10 +87,7 @@ class Worker(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return when ``steps`` more decode steps end, or the current run ends if sooner.
-
-        Return None if there is no run. Precondition: ``sync``.
-        """
+        """Return when ``steps`` more steps of the synced run end, or the run; None without one."""
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:
@@ -159,7 +150,7 @@ class Worker(EngineLoop[KVNode]):
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
         attempt = self._fill_pass()
-        if preempted := self._preempts and self._preemption.requeue():
+        if preempted := self._preempts and self._retraction.requeue():
             self._batch_is_full = False
         if not attempt.admitted:
             return preempted and not len(self.batch) and self._start_prefill()
@@ -186,10 +177,10 @@ class Worker(EngineLoop[KVNode]):
         most, batch, now_ps = self._slots(), self.batch, self._clock.now_ps
         reserved = self._reserved_tokens() * self._ratio.at(batch.steps)
         attempt = PrefillPass(self.cache, self.host, reserved, self.limits)
-        self._preemption.begin(attempt)
+        self._retraction.begin(attempt)
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
-        take = self._preemption.take if self._preempts else never
+        take = self._retraction.preempt if self._preempts else never
         no_slots = run_selection(
             attempt, self.scheduler, self.waiting, batch, most, self.cap, now_ps, take
         )

@@ -112,10 +112,7 @@ class BlockTree:
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``.
-
-        A node that matches in part is split there.
-        """
+        """Walk on from ``node`` to depth ``limit``; split a node that matches in part."""
         size = self.block_size
         while node.children and (most := (limit - node.depth) // size) > 0:
             child = node.children.get(next_block(prompt, place, size))

@@ -28,10 +28,7 @@ class Phases:
         self._phase: dict[Sequence, int] = {}
 
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
-        """Add a sequence that decodes from ``step`` on, with length ``context`` in that step.
-
-        ``seat`` is the sequence's place in the running list.
-        """
+        """Add a sequence that decodes from ``step`` on at length ``context``, in its ``seat``."""
         phase = (step + 1 - context) % self._size
         self._phase[sequence] = phase
         self._groups[phase][sequence] = seat
@@ -41,10 +38,7 @@ class Phases:
         del self._groups[self._phase.pop(sequence)][sequence]
 
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
-        """Yield sequences whose token of this step begins or fills a block, in running order.
-
-        Each comes with whether its token begins a block, and whether it fills one.
-        """
+        """Yield sequences in running order, and whether they begin or fill a block in this step."""
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
         for sequence in sorted(either, key=either.__getitem__):
@@ -97,6 +91,7 @@ class RunningList:
             reserve_full=limits.scheduler_reserve_full_isl,
             watermark_blocks=limits.watermark_blocks,
         )
+        self._most = limits.max_num_seqs
         self._goes_on = limits.goes_on_after_self
         self._cache = cache
         self._phases = Phases(cache.block_size)
@@ -107,13 +102,15 @@ class RunningList:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether as many requests run as may."""
+        return len(self.sequences) >= self._most
+
     # Members.
 
     def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
-        """Admit a sequence at the end with blocks for ``tokens``, cached up to ``node``.
-
-        Return False if memory is insufficient.
-        """
+        """Admit a sequence with blocks for ``tokens``, cached to ``node``; False without room."""
         alone = not self.sequences
         if not self.tables.admit(sequence, node, place, tokens, alone=alone):
             return False
@@ -240,30 +237,24 @@ class RunningList:
         return has, 1 if sequence in self.batch.sequences else sequence.total - has
 
 
+@dataclass(slots=True)
 class RunningListView:
     """A RunningView of the running list. No memory is reserved for future outputs."""
 
-    def __init__(
-        self,
-        running: RunningList,
-        waiting: WaitingQueue[BlockNode],
-        cache: BlockCache,
-        cap: LoadCap,
-    ) -> None:
-        self._running = running
-        self._waiting = waiting
-        self._cache = cache
-        self._cap = cap
+    running: RunningList
+    waiting: WaitingQueue[BlockNode]
+    cache: BlockCache
+    cap: LoadCap
 
     @property
     def free_tokens(self) -> int:
-        return self._cache.free + self._cache.evictable
+        return self.cache.free + self.cache.evictable
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     def __iter__(self) -> Iterator[Running]:
-        running = self._running
+        running = self.running
         for sequence in list(running.sequences):
             if sequence in running.batch.sequences:
                 produced = running.batch.produced(sequence)
@@ -278,10 +269,10 @@ class RunningListView:
         return client_load(self, client)
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        if not self._cap.has_room(request, without):
+        if not self.cap.has_room(request, without):
             return False
-        sequence = self._waiting.sequence_of(request)
-        node, _ = self._waiting.match(request)
-        gone = [one for one in self._running.sequences if one.request in without]
-        alone = len(gone) == len(self._running)
-        return self._running.tables.would_fit(sequence, node, gone, alone=alone)
+        sequence = self.waiting.sequence_of(request)
+        node, _ = self.waiting.match(request)
+        gone = [one for one in self.running.sequences if one.request in without]
+        alone = len(gone) == len(self.running)
+        return self.running.tables.would_fit(sequence, node, gone, alone=alone)

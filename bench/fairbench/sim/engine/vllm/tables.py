@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
@@ -12,19 +13,17 @@ from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy
 from fairbench.sim.sequence import Sequence
 
 
+@dataclass(slots=True)
 class Table:
     """The ``blocks`` blocks of a sequence, of which those up to ``node`` are stored.
 
-    The node ends at ``place`` of the prompt.
+    The node ends at ``place`` of the prompt, which has all of the outputs to come.
     """
 
-    __slots__ = ("blocks", "node", "place", "prompt")
-
-    def __init__(self, prompt: Prompt, node: BlockNode, place: Place, blocks: int) -> None:
-        self.prompt = prompt  # with all of the outputs to come
-        self.blocks = blocks
-        self.node = node
-        self.place = place
+    prompt: Prompt
+    node: BlockNode
+    place: Place
+    blocks: int
 
 
 class BlockTables:
@@ -44,11 +43,7 @@ class BlockTables:
     def admit(
         self, sequence: Sequence, node: BlockNode, place: Place, tokens: int, *, alone: bool
     ) -> bool:
-        """Allocate blocks for the first ``tokens`` of a prompt that is cached up to ``node``.
-
-        Return False and change nothing if too few blocks are free. ``alone``: nothing else is
-        running.
-        """
+        """Allocate blocks for the first ``tokens`` of a prompt; False if too few are free."""
         cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
         if self._wanted(whole, cached, alone=alone) > self._cache.free_blocks:

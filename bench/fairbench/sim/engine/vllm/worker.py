@@ -17,7 +17,7 @@ from fairbench.sim.engine.batch import DecodeRun
 from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.vllm.admission import Admission
+from fairbench.sim.engine.vllm.admission import admit_waiting
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
 from fairbench.sim.engine.vllm.booking import Booking
@@ -43,14 +43,9 @@ class VLLMWorker(EngineLoop[BlockNode]):
         aware, match_us = parts.scheduler.cache_aware, limits.prefix_match_us
         waiting = WaitingQueue(self.cache, aware, match_us=match_us)
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
-        host, cap, booking = self.host, self.cap, Booking()
-        waiting.running = RunningListView(running, waiting, self.cache, cap)
-        self._booking = booking
-        self._admission = Admission(limits, running, waiting, booking, host, cap)
-        self._preemption = Preemption(
-            *(parts.clock, parts.scheduler, running, waiting, booking, host, cap),
-            self._end_stretch,
-        )
+        waiting.running = RunningListView(running, waiting, self.cache, self.cap)
+        self._booking = Booking()
+        self._preemption = Preemption(self, running, self._booking)
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
         self._short = False  # whether the last step left somebody waiting for want of blocks
@@ -87,7 +82,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
     @property
     def _may_admit(self) -> bool:
-        return self._preempts or len(self.running) < self.limits.max_num_seqs
+        return self._preempts or not self.running.is_full
 
     # A step is decided.
 
@@ -110,7 +105,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
                 self._taken_ps = self._clock.now_ps
             elif len(self.waiting) and step.budget > 0 and self._may_admit:
                 preempt = partial(self._preemption.wished, step) if self._preempts else never
-                self._admission.run(step, self.scheduler, self._clock.now_ps, preempt)
+                admit_waiting(self, self.running, self._booking, step, preempt)
             wished = self._preemption.requeue()
             if step.chunks or step.decodes or not (step.preempted or wished):
                 self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
@@ -203,11 +198,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._start_run(steps, self._saved_ps() - self._tail_ps())
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that the longest sequence adds to a pure decode step.
-
-        The context counts as of the moment when the sequence joined the batch, so each step of a
-        run adds an equal time.
-        """
+        """Return the time (ps) that the longest sequence adds, as it joined, to a decode step."""
         if self._profile.vllm_attention is None:
             return 0
         batch = self.batch
