@@ -26,7 +26,7 @@ from fairbench.report.comparison_table import (
 from fairbench.report.crowd import shown_clients
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED
-from fairbench.report.pages.chart_points import Dot, DotRow, dot_chart
+from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
     Block,
     Cell,
