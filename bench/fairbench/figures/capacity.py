@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import (
-    FORMATS,
-    caption,
-    check_drawable,
-    panels,
-    paper_style,
-    save,
-    scheduler_style,
-)
+from fairbench.figures.style import caption, drawn_to, scheduler_style
 from fairbench.report.palette import SERIES
 
 if TYPE_CHECKING:
@@ -24,26 +15,14 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def check_plot(path: Path) -> None:
-    """Raise UsageError for another format, a missing folder, or missing libraries."""
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
-    check_drawable()
-
-
 def draw_plan(answer: Row, path: Path, title: str) -> None:
     """Write the figure of ``answer.json``. Raises UsageError on failure."""
-    check_plot(path)
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
         gpu = f" on {row['timing_profile'].split('/')[0]}" if several else ""
         by_name.setdefault(row["scheduler"] + gpu, []).append(row)
-    with paper_style():
-        figure, axes = panels(1, 1, 5.5, 3.2)
-        panel = axes[0][0]
+    with drawn_to(path, 1, 5.5, 3.2) as (figure, (panel,)):
         for number, (name, rows) in enumerate(by_name.items()):
             _line(panel, number, name, rows, several=several)
         _tried(panel, next(iter(by_name.values())))
@@ -51,14 +30,8 @@ def draw_plan(answer: Row, path: Path, title: str) -> None:
         panel.set_ylabel("replicas")
         panel.set_ylim(0, min(answer["high"], _most(answer)) * 1.08 + 0.5)
         panel.yaxis.get_major_locator().set_params(integer=True)
-        targets = ", ".join(one["slo"] for one in answer["targets"])
-        caption(
-            figure, f"smallest cluster with {targets}", title, panel, columns=2 if several else 3
-        )
-        try:
-            save(figure, [path])
-        except OSError as error:
-            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+        targets = f"smallest cluster with {', '.join(one['slo'] for one in answer['targets'])}"
+        caption(figure, targets, title, panel, columns=2 if several else 3)
 
 
 def _line(panel: Axes, number: int, name: str, rows: list[Row], *, several: bool) -> None:

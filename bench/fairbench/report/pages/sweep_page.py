@@ -25,7 +25,7 @@ from fairbench.report.comparison_table import (
 )
 from fairbench.report.crowd import shown_clients
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
-from fairbench.report.numbers import UNDEFINED
+from fairbench.report.numbers import UNDEFINED, bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
     Block,
@@ -46,7 +46,7 @@ from fairbench.report.pages.sweep_tradeoff import (
 )
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
-from fairbench.results.comparison import Bound, Incentive, SchedulerResults, compare_sweep
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 MEANING = (
@@ -96,33 +96,16 @@ def _legend(cells: Sequence[SchedulerResults]) -> str:
     return LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
 
 
-def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[SchedulerResults]]:
-    grouped: dict[str, list[SchedulerResults]] = {}
-    for cell in cells:
-        grouped.setdefault(cell.scheduler, []).append(cell)
-    return grouped
-
-
-def _incentive(cell: SchedulerResults, tail: int) -> Incentive:
-    interval: Interval | None = cell.combined.get(f"sharing_incentive_p{tail}")
-    if interval is None:
-        return Incentive(None)
-    lower, upper = interval.get("lower_bound"), interval.get("upper_bound")
-    return Incentive(
-        interval["mean"], Bound.LOWER if lower else Bound.UPPER if upper else Bound.EXACT
-    )
-
-
 def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
-    names = list(_by_scheduler(cells))
+    key, names = f"sharing_incentive_p{tail}", list(dict.fromkeys(one.scheduler for one in cells))
     series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
     for place, group in groupby(cells, lambda cell: cell.place):
-        ratios = {cell.scheduler: _incentive(cell, tail) for cell in group}
+        ratios = [(cell.scheduler, cell.combined.get(key)) for cell in group]
         dots = [
-            Dot(series[name], one.value, one.bound.value)
-            for name, one in ratios.items()
-            if one.value
+            Dot(series[name], found["mean"], bound_of(found))
+            for name, found in ratios
+            if found and found["mean"]
         ]
         rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
