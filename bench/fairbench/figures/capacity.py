@@ -58,7 +58,6 @@ def _tried(panel: Axes, rows: list[Row]) -> None:
 
 
 def _most(answer: Row) -> int:
-    """Return the largest number of replicas to draw."""
     found = [row["replicas"] for row in answer["choices"] if row["replicas"] is not None]
     return max(found) + 1 if len(found) == len(answer["choices"]) else int(answer["high"])
 

@@ -252,6 +252,5 @@ def _within(times_s: Floats, window: Window) -> Flags:
 
 
 def _overlap(start_s: Floats, end_s: Floats, window: Window) -> Floats:
-    """Return the length of each interval's part inside the window."""
     inside: Floats = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
     return np.maximum(0.0, inside)

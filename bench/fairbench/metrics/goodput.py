@@ -107,7 +107,6 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
 
 
 def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
-    """Count one client's programs and requests."""
     weights, arrived = facts.weights, programs.arrival_s
     chosen = programs.take((arrived >= facts.window.start_s) & (arrived < facts.window.end_s))
     got = judged(own, targets, facts.costs)
@@ -161,7 +160,6 @@ def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
 
 
 def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]:
-    """Return goodput per second of the window, and the fraction of requests in time."""
     met, asked = sum(one.met for one in counts), sum(one.asked for one in counts)
     return {
         "goodput_req_s": ratio(sum(one.in_window for one in counts), length_s),
@@ -171,7 +169,6 @@ def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]
 
 
 def _spread(each: Sequence[ClientGoodput], facts: Facts, promised: list[int]) -> dict[str, float]:
-    """Return how evenly goodput is spread over the clients with targets."""
     weight = facts.client_weights[promised]
     rates = np.array([one.in_window_tokens for one in each], dtype=np.float64)
     got = np.array([one.met_tokens for one in each], dtype=np.float64)
@@ -209,7 +206,6 @@ def _waste(counts: Sequence[ClientGoodput], notes: Notes) -> dict[str, float]:
 def _classes(
     facts: Facts, promised: list[int], each: list[ClientGoodput], length_s: float
 ) -> list[dict[str, Any]]:
-    """Return a row per class."""
     members: dict[str, list[ClientGoodput]] = {}
     for index, one in zip(promised, each, strict=True):
         if name := facts.clients[index].service_class:

@@ -204,7 +204,6 @@ def _asked(
 
 
 def _of_each(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """Yield the values of each client, in order."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))

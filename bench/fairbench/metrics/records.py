@@ -77,7 +77,6 @@ class Table:
 
 @cache
 def _names_of(table: Any) -> tuple[str, ...]:
-    """Return the possible columns of a table (cached)."""
     return tuple(column.name for column in fields(table))
 
 

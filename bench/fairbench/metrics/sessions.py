@@ -51,8 +51,6 @@ def session_summary(tables: Tables, facts: Facts, notes: Notes) -> Part:
 
 
 class _Sessions:
-    """The sessions that arrived in the window, and their requests."""
-
     def __init__(self, tables: Tables, facts: Facts) -> None:
         requests, programs = tables.requests, tables.programs
         self._facts = facts

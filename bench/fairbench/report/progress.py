@@ -121,7 +121,6 @@ def _tell_large(costs: Sequence[float]) -> None:
 
 
 def _tell(line: str) -> None:
-    """Write a line on stderr at once."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -251,5 +251,4 @@ def _check_experiment(run: ComparedRun) -> None:
 
 
 def _hidden(file: Path, below: Path) -> bool:
-    """Return whether a file is still being written."""
     return any(part.startswith(".") for part in file.relative_to(below).parts)

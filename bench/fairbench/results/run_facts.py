@@ -114,7 +114,6 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the cache hit rates of clients alone that a summary holds."""
     rates = {row["client"]: row.get("cache_hit_rate_alone") for row in summary["clients"]}
     return {client: rate for client, rate in rates.items() if rate is not None}
 

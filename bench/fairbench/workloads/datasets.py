@@ -77,7 +77,6 @@ class Source:
         return self._counted[index]
 
     def _one(self, index: int) -> int:
-        """Return the number of tokens of one text, 0 if there is no text."""
         text, known = self._texts[index].text, self._texts[index].text_tokens
         if known is not None:
             return known
@@ -179,7 +178,6 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(path: str) -> str:
-    """Return the name by which error messages refer to the file."""
     return f"dataset {path}"
 
 

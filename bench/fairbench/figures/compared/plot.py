@@ -14,13 +14,11 @@ from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
     DEMAND_LIMITED,
-    bounded,
     comparison_columns,
-    ends_of,
     of_several_seeds,
     provenance,
+    shown,
 )
-from fairbench.report.numbers import UNDEFINED
 from fairbench.results.comparison import SchedulerResults, runs_below
 from fairbench.results.contrast import Side, sides_of
 from fairbench.results.intervals import combine
@@ -143,11 +141,9 @@ def _known(cells: list[SchedulerResults], column: Column) -> bool:
 
 
 def _cell(cell: SchedulerResults, column: Column) -> str:
-    found = cell.combined.get(column.key)
-    if found is None:
-        return UNDEFINED
-    ends = ends_of(found, column, len(cell.combined["seeds"])).replace("-", "--")
-    return escaped(bounded(found, column)) + (rf" [{escaped(ends)}]" if ends else "")
+    found = shown(cell.combined.get(column.key), column, len(cell.combined["seeds"]))
+    ends = escaped(found.ends.replace("-", "--"))
+    return escaped(found.text) + (rf" [{ends}]" if ends else "")
 
 
 def escaped(text: str) -> str:

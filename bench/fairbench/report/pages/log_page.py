@@ -8,9 +8,8 @@ from math import inf
 import numpy as np
 
 from fairbench.errors import printable
-from fairbench.metrics.overload import overload_of
 from fairbench.metrics.records import Floats
-from fairbench.metrics.traffic import Traffic
+from fairbench.metrics.traffic import Traffic, overload_of
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.pages.page import Bullets, Cell, Grid, Headline, Page, Paragraph, Section
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures

@@ -19,14 +19,13 @@ from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, number, whole_percent
 from fairbench.report.pages.page import (
     Bullets,
-    Code,
     Definitions,
     Grid,
     Headline,
     Page,
     Section,
 )
-from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
+from fairbench.report.pages.run_page import run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
 from fairbench.report.traffic_lines import TTFT, Judged, judged
@@ -34,7 +33,7 @@ from fairbench.results.header import basis, details_line
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
-from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary, runs_in
+from fairbench.results.store import SUMMARY, StoredRun, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
 
 
@@ -69,12 +68,7 @@ def repeat_page(path: Path) -> Page:
             ),
             Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
-            Section(
-                "Run it again",
-                rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
-            ),
-            Section("Versions, of the first run", [Definitions(list(versions(runs[0])))]),
-            Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
+            *run_origin(runs[0], f" --num-runs {len(runs)}", ", of the first run"),
         ],
     )
 

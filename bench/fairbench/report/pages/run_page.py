@@ -16,7 +16,6 @@ from fairbench.report.client_table import client_columns, client_value, is_crowd
 from fairbench.report.crowd import crowd_lines, worst_clients
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
-    Block,
     Bullets,
     Cell,
     Code,
@@ -67,11 +66,7 @@ def run_page(run: StoredRun) -> Page:
             *sections,
             Section("Bound", [Definitions(list(_bound(summary)))]),
             *_undefined(summary),
-            Section(
-                "Run it again", rerun(f"{own_files(run)}fairbench run {EXPERIMENT}", EXPERIMENT)
-            ),
-            Section("Versions", [Definitions(list(versions(run)))]),
-            Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
+            *run_origin(run, before=own_files(run)),
         ],
     )
 
@@ -98,7 +93,6 @@ def _headline(summary: Summary, column: Column) -> str:
 
 
 def _clients(summary: Summary) -> Section:
-    """Return a row per client; for a crowd, the distribution and the worst-off clients."""
     if not is_crowd(summary):
         return Section("Clients", [client_grid(summary)])
     worst = worst_clients(summary)
@@ -149,15 +143,27 @@ def own_files(run: StoredRun) -> str:
     return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
 
-def rerun(command: str, file: str) -> list[Block]:
-    """Explain how to reproduce the records from a file that the report contains."""
-    return [
-        Paragraph(
-            f"Save {file}, shown below, under this name. With the same version of "
-            "fairbench, a simulated run then gives the same records."
-        ),
-        Code(command),
-    ]
+def run_origin(
+    run: StoredRun, options: str = "", of: str = "", before: str = ""
+) -> Iterator[Section]:
+    """Yield ``origin`` of a run. Raises DataError if its experiment file cannot be read."""
+    path = run.path / EXPERIMENT
+    text = decoded(read_whole(path, f"{path}"), f"{path}")
+    yield from origin(run, "run", EXPERIMENT, text, of, before, options)
+
+
+def origin(
+    run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
+) -> Iterator[Section]:
+    """Yield how to reproduce the records from a file, the versions of a run, and the file."""
+    again = (
+        f"Save {file}, shown below, under this name. With the same version of "
+        "fairbench, a simulated run then gives the same records."
+    )
+    command = f"{before}fairbench {command} {file}{options}"
+    yield Section("Run it again", [Paragraph(again), Code(command)])
+    yield Section(f"Versions{of}", [Definitions(list(versions(run)))])
+    yield Section(file, [Code(text)], folded=True)
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
@@ -179,9 +185,3 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
         yield "timing profile", f"{summary['timing_profile']} ({summary.get('timing_grade')})"
     yield "started", f"{manifest.get('started', '?')}, took {number(manifest.get('wall_s'))} s"
     yield "identity of the spec", str(manifest.get("spec_identity", "?"))
-
-
-def experiment_text(run: StoredRun) -> str:
-    """Return the run's experiment file. Raises DataError if it cannot be read."""
-    path = run.path / EXPERIMENT
-    return decoded(read_whole(path, f"{path}"), f"{path}")

@@ -15,30 +15,29 @@ from fairbench.report.client_table import described
 from fairbench.report.comparison_table import (
     CERTAIN,
     LIMITED,
-    bounded,
+    Shown,
+    compared_rows,
     comparison_columns,
-    ends_of,
     of_several_seeds,
     percentiles_of,
     provenance,
+    shown,
     tail_of,
 )
 from fairbench.report.crowd import shown_clients
-from fairbench.report.marks import BEST, WORST, Interval, cell_marks
-from fairbench.report.numbers import UNDEFINED, bound_of
+from fairbench.report.marks import BEST, WORST, Interval
+from fairbench.report.numbers import bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
     Block,
     Cell,
-    Code,
-    Definitions,
     Figure,
     Grid,
     Page,
     Paragraph,
     Section,
 )
-from fairbench.report.pages.run_page import rerun, versions
+from fairbench.report.pages.run_page import origin
 from fairbench.report.pages.sweep_tradeoff import (
     sweep_title,
     tradeoff_figures,
@@ -79,9 +78,7 @@ def sweep_page(path: Path) -> Page:
             *_filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients by configuration", []),
             *place_sections(cells),
-            Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
-            Section("Versions, of the first point", [Definitions(list(versions(first)))]),
-            Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
+            *origin(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
         ],
     )
 
@@ -127,37 +124,19 @@ def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """Return a row per scheduler, by configuration, with the best and worst values marked."""
     rows: list[list[Cell]] = []
     columns = comparison_columns(cells)
-    for place, group in groupby(cells, lambda cell: cell.place):
-        here = list(group)
-        limited = f" {LIMITED}" if any(cell.demand_limited for cell in here) else ""
-        rows.append([Cell(place + limited)])
-        rows += _rows(here, columns)
+    for place, here in compared_rows(cells, columns):
+        rows.append([Cell(place)])
+        rows += [[Cell(f"{INDENT}{name}"), *map(_cell, values)] for name, values in here]
     return Grid(["", *(column.title for column in columns)], rows)
 
 
-def _rows(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> list[list[Cell]]:
-    """Return one row per cell, with the best and the worst of each column marked."""
-    return [
-        [
-            Cell(f"{INDENT}{cell.scheduler}"),
-            *(
-                _cell(cell.combined.get(one.key), one, mark, len(cell.combined["seeds"]))
-                for one, mark in zip(columns, marked, strict=True)
-            ),
-        ]
-        for cell, marked in zip(cells, cell_marks(cells, columns), strict=True)
-    ]
-
-
-def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Cell:
-    if interval is None:
-        return Cell(UNDEFINED)
-    return Cell(bounded(interval, column), MARKS.get(mark, ""), ends_of(interval, column, runs))
+def _cell(value: Shown) -> Cell:
+    return Cell(value.text, MARKS.get(value.mark, ""), value.ends)
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
     """Return a row without marks, of values combined from ``runs`` runs."""
-    return [Cell(name), *(_cell(values.get(one.key), one, "", runs) for one in columns)]
+    return [Cell(name), *(_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:

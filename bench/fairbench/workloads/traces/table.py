@@ -164,7 +164,6 @@ class TableBuilder:
 
 
 def _seconds(at_ns: Ints) -> Floats:
-    """Return times in seconds from the earliest."""
     since: Floats = (at_ns - at_ns.min()) / 1e9
     return np.round(since, 6) if at_ns.min() > SINCE_1970_NS else since
 
