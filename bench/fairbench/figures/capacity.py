@@ -26,9 +26,15 @@ def draw_plan(answer: Row, path: Path, title: str) -> None:
         for number, (name, rows) in enumerate(by_name.items()):
             _line(panel, number, name, rows, several=several)
         _tried(panel, next(iter(by_name.values())))
-        panel.set_xlabel(_load_label(answer))
+        if answer["rate"] is None:
+            panel.set_xlabel("load, as a multiple of the trace's load")
+        else:
+            rate = f"{answer['rate']:.3g} programs/s of each well-behaved client"
+            panel.set_xlabel(f"load, in {rate}")
         panel.set_ylabel("replicas")
-        panel.set_ylim(0, min(answer["high"], _most(answer)) * 1.08 + 0.5)
+        found = [row["replicas"] for row in answer["choices"]]
+        most = int(answer["high"]) if None in found else min(answer["high"], max(found) + 1)
+        panel.set_ylim(0, most * 1.08 + 0.5)
         panel.yaxis.get_major_locator().set_params(integer=True)
         targets = f"smallest cluster with {', '.join(one['slo'] for one in answer['targets'])}"
         caption(figure, targets, title, panel, columns=2 if several else 3)
@@ -55,14 +61,3 @@ def _tried(panel: Axes, rows: list[Row]) -> None:
             [load for load, _ in points], [dp for _, dp in points], color="0.55", marker="x",
             linestyle="", label="tried, not enough", zorder=1,
         )  # fmt: skip
-
-
-def _most(answer: Row) -> int:
-    found = [row["replicas"] for row in answer["choices"] if row["replicas"] is not None]
-    return max(found) + 1 if len(found) == len(answer["choices"]) else int(answer["high"])
-
-
-def _load_label(answer: Row) -> str:
-    if answer["rate"] is None:
-        return "load, as a multiple of the trace's load"
-    return f"load, in {answer['rate']:.3g} programs/s of each well-behaved client"

@@ -71,7 +71,7 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Render the comparison; with several seeds, intervals stand below the means."""
-    sharing = _any_sharing(cells)
+    sharing = any(cell.combined["simulated"] for cell in cells)  # which includes clients alone
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     table = stacked(known, lambda shown: _table(cells, shown), width)
@@ -81,11 +81,6 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
-
-
-def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any run was simulated, which includes the clients alone."""
-    return any(cell.combined["simulated"] for cell in cells)
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:

@@ -9,7 +9,6 @@ import random
 from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
-from typing import Any
 
 # Sampled inputs are clipped at so many times their mean: a tail, but never one giant.
 LONGEST_INPUT = 8
@@ -55,13 +54,6 @@ def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int
         raise ValueError(
             f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"
         )
-
-
-def check_range(params: Any, name: str) -> None:
-    """Raise ValueError unless the parameter ``name``_min is at most ``name``_max."""
-    least, most = getattr(params, f"{name}_min"), getattr(params, f"{name}_max")
-    if least > most:
-        raise ValueError(f"{name}_min = {least}: must be at most {name}_max = {most}")
 
 
 def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.compared.draw import bars, cdfs, distribution, tradeoff
-from fairbench.figures.compared.parameter import against_parameter, swept
+from fairbench.figures.compared.draw import (
+    against_parameter,
+    bars,
+    cdfs,
+    distribution,
+    swept,
+    tradeoff,
+)
 from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
@@ -111,7 +117,8 @@ SPECIAL = {
 
 def latex_table(cells: list[SchedulerResults]) -> str:
     """Return a ``tabular`` of the compared metrics, with 95% intervals in brackets."""
-    columns = [one for one in comparison_columns(cells) if _known(cells, one)]
+    known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
+    columns = [column for column in comparison_columns(cells) if column.key in known]
     head = " & ".join(["", *(escaped(column.title) for column in columns)])
     lines = [
         f"% {provenance(cells)}",
@@ -134,10 +141,6 @@ def latex_table(cells: list[SchedulerResults]) -> str:
     if of_several_seeds(cells):
         lines.append("% brackets: 95% intervals of the means")
     return "\n".join(lines) + "\n"
-
-
-def _known(cells: list[SchedulerResults], column: Column) -> bool:
-    return any(cell.combined.get(column.key) is not None for cell in cells)
 
 
 def _cell(cell: SchedulerResults, column: Column) -> str:

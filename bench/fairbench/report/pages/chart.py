@@ -38,22 +38,17 @@ class Scale(NamedTuple):
 
     def ticks(self) -> list[float]:
         """Round values inside, about five."""
-        return _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
-    power = 10.0 ** floor(log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
-    return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    width = log10(high / low)  # in decades
-    factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
-    ticks = [factor * 10.0**power for power in decades for factor in factors]
-    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        low, high = self.low, self.high
+        if self.log:
+            decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+            width = log10(high / low)  # in decades
+            factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
+            ticks = [factor * 10.0**power for power in decades for factor in factors]
+            return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        raw = (high - low) / 5
+        power = 10.0 ** floor(log10(raw))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+        return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:

@@ -134,14 +134,12 @@ def dot_chart(
     for number, row in enumerate(rows):
         y = top + ROW_PX * (number + 0.5)
         parts.append(text(LABELS_PX - 10, y + 4, cut_middle(row.label, ROW_CHARACTERS), "end"))
-        parts += [_dot(across.at(dot.value), y, dot) for dot in row.dots]
+        for dot in row.dots:
+            x, arrow = across.at(dot.value), ARROWS.get(dot.sign, "")
+            parts.append(mark(x, y, dot.series, hollow=bool(dot.sign), arrow=arrow))
     for position, (label, number) in enumerate(series.items()):
         parts += DOT_KEY.entry(position, partial(_dot_sample, series=number), label)
     return drawing(bottom + BELOW_PX, title, parts)
-
-
-def _dot(x: float, y: float, dot: Dot) -> str:
-    return mark(x, y, dot.series, hollow=bool(dot.sign), arrow=ARROWS.get(dot.sign, ""))
 
 
 def _dot_sample(x: float, y: float, series: int) -> str:

@@ -168,7 +168,7 @@ def _latencies(
             for name, sample in samples.items()
             if len(sample.known_s)
         ],
-        x_label=_kind(facts),
+        x_label="time to first token, s" if facts.latency == "ttft" else "latency of a program, s",
         y_label="fraction of all that arrived in the window",
         log_x=True,
         percent=True,
@@ -178,10 +178,6 @@ def _latencies(
         "Fraction that was finished within a time. A line that ends below 100% means "
         f"that the rest were unfinished or refused.{rest}",
     )
-
-
-def _kind(facts: Facts) -> str:
-    return "time to first token, s" if facts.latency == "ttft" else "latency of a program, s"
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:

@@ -25,6 +25,7 @@ from fairbench.report.pages.page import (
     Page,
     Paragraph,
     Section,
+    filled,
 )
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.traffic_figures import flood_headlines
@@ -50,10 +51,8 @@ def run_page(run: StoredRun) -> Page:
         found = judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
         figures = list(run_figures(summary, tables, facts, found))
         said = list(traffic_lines(found, "in this run"))
-        causes = (
-            [Section("Waits of clients over time, and their cause", [Bullets(said)])]
-            if said
-            else []
+        causes = filled(
+            "Waits of clients over time, and their cause", [Bullets(said)] if said else []
         )
         sections = [*causes, _clients(summary), *sections, Section("Figures", figures)]
         headlines = [*flood_headlines(found), *headlines]
@@ -65,7 +64,10 @@ def run_page(run: StoredRun) -> Page:
         sections=[
             *sections,
             Section("Bound", [Definitions(list(_bound(summary)))]),
-            *_undefined(summary),
+            *filled(
+                "Metrics without a value, and the reason",
+                [Paragraph(text) for _, text in notes_of(summary)],
+            ),
             *run_origin(run, before=own_files(run)),
         ],
     )
@@ -127,14 +129,6 @@ def _bound(summary: Summary) -> Iterator[tuple[str, str]]:
     if gap is not None:
         left = f", {number(bound / gap)} times below" if 0 < gap <= bound else ""
         yield "margin", f"the gap is {percent(gap / bound)} of the bound{left}"
-
-
-def _undefined(summary: Summary) -> Iterator[Section]:
-    pairs = [text for _, text in notes_of(summary)]
-    if pairs:
-        yield Section(
-            "Metrics without a value, and the reason", [Paragraph(text) for text in pairs]
-        )
 
 
 def own_files(run: StoredRun) -> str:

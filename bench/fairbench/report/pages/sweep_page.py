@@ -29,13 +29,13 @@ from fairbench.report.marks import BEST, WORST, Interval
 from fairbench.report.numbers import bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
-    Block,
     Cell,
     Figure,
     Grid,
     Page,
     Paragraph,
     Section,
+    filled,
 )
 from fairbench.report.pages.run_page import origin
 from fairbench.report.pages.sweep_tradeoff import (
@@ -67,30 +67,21 @@ def sweep_page(path: Path) -> Page:
     if not cells:
         raise DataError(f"{path}: no run of this sweep is finished")
     first, tail = cells[0].runs[0].run, tail_of(cells)
+    legend = LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
     return Page(
         title=sweep_title(cells),
         provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
         headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
-            *_filled("Latency against throughput", list(tradeoff_figures(cells))),
-            Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
-            *_filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
+            *filled("Latency against throughput", list(tradeoff_figures(cells))),
+            Section("Comparison", [comparison_grid(cells), Paragraph(legend)]),
+            *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients by configuration", []),
             *place_sections(cells),
             *origin(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
         ],
     )
-
-
-def _filled(title: str, figures: Sequence[Figure], *before: Block) -> Iterator[Section]:
-    """Yield a section with the given figures, or nothing if there are no figures."""
-    if figures:
-        yield Section(title, [*before, *figures])
-
-
-def _legend(cells: Sequence[SchedulerResults]) -> str:
-    return LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
 
 
 def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:

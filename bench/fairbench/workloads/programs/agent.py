@@ -17,17 +17,12 @@ from fairbench.workloads.programs.base import (
     PartTokens,
     Program,
     Sigma,
+    check_range,
     content_key,
     growing_demand,
     prompt_of,
 )
-from fairbench.workloads.sampling import (
-    check_mean,
-    check_range,
-    sample_gap,
-    sample_input,
-    sample_length,
-)
+from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
 
 class Step(NamedTuple):

@@ -16,16 +16,11 @@ from fairbench.workloads.programs.base import (
     OutputTokens,
     Program,
     Sigma,
+    check_range,
     content_key,
     growing_demand,
 )
-from fairbench.workloads.sampling import (
-    check_mean,
-    check_range,
-    sample_gap,
-    sample_input,
-    sample_length,
-)
+from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
 
 class Turn(NamedTuple):

@@ -10,8 +10,7 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Segment
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import OutputTokens, Program, content_key
-from fairbench.workloads.sampling import check_range
+from fairbench.workloads.programs.base import OutputTokens, Program, check_range, content_key
 
 InputTokens = Annotated[int, Ge(1), Le(10**7)]
 

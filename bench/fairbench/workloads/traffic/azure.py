@@ -13,7 +13,7 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.files.csv_text import csv_rows
 from fairbench.workloads.traffic.gamma import Gamma, GammaArrivals, Rate
-from fairbench.workloads.traffic.source import Load, check_plain
+from fairbench.workloads.traffic.source import Load
 
 COLUMN = "TIMESTAMP"
 
@@ -46,7 +46,7 @@ class Azure(Gamma):
         path: str
 
     def arrivals(self, rates: tuple[Rate, ...], load: Load) -> AzureArrivals:
-        check_plain(load, "arrivals of kind azure, whose trace sets it")
+        load.check_plain("arrivals of kind azure, whose trace sets it")
         trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 

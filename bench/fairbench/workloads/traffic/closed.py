@@ -16,8 +16,6 @@ from fairbench.workloads.traffic.source import (
     Arrival,
     ArrivalSource,
     Load,
-    check_plain,
-    check_whole,
 )
 
 PROGRAM_S = 5.0
@@ -71,7 +69,7 @@ class Closed:
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ClosedArrivals:
         """Return the arrivals of ``rate_multiple`` times as many users."""
-        check_whole(load, until_fraction, "closed", "leave until_fraction out")
+        load.check_whole(until_fraction, "closed", "leave until_fraction out")
         return self._of(load, max(1, round(self.params.users * rate_multiple)))
 
     def _of(self, load: Load, users: int) -> ClosedArrivals:
@@ -79,5 +77,5 @@ class Closed:
             raise UsageError(
                 "num_programs: not supported for arrivals of kind closed; give duration instead"
             )
-        check_plain(load, "arrivals of kind closed, whose users wait for answers")
+        load.check_plain("arrivals of kind closed, whose users wait for answers")
         return ClosedArrivals(users, self.params.think_s, load.until_s)

@@ -18,14 +18,7 @@ from annotated_types import Ge, Gt
 
 from fairbench.errors import UsageError
 from fairbench.workloads.traffic.gamma import gamma_gaps
-from fairbench.workloads.traffic.source import (
-    Arrival,
-    ArrivalSource,
-    Load,
-    TrafficKind,
-    check_plain,
-    check_whole,
-)
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load, TrafficKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +185,7 @@ class PlannedKind(TrafficKind):
             raise UsageError(f"request_rate = inf: must be finite for {of}")
         gaps = getattr(self.params, "gaps", "even")
         if gaps == "even":
-            check_plain(load, f"{of}, which are evenly spaced")
+            load.check_plain(f"{of}, which are evenly spaced")
         repeat = self.repeat or getattr(self.params, "repeat", False)
         return PacedArrivals(
             *(load.programs_per_s, self.phases(load), load.num_programs, load.until_s, repeat),
@@ -202,7 +195,7 @@ class PlannedKind(TrafficKind):
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> PacedArrivals:
-        check_whole(load, until_fraction, self.kind, "give the client arrivals of kind phases")
+        load.check_whole(until_fraction, self.kind, "give the client arrivals of kind phases")
         wanted = load.num_programs
         count = None if wanted is None else max(1, round(wanted * rate_multiple))
         rate = load.programs_per_s * rate_multiple

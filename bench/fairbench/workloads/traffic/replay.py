@@ -10,7 +10,7 @@ from math import inf
 from fairbench.errors import UsageError
 from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import TraceParams, check_params, read_trace
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load, check_plain
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 DAY_S = 86_400
 MAX_PLAYED_S = 100.0 * DAY_S  # 2^63 ps are 106 days, some of which what is not yet answered needs
@@ -52,7 +52,7 @@ class Replay:
         self.params = params
 
     def usual(self, load: Load) -> Replayed:
-        check_plain(load, "a trace, which sets the arrival times")
+        load.check_plain("a trace, which sets the arrival times")
         if load.rate_given:
             raise UsageError(
                 "request_rate: not supported for a trace, which sets the arrival times; give "

@@ -36,22 +36,20 @@ class Load(NamedTuple):
     until_s: float
     rate_given: bool = False
 
+    def check_plain(self, of: str) -> None:
+        """Raise UsageError for a burstiness, because ``of`` sets how far programs are apart."""
+        if self.burstiness != 1:
+            raise UsageError(
+                f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
+            )
 
-def check_plain(load: Load, of: str) -> None:
-    """Raise UsageError for a burstiness, because ``of`` sets how far programs are apart."""
-    if load.burstiness != 1:
-        raise UsageError(
-            f"burstiness = {load.burstiness:g}: not supported for {of}; leave burstiness out"
-        )
-
-
-def check_whole(load: Load, until_fraction: float | None, kind: str, advice: str) -> None:
-    """Raise UsageError with an advice if a heavy client of this kind is to end early."""
-    if until_fraction is not None:
-        raise UsageError(
-            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not "
-            f"supported for arrivals of kind {kind}; {advice}"
-        )
+    def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
+        """Raise UsageError with an advice if a heavy client of this kind is to end early."""
+        if until_fraction is not None:
+            raise UsageError(
+                f"misbehaving client {self.client}: until_fraction = {until_fraction:g}: not "
+                f"supported for arrivals of kind {kind}; {advice}"
+            )
 
 
 class TrafficKind(Protocol):

@@ -14,7 +14,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
 from fairbench.workloads.items import Item
 from fairbench.workloads.traces.read import find
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load, check_plain
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 # Most of each: ten times the longest context there is, and what records have room for.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
@@ -66,7 +66,7 @@ class Trace:
     def usual(self, load: Load) -> TraceArrivals:
         if load.programs_per_s == inf:
             raise UsageError("request_rate = inf: must be finite for a trace")
-        check_plain(load, "a trace, which sets the arrival times")
+        load.check_plain("a trace, which sets the arrival times")
         by_client = list(_read(find(self._file)).values())
         mine = by_client[load.client] if load.client < len(by_client) else ()
         return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)
