@@ -107,13 +107,12 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
 
 
 def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
-    weights, arrived = facts.weights, programs.arrival_s
-    chosen = programs.take((arrived >= facts.window.start_s) & (arrived < facts.window.end_s))
+    weights = facts.weights
+    chosen = programs.take(facts.window.holds(programs.arrival_s))
     got = judged(own, targets, facts.costs)
     tokens: Ints = weights.extend * own.input_tokens + weights.output * own.output_tokens
     computed = own.extend_tokens + own.recompute_tokens + own.output_tokens
-    in_window = got.met & (own.finish_s >= facts.window.start_s)
-    in_window &= own.finish_s < facts.window.end_s
+    in_window = got.met & facts.window.holds(own.finish_s)
     ours = np.isin(own.program_id, chosen.program_id)
     met_tokens = int(tokens[got.met & ours].sum())
     demand = weights.extend * chosen.demand_input_tokens

@@ -227,6 +227,11 @@ class Window(NamedTuple):
         """The window's length, 0 if it is empty."""
         return max(0.0, self.end_s - self.start_s)
 
+    def holds(self, times_s: Floats) -> Flags:
+        """Return which times lie in the window."""
+        inside: Flags = (times_s >= self.start_s) & (times_s < self.end_s)
+        return inside
+
 
 class FitLimits(NamedTuple):
     """The largest decode iterations of a timing profile's fit; None without known limits."""

@@ -55,9 +55,7 @@ class _Sessions:
         requests, programs = tables.requests, tables.programs
         self._facts = facts
         self._programs = programs
-        self._arrived = (programs.arrival_s >= facts.window.start_s) & (
-            programs.arrival_s < facts.window.end_s
-        )
+        self._arrived = facts.window.holds(programs.arrival_s)
         order = np.lexsort((requests.arrival_s, requests.program_id))
         self._requests = requests.take(order)
         ids = self._requests.program_id
