@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.figures.compared.parameter import swept
+from fairbench.figures.compared.draw import swept
 from fairbench.figures.compared.plot import drawn, latex_table, read_own
 from fairbench.figures.style import caption, panels, save
 

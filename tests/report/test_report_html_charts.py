@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.censored_latency import Sample
 from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, log_range
-from fairbench.report.pages.chart_lines import Series, line_chart
-from fairbench.report.pages.chart_points import Dot, DotRow, dot_chart
+from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
+from fairbench.report.pages.chart_series import Series, line_chart
 from fairbench.report.pages.run_figures import _distribution
 
 

@@ -7,47 +7,48 @@ from comparison_helpers import alone_row, client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.results.comparison import Bound, Incentive, incentive, worst
+from fairbench.results.comparison import incentive, worst
+from fairbench.results.values import Value
 
 
 @pytest.mark.parametrize(
     ("censored", "alone", "value", "bound"),
     [
-        (False, alone_row(1), 4.0, Bound.EXACT),
-        (True, alone_row(1), 4.0, Bound.LOWER),
-        (False, alone_row(1, censored=["p99_s"]), 4.0, Bound.UPPER),
-        (False, alone_row(1, censored=["p50_s"]), 4.0, Bound.EXACT),
-        (True, alone_row(1, censored=["p99_s"]), None, Bound.EXACT),
-        (False, alone_row(1, p99_s=None), None, Bound.EXACT),
-        (False, None, None, Bound.EXACT),
+        (False, alone_row(1), 4.0, ""),
+        (True, alone_row(1), 4.0, ">"),
+        (False, alone_row(1, censored=["p99_s"]), 4.0, "<"),
+        (False, alone_row(1, censored=["p50_s"]), 4.0, ""),
+        (True, alone_row(1, censored=["p99_s"]), None, ""),
+        (False, alone_row(1, p99_s=None), None, ""),
+        (False, None, None, ""),
     ],
 )
 def test_a_ratio_and_how_far_it_is_known(censored, alone, value, bound):
     found = incentive(client(1), alone, 99, censored=censored)
-    assert (found.value, found.bound) == (value, bound)
+    assert (found.raw, found.bound) == (value, bound)
     assert bool(found.reason) == (value is None)
 
 
 def test_an_undefined_latency_has_no_ratio():
     found = incentive(client(1, p50_s=None), alone_row(1), 50, censored=False)
-    assert found.value is None
+    assert found.raw is None
 
 
 def test_of_nobody_there_is_no_worst():
-    assert worst([]).value is None
+    assert worst([]).raw is None
 
 
 RATIOS = st.lists(
-    st.builds(Incentive, st.floats(0.1, 10), st.sampled_from(Bound)), min_size=1, max_size=5
+    st.builds(Value, st.floats(0.1, 10), st.sampled_from(["", ">", "<"])), min_size=1, max_size=5
 )
 
 
 def possible(ratio):
     """Return the interval that contains the true ratio."""
     return {
-        Bound.EXACT: (ratio.value, ratio.value),
-        Bound.LOWER: (ratio.value, inf),
-        Bound.UPPER: (0.0, ratio.value),
+        "": (ratio.raw, ratio.raw),
+        ">": (ratio.raw, inf),
+        "<": (0.0, ratio.raw),
     }[ratio.bound]
 
 
@@ -57,13 +58,13 @@ def test_the_worst_says_no_more_than_is_known_and_no_less_than_it_can(ratios):
     # The largest ratio lies between the largest lower and the largest upper end.
     least, most = (max(possible(ratio)[end] for ratio in ratios) for end in (0, 1))
     if least == most:
-        assert found == Incentive(least)
+        assert found == Value(least)
     elif most == inf:
-        assert found == Incentive(least, Bound.LOWER)
+        assert found == Value(least, ">")
     else:
-        assert found == Incentive(most, Bound.UPPER)
+        assert found == Value(most, "<")
 
 
 @given(RATIOS)
 def test_one_undefined_makes_the_worst_undefined(ratios):
-    assert worst([*ratios, Incentive(None, reason="why")]) == Incentive(None, reason="why")
+    assert worst([*ratios, Value(None, reason="why")]) == Value(None, reason="why")

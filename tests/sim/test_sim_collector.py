@@ -51,7 +51,7 @@ def test_it_is_as_it_was_also_after_an_error(was_on, was_frozen):
 
 def test_what_a_simulation_leaves_is_freed_before_its_metrics(monkeypatch):
     caches, alive = [], []
-    made, summed = Simulation.__init__, "fairbench.sim.run.metrics_of"
+    made, summed = Simulation.__init__, "fairbench.sim.run.summarize"
 
     def remembered(self, *arguments, **named):
         made(self, *arguments, **named)

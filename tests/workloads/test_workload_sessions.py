@@ -9,6 +9,7 @@ from sim_helpers import small_spec
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import Client, Facts, Programs, Requests, Window
 from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.tables import Tables
@@ -92,7 +93,7 @@ def test_latency_without_think_time_is_the_time_with_a_call_under_way():
     program = dict.fromkeys(Programs.__dataclass_fields__, np.zeros(1)) | {"finish_s": [19.0]}
     facts = Facts((Client("x", False),), Window(0, 30), 30.0, 1, 1000, sessions=True)
     tables = Tables(["x"], Requests.from_columns(columns), Programs.from_columns(program), None)
-    run, (row,) = session_summary(tables, facts)
+    run, (row,) = session_summary(tables, facts, Notes())
     assert row["session_p50_s"] == run["victim_session_p50_s"] == 9.0
     assert row["turn_p50_s"] == 4.0
     assert row["ttft_p50_s"] == run["victim_ttft_p50_s"] == 1.0

@@ -14,7 +14,7 @@ from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
 from fairbench.report.numbers import number
-from fairbench.report.pages.chart_points import Point, PointSeries, point_chart
+from fairbench.report.pages.chart_series import Point, PointSeries, point_chart
 from fairbench.report.pages.page import (
     Block,
     Bullets,

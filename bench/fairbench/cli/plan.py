@@ -123,7 +123,8 @@ def plan(
     from fairbench.cli.output import print_plan
     from fairbench.config.defaults import DEFAULTS
     from fairbench.execute.context import run_context
-    from fairbench.figures.capacity import check_plot, draw_plan
+    from fairbench.figures.capacity import draw_plan
+    from fairbench.figures.style import check_plot
     from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore
 

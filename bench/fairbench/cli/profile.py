@@ -207,7 +207,8 @@ def derive_profile(
     the profile.
     """
     from fairbench.cli.output import print_json
-    from fairbench.figures.profile_fit import check_plot, draw_profile
+    from fairbench.figures.profile_fit import draw_profile
+    from fairbench.figures.style import check_plot
     from fairbench.hardware.profile_file import table_of
     from fairbench.profiling.derived_profile import derive, described
 

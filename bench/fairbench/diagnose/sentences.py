@@ -10,7 +10,7 @@ from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, unl
 from fairbench.diagnose.replay import Replayed
 from fairbench.errors import printable
 from fairbench.metrics.floods import LEAST_REQUESTS
-from fairbench.metrics.overload import LONG_S, Overload, overload_of
+from fairbench.metrics.traffic import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
 from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list

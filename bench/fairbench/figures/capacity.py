@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import (
-    FORMATS,
-    caption,
-    check_drawable,
-    panels,
-    paper_style,
-    save,
-    scheduler_style,
-)
+from fairbench.figures.style import caption, drawn_to, scheduler_style
 from fairbench.report.palette import SERIES
 
 if TYPE_CHECKING:
@@ -24,41 +15,29 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def check_plot(path: Path) -> None:
-    """Raise UsageError for another format, a missing folder, or missing libraries."""
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
-    check_drawable()
-
-
 def draw_plan(answer: Row, path: Path, title: str) -> None:
     """Write the figure of ``answer.json``. Raises UsageError on failure."""
-    check_plot(path)
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
         gpu = f" on {row['timing_profile'].split('/')[0]}" if several else ""
         by_name.setdefault(row["scheduler"] + gpu, []).append(row)
-    with paper_style():
-        figure, axes = panels(1, 1, 5.5, 3.2)
-        panel = axes[0][0]
+    with drawn_to(path, 1, 5.5, 3.2) as (figure, (panel,)):
         for number, (name, rows) in enumerate(by_name.items()):
             _line(panel, number, name, rows, several=several)
         _tried(panel, next(iter(by_name.values())))
-        panel.set_xlabel(_load_label(answer))
+        if answer["rate"] is None:
+            panel.set_xlabel("load, as a multiple of the trace's load")
+        else:
+            rate = f"{answer['rate']:.3g} programs/s of each well-behaved client"
+            panel.set_xlabel(f"load, in {rate}")
         panel.set_ylabel("replicas")
-        panel.set_ylim(0, min(answer["high"], _most(answer)) * 1.08 + 0.5)
+        found = [row["replicas"] for row in answer["choices"]]
+        most = int(answer["high"]) if None in found else min(answer["high"], max(found) + 1)
+        panel.set_ylim(0, most * 1.08 + 0.5)
         panel.yaxis.get_major_locator().set_params(integer=True)
-        targets = ", ".join(one["slo"] for one in answer["targets"])
-        caption(
-            figure, f"smallest cluster with {targets}", title, panel, columns=2 if several else 3
-        )
-        try:
-            save(figure, [path])
-        except OSError as error:
-            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+        targets = f"smallest cluster with {', '.join(one['slo'] for one in answer['targets'])}"
+        caption(figure, targets, title, panel, columns=2 if several else 3)
 
 
 def _line(panel: Axes, number: int, name: str, rows: list[Row], *, several: bool) -> None:
@@ -82,15 +61,3 @@ def _tried(panel: Axes, rows: list[Row]) -> None:
             [load for load, _ in points], [dp for _, dp in points], color="0.55", marker="x",
             linestyle="", label="tried, not enough", zorder=1,
         )  # fmt: skip
-
-
-def _most(answer: Row) -> int:
-    """Return the largest number of replicas to draw."""
-    found = [row["replicas"] for row in answer["choices"] if row["replicas"] is not None]
-    return max(found) + 1 if len(found) == len(answer["choices"]) else int(answer["high"])
-
-
-def _load_label(answer: Row) -> str:
-    if answer["rate"] is None:
-        return "load, as a multiple of the trace's load"
-    return f"load, in {answer['rate']:.3g} programs/s of each well-behaved client"

@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import FORMATS, caption, check_drawable, panels, paper_style, save
+from fairbench.figures.style import caption, drawn_to
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 class Points(NamedTuple):
-    """Iterations of one kind.
-
-    Attributes:
-        label: Name of the kind.
-        size: Abscissa of each, such as its tokens.
-        source_ms: Times that were given.
-        fitted_ms: Times that the profile predicts.
-    """
+    """Iterations of one kind: their sizes, such as tokens, and the given and predicted times."""
 
     label: str
     size: NDArray[np.float64]
@@ -31,25 +23,12 @@ class Points(NamedTuple):
     fitted_ms: NDArray[np.float64]
 
 
-def check_plot(path: Path) -> None:
-    """Raise UsageError if the figure cannot be drawn, or has another format."""
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
-    check_drawable()
-
-
 def draw_profile(points: list[Points], path: Path, title: str) -> None:
     """Write the figure. Raises UsageError if it cannot be drawn or written."""
-    check_plot(path)
-    with paper_style():
-        figure, axes = panels(1, 2, 7.0, 2.8)
-        _times(axes[0][0], points)
-        _errors(axes[0][1], points)
-        caption(figure, "", title, axes[0][0], columns=3)
-        try:
-            save(figure, [path])
-        except OSError as error:
-            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+    with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
+        _times(axes[0], points)
+        _errors(axes[1], points)
+        caption(figure, "", title, axes[0], columns=3)
 
 
 def _times(panel: Axes, points: list[Points]) -> None:

@@ -85,6 +85,15 @@ def check_drawable() -> None:
             )
 
 
+def check_plot(path: Path) -> None:
+    """Raise UsageError for another format, a missing folder, or missing libraries."""
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
+    check_drawable()
+
+
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Draw within the block in the style of a paper, with reproducible bytes."""
@@ -167,3 +176,19 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
                     f"{path}: too many configurations or too long names for a picture; plot the "
                     "directory of a single sweep or comparison"
                 ) from None
+
+
+@contextmanager
+def drawn_to(path: Path, columns: int, width_in: float, height_in: float) -> Iterator[Any]:
+    """Give a figure and its axes in a row to draw on, and write it to ``path`` afterwards.
+
+    Raises UsageError if it cannot be drawn or written.
+    """
+    check_plot(path)
+    with paper_style():
+        figure, axes = panels(1, columns, width_in, height_in)
+        yield figure, axes[0]
+        try:
+            save(figure, [path])
+        except OSError as error:
+            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairbench.errors import UsageError, printable
-from fairbench.figures.style import (
-    FORMATS,
-    caption,
-    check_drawable,
-    client_style,
-    panels,
-    paper_style,
-    save,
-)
+from fairbench.errors import printable
+from fairbench.figures.style import caption, client_style, drawn_to
 from fairbench.workloads.traces.table import Table
 
 if TYPE_CHECKING:
@@ -30,18 +22,10 @@ REST = "0.7"  # the colour of those others
 
 def draw_trace(table: Table, path: Path, title: str) -> None:
     """Write the figure of a trace. Raises UsageError on failure."""
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
-    check_drawable()
-    with paper_style():
-        figure, axes = panels(1, 2, 7.0, 2.8)
-        _rates(axes[0][0], table)
-        _lengths(axes[0][1], table)
-        caption(figure, "", title, axes[0][0], columns=4)
-        try:
-            save(figure, [path])
-        except OSError as error:
-            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+    with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
+        _rates(axes[0], table)
+        _lengths(axes[1], table)
+        caption(figure, "", title, axes[0], columns=4)
 
 
 def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:

@@ -127,8 +127,7 @@ def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floa
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
     """Return each client's latencies of the programs that arrived in the window of ``facts``."""
-    window = facts.window
-    arrived = (programs.arrival_s >= window.start_s) & (programs.arrival_s < window.end_s)
+    arrived = facts.window.holds(programs.arrival_s)
     if facts.latency == "ttft":
         return _first_tokens(requests, programs, arrived, facts)
     return _of_programs(programs, arrived, facts)
@@ -204,7 +203,6 @@ def _asked(
 
 
 def _of_each(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """Yield the values of each client, in order."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))

@@ -84,13 +84,18 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     return Unhindered(first_s, pace_s, latency_s, np.maximum(0.0, until_s - requests.arrival_s))
 
 
+def _paces_s(requests: Requests, least: int) -> Floats:
+    """Return the time per token after the first, of finished answers with ``least`` tokens."""
+    chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
+    spent_s = (requests.finish_s - requests.first_token_s)[chosen]
+    paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
+    return paces_s
+
+
 def median_pace_s(requests: Requests) -> float:
     """Return the median time per token after the first, over finished answers."""
-    chosen = (requests.status == FINISHED) & (requests.output_tokens >= 2)
-    if not chosen.any():
-        return pace_alone_s(requests)
-    spent_s = (requests.finish_s - requests.first_token_s)[chosen]
-    return float(np.median(spent_s / (requests.output_tokens[chosen] - 1)))
+    paces_s = _paces_s(requests, 2)
+    return float(np.median(paces_s)) if len(paces_s) else pace_alone_s(requests)
 
 
 def first_token_alone_s(requests: Requests) -> Floats:
@@ -112,11 +117,9 @@ def first_token_alone_s(requests: Requests) -> Floats:
 def pace_alone_s(requests: Requests) -> float:
     """Return the time per token after the first, in one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
-        chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
-        if chosen.any():
-            spent_s = (requests.finish_s - requests.first_token_s)[chosen]
-            pace = np.sort(spent_s / (requests.output_tokens[chosen] - 1))
-            return float(pace[min(FASTEST, len(pace)) - 1])
+        paces_s = np.sort(_paces_s(requests, least))
+        if len(paces_s):
+            return float(paces_s[min(FASTEST, len(paces_s)) - 1])
     return 0.0
 
 
@@ -136,8 +139,7 @@ def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
     if facts.lone is None:
         return float("nan")
     all_of = tables.requests
-    window = facts.window
-    inside = (all_of.arrival_s >= window.start_s) & (all_of.arrival_s < window.end_s)
+    inside = facts.window.holds(all_of.arrival_s)
     own = all_of.take(inside & (all_of.status == FINISHED) & (all_of.output_tokens > 1))
     if not len(own):
         return float("nan")
@@ -170,7 +172,7 @@ def contended(
     tokens at the window's end; its calls spent over 5% of their time queued; or one of its
     calls was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
     """
-    refused = (requests.status == REFUSED) & _within(requests.arrival_s, window)
+    refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
         return True
     return bool(np.any(short > SHORT_ABOVE * demand)) and not served_at_once(requests)
@@ -182,12 +184,10 @@ def served_at_once(requests: Requests) -> bool:
     Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
     do they hide a backlog (``hidden_backlog``). False where some call was never answered.
     """
-    paced = (requests.status == FINISHED) & (requests.output_tokens >= MANY_TOKENS)
-    if not paced.any() or np.isnan(requests.first_token_s).any():
+    paces_s = _paces_s(requests, MANY_TOKENS)
+    if not len(paces_s) or np.isnan(requests.first_token_s).any():
         return False
-    spent_s = (requests.finish_s - requests.first_token_s)[paced]
-    pace = spent_s / (requests.output_tokens[paced] - 1)
-    return bool(np.median(pace) <= SLOW * pace_alone_s(requests))
+    return bool(np.median(paces_s) <= SLOW * pace_alone_s(requests))
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
@@ -246,12 +246,6 @@ def with_admissions(requests: Requests) -> Requests:
     return Requests.from_columns(columns)
 
 
-def _within(times_s: Floats, window: Window) -> Flags:
-    inside: Flags = (times_s >= window.start_s) & (times_s < window.end_s)
-    return inside
-
-
 def _overlap(start_s: Floats, end_s: Floats, window: Window) -> Floats:
-    """Return the length of each interval's part inside the window."""
     inside: Floats = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
     return np.maximum(0.0, inside)

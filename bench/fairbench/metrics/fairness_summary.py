@@ -141,7 +141,6 @@ def key_of(length_s: float) -> str:
 
 
 def _row(worst: WorstWindow, facts: Facts) -> dict[str, Any]:
-    """Return a worst window with the names of its clients."""
     return {
         "start_s": worst.start_s,
         "end_s": worst.end_s,

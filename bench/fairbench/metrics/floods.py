@@ -97,7 +97,6 @@ def _window(
 
 
 def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
-    """Return the flood of these requests of one client."""
     start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
     here = left & (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())

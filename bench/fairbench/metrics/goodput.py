@@ -107,14 +107,12 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
 
 
 def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
-    """Count one client's programs and requests."""
-    weights, arrived = facts.weights, programs.arrival_s
-    chosen = programs.take((arrived >= facts.window.start_s) & (arrived < facts.window.end_s))
+    weights = facts.weights
+    chosen = programs.take(facts.window.holds(programs.arrival_s))
     got = judged(own, targets, facts.costs)
     tokens: Ints = weights.extend * own.input_tokens + weights.output * own.output_tokens
     computed = own.extend_tokens + own.recompute_tokens + own.output_tokens
-    in_window = got.met & (own.finish_s >= facts.window.start_s)
-    in_window &= own.finish_s < facts.window.end_s
+    in_window = got.met & facts.window.holds(own.finish_s)
     ours = np.isin(own.program_id, chosen.program_id)
     met_tokens = int(tokens[got.met & ours].sum())
     demand = weights.extend * chosen.demand_input_tokens
@@ -161,7 +159,6 @@ def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
 
 
 def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]:
-    """Return goodput per second of the window, and the fraction of requests in time."""
     met, asked = sum(one.met for one in counts), sum(one.asked for one in counts)
     return {
         "goodput_req_s": ratio(sum(one.in_window for one in counts), length_s),
@@ -171,7 +168,6 @@ def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]
 
 
 def _spread(each: Sequence[ClientGoodput], facts: Facts, promised: list[int]) -> dict[str, float]:
-    """Return how evenly goodput is spread over the clients with targets."""
     weight = facts.client_weights[promised]
     rates = np.array([one.in_window_tokens for one in each], dtype=np.float64)
     got = np.array([one.met_tokens for one in each], dtype=np.float64)
@@ -209,7 +205,6 @@ def _waste(counts: Sequence[ClientGoodput], notes: Notes) -> dict[str, float]:
 def _classes(
     facts: Facts, promised: list[int], each: list[ClientGoodput], length_s: float
 ) -> list[dict[str, Any]]:
-    """Return a row per class."""
     members: dict[str, list[ClientGoodput]] = {}
     for index, one in zip(promised, each, strict=True):
         if name := facts.clients[index].service_class:

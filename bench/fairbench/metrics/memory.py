@@ -27,8 +27,7 @@ def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
     Row i and column j are what client i lost for requests of client j. A token that k clients held
     counts 1/k for each that lost it.
     """
-    inside = (window.start_s <= memory.at_s) & (memory.at_s < window.end_s)
-    rows = inside & (memory.by != NOBODY) & (memory.change < 0)
+    rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]
     weights = -memory.change[rows] / memory.holders[rows]
     lost: Floats = np.bincount(cells, weights=weights, minlength=clients**2).astype(float)

@@ -77,7 +77,6 @@ class Table:
 
 @cache
 def _names_of(table: Any) -> tuple[str, ...]:
-    """Return the possible columns of a table (cached)."""
     return tuple(column.name for column in fields(table))
 
 
@@ -227,6 +226,11 @@ class Window(NamedTuple):
     def length_s(self) -> float:
         """The window's length, 0 if it is empty."""
         return max(0.0, self.end_s - self.start_s)
+
+    def holds(self, times_s: Floats) -> Flags:
+        """Return which times lie in the window."""
+        inside: Flags = (times_s >= self.start_s) & (times_s < self.end_s)
+        return inside
 
 
 class FitLimits(NamedTuple):

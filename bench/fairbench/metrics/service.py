@@ -62,8 +62,7 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
         return Booked(*total)
     for part in log.parts():
         own = Stretches.of(part)
-        started = (own.start_s >= window.start_s) & (own.start_s < window.end_s)
-        ended = (own.end_s >= window.start_s) & (own.end_s < window.end_s)
+        started, ended = window.holds(own.start_s), window.holds(own.end_s)
         steps = steps_before(own, window.end_s) - steps_before(own, window.start_s)
         some = part.output_tokens / part.steps * steps[own.of_row]
         output = np.where((steps == own.steps)[own.of_row], part.output_tokens, some)

@@ -51,15 +51,11 @@ def session_summary(tables: Tables, facts: Facts, notes: Notes) -> Part:
 
 
 class _Sessions:
-    """The sessions that arrived in the window, and their requests."""
-
     def __init__(self, tables: Tables, facts: Facts) -> None:
         requests, programs = tables.requests, tables.programs
         self._facts = facts
         self._programs = programs
-        self._arrived = (programs.arrival_s >= facts.window.start_s) & (
-            programs.arrival_s < facts.window.end_s
-        )
+        self._arrived = facts.window.holds(programs.arrival_s)
         order = np.lexsort((requests.arrival_s, requests.program_id))
         self._requests = requests.take(order)
         ids = self._requests.program_id

@@ -159,7 +159,6 @@ def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
 
 
 def _outside(log: Service, fit: FitLimits) -> Floats:
-    """Return the fraction of each stretch that lies outside."""
     limit = fit.context_tokens or np.inf
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps

@@ -78,8 +78,7 @@ def _served(
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
-    admitted_s = tables.requests.admitted_s
-    begun = (admitted_s >= window.start_s) & (admitted_s < window.end_s)
+    begun = window.holds(tables.requests.admitted_s)
     padded = waste * np.bincount(tables.requests.client[begun], minlength=count)
     return weights.extend * booked.input + output * booked.output, padded
 

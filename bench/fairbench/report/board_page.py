@@ -136,7 +136,6 @@ def _grid(board: Board, metrics: Sequence[BoardMetric]) -> Grid:
 
 
 def _noise(row: BoardRow, board: Board) -> str:
-    """Return the ranks that a row may have, if there are several."""
     ranks = ranks_text(row, board)
     return f"rank {ranks}" if "-" in ranks[1:] else ""
 
@@ -216,7 +215,6 @@ def _far(values: Sequence[float]) -> set[int]:
 
 
 def _beats(one: _Row, other: _Row, signs: Sequence[int]) -> bool:
-    """Return whether a row is better than another in both directions."""
     return signs[0] * (one.x - other.x) > 0 and signs[1] * (one.y - other.y) > 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -70,7 +71,7 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Render the comparison; with several seeds, intervals stand below the means."""
-    sharing = _any_sharing(cells)
+    sharing = any(cell.combined["simulated"] for cell in cells)  # which includes clients alone
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     table = stacked(known, lambda shown: _table(cells, shown), width)
@@ -82,18 +83,12 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
 
-def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any run was simulated, which includes the clients alone."""
-    return any(cell.combined["simulated"] for cell in cells)
-
-
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
     """Return whether any cell has several seeds, and thus confidence intervals."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 
 def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
-    """Yield a line on the cells in which some run hides its backlog."""
     names = [
         f"{cell.place} {cell.scheduler}"
         for cell in cells
@@ -117,31 +112,55 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
     return f"{where}, {len(seeds)} seeds: {METHOD}"
 
 
+class Shown(NamedTuple):
+    """A value as text, its mark, and its interval."""
+
+    text: str
+    mark: str
+    ends: str
+
+
+def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> Shown:
+    """Return a value that is combined from ``runs`` runs."""
+    if interval is None:
+        return Shown(UNDEFINED, mark, "")
+    return Shown(bounded(interval, column), mark, ends_of(interval, column, runs))
+
+
+def compared_rows(
+    cells: Sequence[SchedulerResults], columns: Sequence[Column]
+) -> Iterator[tuple[str, list[tuple[str, list[Shown]]]]]:
+    """Yield the name of each configuration, with the values of its schedulers by name."""
+    for place, group in groupby(cells, lambda cell: cell.place):
+        here = list(group)
+        rows = [
+            (
+                cell.scheduler,
+                [
+                    shown(cell.combined.get(one.key), one, len(cell.combined["seeds"]), mark)
+                    for one, mark in zip(columns, marks, strict=True)
+                ],
+            )
+            for cell, marks in zip(here, cell_marks(here, columns), strict=True)
+        ]
+        yield f"{place} {LIMITED}" if _any_limited(here) else place, rows
+
+
 def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
     table = plain_table(gap=1)
     table.add_column("", max_width=LABEL_WIDTH, overflow="fold")
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    for place, group in groupby(cells, lambda cell: cell.place):
-        rows = list(group)
-        mark = f" {LIMITED}" if _any_limited(rows) else ""
-        table.add_row(Text(place + mark, style="bold"))
-        for cell, marked in zip(rows, cell_marks(rows, columns), strict=True):
-            texts = [
-                _cell(cell.combined.get(column.key), column, mark, len(cell.combined["seeds"]))
-                for column, mark in zip(columns, marked, strict=True)
-            ]
-            table.add_row(Text(f"  {cell.scheduler}"), *texts)
+    for place, rows in compared_rows(cells, columns):
+        table.add_row(Text(place, style="bold"))
+        for scheduler, values in rows:
+            table.add_row(Text(f"  {scheduler}"), *map(_cell, values))
     return table
 
 
-def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Text:
-    if interval is None:
-        return Text(UNDEFINED + " ")
-    text = Text().append(bounded(interval, column) + mark, style=STYLES.get(mark, ""))
-    if ends := ends_of(interval, column, runs):
-        text.append(f"\n{ends} ", style="dim")
-    return text
+def _cell(value: Shown) -> Text:
+    text = Text().append(value.text + value.mark, style=STYLES.get(value.mark, ""))
+    return text.append(f"\n{value.ends} ", style="dim") if value.ends else text
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:

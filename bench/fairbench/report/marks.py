@@ -33,18 +33,16 @@ def cell_marks(
         return [(NEITHER,) * len(columns)] * len(cells)
     by_column = [
         marks_of(
-            [_sample(cell, column.key) for cell in cells],
+            [
+                {one.summary["seed"]: value_of(one.summary, column.key) for one in cell.runs}
+                for cell in cells
+            ],
             column.better,
-            in_seconds=_unit(column.key) == "s",
+            in_seconds=(entry := metric_of(column.key)) is not None and entry.unit == "s",
         )
         for column in columns
     ]
     return list(zip(*by_column, strict=True))
-
-
-def _unit(key: str) -> str:
-    metric = metric_of(key)
-    return metric.unit if metric else ""
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
@@ -53,10 +51,6 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
     )
-
-
-def _sample(cell: SchedulerResults, key: str) -> Sample:
-    return {one.summary["seed"]: value_of(one.summary, key) for one in cell.runs}
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import inf
-from typing import Any
+from collections.abc import Iterator
 
 from fairbench.files.times import read_clock
 from fairbench.metrics.metric import Form
@@ -22,7 +20,9 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
         f"index of the top-level tenants {written(summary, 'tree_jain_index')}",
     )
-    rows = sorted(summary["tenants"], key=_least_first)
+    known = [row for row in summary["tenants"] if row["tree_share"] is not None]
+    rows = sorted(known, key=lambda row: float(row["tree_share"]))
+    rows += [row for row in summary["tenants"] if row["tree_share"] is None]
     for row in rows[:MOST_TENANTS]:
         weight = f", weight {number(row['weight'])}" if row["weight"] != 1 else ""
         yield (
@@ -33,11 +33,6 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         )
     if len(rows) > MOST_TENANTS:
         yield "", f"and {number(len(rows) - MOST_TENANTS)} with larger shares"
-
-
-def _least_first(row: Mapping[str, Any]) -> float:
-    share = row["tree_share"]
-    return inf if share is None else float(share)
 
 
 def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -125,7 +125,6 @@ def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
 
 
 def _left_out(without: frozenset[str]) -> Iterator[str]:
-    """Yield the names of columns that do not fit."""
     if without:
         names = ", ".join(name for key, name in COLUMNS.items() if key in without)
         yield (f"  columns that do not fit: {names}; --json has all columns")

@@ -101,15 +101,10 @@ def _with(line: str, more: str) -> str:
 
 def shown_progress() -> Progress:
     """Return the progress display: live on a terminal or in a notebook, else lines."""
-    return TerminalProgress() if _has_terminal() or _has_notebook() else LineProgress()
-
-
-def _has_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _has_notebook() -> bool:
-    return Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
+    if sys.stderr is not None and sys.stderr.isatty():
+        return TerminalProgress()
+    has_notebook = Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
+    return TerminalProgress() if has_notebook else LineProgress()
 
 
 def _tell_large(costs: Sequence[float]) -> None:
@@ -121,7 +116,6 @@ def _tell_large(costs: Sequence[float]) -> None:
 
 
 def _tell(line: str) -> None:
-    """Write a line on stderr at once."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -185,13 +185,13 @@ def latency_kind(summary: Summary) -> str:
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
         text += ", think time included" if summary["think_time"] else ", without think time"
-    elif summary.get("latency") == "program" and "layout" in summary and _has_sessions(summary):
+    elif (
+        summary.get("latency") == "program"
+        and "layout" in summary
+        and summary["num_requests"] > summary["num_programs"]
+    ):
         text += ", with the time between its requests"
     return text
-
-
-def _has_sessions(summary: Summary) -> bool:
-    return bool(summary["num_requests"] > summary["num_programs"])
 
 
 def _sides(summary: Summary) -> str:
@@ -233,6 +233,7 @@ def _time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
+OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")  # the gap's line says
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -246,7 +247,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
             reason in (NOT_CONTENDED, TOO_FEW_REQUESTS)
             or key.endswith("_ms")
             or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
-            or _is_bound(key, summary)
+            or (summary["service_gap_bound"] is None and key in OF_THE_BOUND)
         ):
             by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
     label = "notes"
@@ -270,9 +271,3 @@ def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
         if reason != first:
             found[NUMBER.sub("#", reason)] = (first.removesuffix(SUCH) + SUCH, others)
     return dict(found.values())
-
-
-def _is_bound(key: str, summary: Summary) -> bool:
-    """Return whether a note explains a missing bound, which the service gap's line does."""
-    keys = ("service_gap_bound", "service_gap_bound_s", "bound_source")
-    return summary["service_gap_bound"] is None and key in keys

@@ -68,7 +68,6 @@ def scored_text(
 
 
 def _body(summary: Summary, files: str, width: int) -> RenderableType:
-    """Render the clients, the numbers over all clients, and the notes."""
     if not summary["num_programs"]:
         nothing = Text("No program arrived, so there is nothing to compare.")
         return Group(Text(), nothing, Text(), pairs_table([("files", files)]))
@@ -80,7 +79,6 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 
 def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
-    """Yield a row per client; for a crowd, the distribution and the worst-off clients."""
     if not is_crowd(summary):
         yield client_tables(summary, width)
         return

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from fairbench.errors import printable
 from fairbench.files.times import Clock
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of
-from fairbench.metrics.overload import Overload
-from fairbench.metrics.traffic import Traffic
+from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number
 
 MANY = 1000.0  # times the mean, above which nobody wants digits

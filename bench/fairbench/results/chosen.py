@@ -81,7 +81,6 @@ def spec_changes(
 
 
 def _parts(experiment: Experiment) -> set[str]:
-    """Return the names of an experiment's scheduler, router and local scheduler."""
     return {str(experiment.get(key)) for key in SCHEDULER_PARTS}
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.files.toml_text import read_toml
@@ -21,6 +20,7 @@ from fairbench.results.intervals import combine
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, Summary, read_run
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE, AloneRows, SweepStore
+from fairbench.results.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,13 @@ def compared_summary(
     notes, censored = dict(summary["notes"]), list(summary["censored"])
     upper_bounds: list[str] = []
 
-    def noted(key: str, ratio: Incentive) -> float | None:
-        if ratio.value is None:
+    def noted(key: str, ratio: Value) -> float | None:
+        if ratio.raw is None:
             notes[key] = ratio.reason
-        elif ratio.bound is not Bound.EXACT:
-            (censored if ratio.bound is Bound.LOWER else upper_bounds).append(key)
-        return ratio.value
+        elif ratio.bound:
+            (censored if ratio.bound == ">" else upper_bounds).append(key)
+        known: float | None = ratio.raw
+        return known
 
     clients = _entitled(summary["clients"], best)
     if not contended:
@@ -131,7 +132,7 @@ def compared_summary(
     for client in clients:
         for percent, ratios in incentives.items():
             key, name = f"sharing_incentive_p{percent}", client["client"]
-            ratio = ratios.get(name, Incentive(None, reason="it misbehaves"))
+            ratio = ratios.get(name, Value(None, reason="it misbehaves"))
             client[key] = noted(f"clients.{name}.{key}", ratio)
     shares = [one["entitlement_best_ratio"] for one in clients]
     additions = {
@@ -164,21 +165,17 @@ def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[st
     ]
 
 
-def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Incentive]:
+def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Value]:
     """Return the sharing incentive of each well-behaved client, by name."""
     rows = {row["client"]: row for row in alone}
-    good = [client for client in summary["clients"] if not client["misbehaving"]]
-    if not summary["simulated"]:
-        return {client["client"]: Incentive(None, reason=LIVE) for client in good}
-    return {
-        client["client"]: incentive(
-            client,
-            rows.get(client["client"]),
-            percent,
-            censored=f"clients.{client['client']}.p{percent}_s" in summary["censored"],
-        )
-        for client in good
-    }
+    found = {}
+    for client in summary["clients"]:
+        name = client["client"]
+        if not client["misbehaving"]:
+            censored = f"clients.{name}.p{percent}_s" in summary["censored"]
+            ratio = incentive(client, rows.get(name), percent, censored=censored)
+            found[name] = ratio if summary["simulated"] else Value(None, reason=LIVE)
+    return found
 
 
 PERCENTS = (50, 95, 99)
@@ -188,62 +185,36 @@ LIVE = "only for simulated runs: what a client has alone is simulated"
 ClientRow = Mapping[str, Any]
 
 
-class Bound(Enum):
-    """The certainty of a ratio: exact, or a bound."""
-
-    EXACT = ""
-    LOWER = ">"
-    UPPER = "<"
-
-
-class Incentive(NamedTuple):
-    """A ratio; ``value`` is None if it is undefined, because of ``reason``."""
-
-    value: float | None
-    bound: Bound = Bound.EXACT
-    reason: str = ""
-
-
-def incentive(
-    shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool
-) -> Incentive:
+def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Value:
     """Return one client's latency on the shared cluster over its latency alone on a part.
 
     At most 1 means no reason to leave the shared cluster. If one of the two latencies is a bound,
-    so is the ratio.
-    ``shared`` is the client's row of a summary, ``censored`` if the percentile is a lower bound
-    there. ``alone`` is its row of the simulation of clients alone.
+    so is the ratio. ``shared`` is the client's row of a summary, ``censored`` if the percentile is
+    a lower bound there. ``alone`` is its row of the simulation of clients alone.
     """
     key = f"p{percent}_s"
     if alone is None:
-        return Incentive(None, reason=NOT_SIMULATED)
+        return Value(None, reason=NOT_SIMULATED)
     if shared.get(key) is None:
-        return Incentive(None, reason="its latency is undefined on the shared cluster")
+        return Value(None, reason="its latency is undefined on the shared cluster")
     if not alone.get(key):
-        return Incentive(None, reason="its latency is undefined on a part of its own")
+        return Value(None, reason="its latency is undefined on a part of its own")
     alone_censored = key in alone["censored"]
     if censored and alone_censored:
-        return Incentive(None, reason="both latencies are only lower bounds")
-    bound = Bound.LOWER if censored else Bound.UPPER if alone_censored else Bound.EXACT
-    return Incentive(shared[key] / alone[key], bound)
+        return Value(None, reason="both latencies are only lower bounds")
+    return Value(shared[key] / alone[key], ">" if censored else "<" if alone_censored else "")
 
 
-def worst(ratios: Sequence[Incentive]) -> Incentive:
+def worst(ratios: Sequence[Value]) -> Value:
     """Return the largest ratio and its certainty; undefined if any is undefined."""
-    undefined = next((one for one in ratios if one.value is None), None)
+    undefined = next((one for one in ratios if one.raw is None), None)
     if not ratios or undefined:
-        return undefined or Incentive(None, reason="there is no well-behaved client")
-    at_least = _largest(one for one in ratios if one.bound is not Bound.UPPER)
-    at_most = _largest(one for one in ratios if one.bound is Bound.UPPER)
-    if any(one.bound is Bound.LOWER for one in ratios):
-        return Incentive(at_least, Bound.LOWER)
-    if at_least >= at_most:
-        return Incentive(at_least)
-    return Incentive(at_most, Bound.UPPER)
-
-
-def _largest(ratios: Iterable[Incentive]) -> float:
-    return max((one.value for one in ratios if one.value is not None), default=0.0)
+        return undefined or Value(None, reason="there is no well-behaved client")
+    at_least = max((one.raw for one in ratios if one.bound != "<"), default=0.0)
+    at_most = max((one.raw for one in ratios if one.bound == "<"), default=0.0)
+    if any(one.bound == ">" for one in ratios):
+        return Value(at_least, ">")
+    return Value(at_least) if at_least >= at_most else Value(at_most, "<")
 
 
 def runs_below(path: Path) -> Iterator[ComparedRun]:
@@ -280,5 +251,4 @@ def _check_experiment(run: ComparedRun) -> None:
 
 
 def _hidden(file: Path, below: Path) -> bool:
-    """Return whether a file is still being written."""
     return any(part.startswith(".") for part in file.relative_to(below).parts)

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -113,17 +113,19 @@ def git_state(package: Path) -> dict[str, Any] | None:
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
         return None
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain")
+    git = ("git", "-C", str(root))
+    commit, changes = _output(*git, "rev-parse", "HEAD"), _output(*git, "status", "--porcelain")
     if commit is None or changes is None:
         return None
     return {"commit": commit, "dirty": bool(changes)}
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(root), *arguments]
+def _output(*command: str) -> str | None:
+    """Return what a command prints, or None if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
@@ -156,21 +158,10 @@ def program_version(program: str) -> str | None:
     found = shutil.which(program)
     if found is None:
         return None
-    python = Path(found).with_name("python")
-    return _first_line([found, "--version"]) or (
-        _first_line([str(python), "-c", OWNER, Path(found).name]) if python.exists() else None
-    )
-
-
-def _first_line(command: Sequence[str]) -> str | None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return lines[0][:MAX_VERSION] if lines else None
+    said, python = _output(found, "--version"), Path(found).with_name("python")
+    if not said and python.exists():
+        said = _output(str(python), "-c", OWNER, Path(found).name)
+    return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
 OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results

@@ -225,7 +225,6 @@ def _as_json(one: Contrast) -> dict[str, Any]:
 
 
 def _factor(row: MetricContrast, end: str) -> float | None:
-    """Return an end of the interval of ratios."""
     value = getattr(row.ratios, end, None)
     return None if value is None else exp(value)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf, nextafter
-from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
@@ -102,7 +101,11 @@ def stored_facts(
         costs=costs_of(summary["timing_profile"]),
         percentiles=percentiles or chosen_percentiles(summary),
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
-        hit_alone=_hit_alone(summary),
+        hit_alone={
+            row["client"]: row["cache_hit_rate_alone"]
+            for row in summary["clients"]
+            if row.get("cache_hit_rate_alone") is not None
+        },
         sessions="victim_session_p50_s" in summary,
         prefill_workers=summary.get("prefill"),
         failed=summary["failed"],
@@ -112,12 +115,6 @@ def stored_facts(
 def has_sessions(workload: WorkloadSpec) -> bool:
     """Return whether the workload's programs are recorded sessions."""
     return workload.program == SESSION or bool(workload.params.get("pauses"))
-
-
-def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the cache hit rates of clients alone that a summary holds."""
-    rates = {row["client"]: row.get("cache_hit_rate_alone") for row in summary["clients"]}
-    return {client: rate for client, rate in rates.items() if rate is not None}
 
 
 def padding_of(plan: ClientPlan) -> Padding:

@@ -77,7 +77,6 @@ def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
 
 
 def _check_values(table: Table, where: str) -> None:
-    """Raise DataError for numbers out of range."""
     for name, values in table.to_columns().items():
         if values.dtype == np.float64:
             wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
@@ -90,7 +89,6 @@ def _check_values(table: Table, where: str) -> None:
 
 
 def _range(name: str) -> tuple[int, int]:
-    """Return the minimum and maximum allowed in a column of integers."""
     ranges = {
         "worker": (-1, MAX_WORKER),
         "by": (NOBODY, MAX_COUNT),

@@ -131,7 +131,6 @@ def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> N
 
 
 def _ranks(summary: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    """Return the chosen percentiles."""
     try:
         return chosen_percentiles(summary)
     except UsageError as error:

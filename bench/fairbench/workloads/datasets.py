@@ -77,7 +77,6 @@ class Source:
         return self._counted[index]
 
     def _one(self, index: int) -> int:
-        """Return the number of tokens of one text, 0 if there is no text."""
         text, known = self._texts[index].text, self._texts[index].text_tokens
         if known is not None:
             return known
@@ -143,7 +142,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
                 raise ValueError(f"missing field {missing[0]!r}")
             yield schema.read(table)
         except ValueError as error:
-            raise DataError(f"{_shown(path)}, {place}: {error}") from None
+            raise DataError(f"dataset {path}, {place}: {error}") from None
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
@@ -166,39 +165,21 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
     """Yield (location, record) for each line that is not blank, or for each entry of an object."""
-    plain = path.removesuffix(".gz")
+    plain, shown = path.removesuffix(".gz"), f"dataset {path}"
     if plain.endswith(".csv"):
-        yield from _csv_records(path)
+        for number, row in csv_rows(Path(path), shown):
+            yield f"line {number}", {key: text for key, text in row.items() if key}
     elif plain.endswith(".json"):
-        yield from _json_records(path)
+        listed = json_file(Path(path), shown)
+        if not isinstance(listed, dict):
+            raise DataError(f"{shown}: must be a JSON object with an entry for each record")
+        yield from ((f"entry {name!r}", record) for name, record in listed.items())
     elif plain.endswith(".jsonl"):
-        yield from _jsonl_records(path)
+        for where, record in json_lines(Path(path), shown):
+            yield where.removeprefix(f"{shown}, "), record
     else:
         allowed = ".jsonl, .csv, .json (or one of them and .gz)"
-        raise DataError(f"{_shown(path)}: must end in {allowed}, or start with hf:")
-
-
-def _shown(path: str) -> str:
-    """Return the name by which error messages refer to the file."""
-    return f"dataset {path}"
-
-
-def _csv_records(path: str) -> Iterator[tuple[str, Any]]:
-    for number, row in csv_rows(Path(path), _shown(path)):
-        yield f"line {number}", {key: text for key, text in row.items() if key}
-
-
-def _json_records(path: str) -> Iterator[tuple[str, Any]]:
-    listed = json_file(Path(path), _shown(path))
-    if not isinstance(listed, dict):
-        raise DataError(f"{_shown(path)}: must be a JSON object with an entry for each record")
-    yield from ((f"entry {name!r}", record) for name, record in listed.items())
-
-
-def _jsonl_records(path: str) -> Iterator[tuple[str, Any]]:
-    shown = _shown(path)
-    for where, record in json_lines(Path(path), shown):
-        yield where.removeprefix(f"{shown}, "), record
+        raise DataError(f"{shown}: must end in {allowed}, or start with hf:")
 
 
 HUB_PREFIX = "hf:"

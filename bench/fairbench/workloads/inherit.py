@@ -86,7 +86,6 @@ def _read(ref: Any, depth: int) -> dict[str, Any]:
 
 
 def _over(below: Any, above: Any) -> Any:
-    """Return one table merged over another."""
     both = isinstance(below, Mapping) and isinstance(above, Mapping)
     return {**below, **above} if both else above
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from pydantic import model_validator
@@ -11,34 +12,35 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.targets import parse_targets
 from fairbench.tenants import with_tenants
 from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.shape import CALM, Arrivals, Misbehaving, Scenario, Workload
-from fairbench.workloads.table import Group, Sizes, multiples
+from fairbench.workloads.shape import CALM, Misbehaving, Scenario, Workload
+from fairbench.workloads.table import Group, multiples
+
+
+@contextmanager
+def _at(where: str = "") -> Iterator[None]:
+    """Turn an error of the block into a ValueError about the key ``where``."""
+    try:
+        yield
+    except (UsageError, ValueError) as error:
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
 def check_workload(spec: Workload) -> None:
     """Raise ValueError, one line that names the key, if values do not fit together."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
-    try:
+    with _at():
         program_class(spec.program)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
     _check_client_names(spec)
     names = spec.name_clients(spec.clients)
     _check_clients_in("client_weights", spec, with_tenants(names))
     _check_clients_in("client_owners", spec, names)
     _check_targets(spec)
-    _check_arrivals(spec, "arrivals", spec.arrivals)
+    with _at("arrivals"):
+        spec.traffic(spec.arrivals)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
         _check_scenario(spec, name, scenario)
-
-
-def _check_arrivals(spec: Workload, where: str, arrivals: Arrivals | None) -> None:
-    try:
-        spec.traffic(arrivals)
-    except UsageError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_client_names(spec: Workload) -> None:
@@ -62,13 +64,11 @@ def _check_clients_in(key: str, spec: Workload, names: Sequence[str]) -> None:
 def _check_targets(spec: Workload) -> None:
     names = spec.name_clients(spec.clients)
     members: set[str] = set()
-    try:
+    with _at():
         if spec.targets:
             parse_targets(spec.targets, "targets")
         for name, one in (spec.classes or {}).items():
             parse_targets(one.targets, f"classes.{name}.targets")
-    except UsageError as error:
-        raise ValueError(str(error)) from None
     for name, one in (spec.classes or {}).items():
         if name in names:
             raise ValueError(
@@ -98,20 +98,27 @@ def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
     for both in misbehaving & _numbers(f"{where}.others", others, count):
         raise ValueError(f"{where}.others: client {both} is also in misbehaving; list it only once")
     plain = count - sum(len(one.numbers) for one in (*scenario.misbehaving, *others))
-    _check_sizes(f"{where}.sizes", scenario.sizes, plain)
+    with _at(f"{where}.sizes"):
+        multiples(scenario.sizes, plain)
     for wrong in scenario.misbehaving:
-        _check_padding(f"{where}.misbehaving", wrong, count)
-        _check_claims(f"{where}.misbehaving", wrong)
-        merged = {**spec.params, **scenario.params, **wrong.params}
-        make_params(spec.program, merged, f"{where}.misbehaving.params")
-        _check_arrivals(spec, f"{where}.misbehaving.arrivals", wrong.arrivals)
+        at = f"{where}.misbehaving"
+        _check_padding(at, wrong, count)
+        with _at():
+            parse_targets(wrong.targets or {}, f"{at}.targets")
+        make_params(
+            spec.program, {**spec.params, **scenario.params, **wrong.params}, f"{at}.params"
+        )
+        with _at(f"{at}.arrivals"):
+            spec.traffic(wrong.arrivals)
     for other in others:
-        try:
-            make_params(other.program, other.params, f"{where}.others.params")
-        except UsageError as error:
-            raise ValueError(f"{where}.others: {error}") from None
-        _check_arrivals(spec, f"{where}.others.arrivals", other.arrivals)
-        _check_sizes(f"{where}.others.sizes", other.sizes, len(other.numbers))
+        at = f"{where}.others"
+        with _at(at):
+            program_class(other.program)
+        make_params(other.program, other.params, f"{at}.params")
+        with _at(f"{at}.arrivals"):
+            spec.traffic(other.arrivals)
+        with _at(f"{at}.sizes"):
+            multiples(other.sizes, len(other.numbers))
 
 
 def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
@@ -127,21 +134,6 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
         )
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
-
-
-def _check_claims(where: str, wrong: Misbehaving) -> None:
-    try:
-        if wrong.targets:
-            parse_targets(wrong.targets, f"{where}.targets")
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-
-
-def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:
-    try:
-        multiples(sizes, count)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:

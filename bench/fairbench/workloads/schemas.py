@@ -107,6 +107,11 @@ def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts
     return Texts("", tuple(pairs))
 
 
+def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
+    """Return the reader of a layout with a single text."""
+    return lambda record: Texts(_text(record, field))
+
+
 def _document(record: Mapping[str, Any]) -> Texts:
     return Texts(_text(record, "text"), _pairs(record, "qa", "q", "a").exchanges)
 
@@ -219,20 +224,15 @@ SCHEMAS: tuple[Schema, ...] = (
         lambda record: _pairs(record, "history", "user", "bot"),
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
-    Schema(
-        TreeOfThought.kind,
-        "{question}",
-        ("question",),
-        lambda record: Texts(_text(record, "question")),
-    ),
+    Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
     Schema(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final"), _tools),
     Schema(
         Samples.kind,
         "{prompt, canonical_solution}",
         ("prompt", "canonical_solution"),
-        lambda record: Texts(_text(record, "prompt")),
+        _only("prompt"),
     ),
     Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
-    Schema(Judge.kind, "{text} or a text", ("text",), lambda record: Texts(_text(record, "text"))),
+    Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
     Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,8 +14,7 @@ from fairbench.files.toml_text import bundled_names, file_of, is_path, read_toml
 from fairbench.workloads.inherit import SPECS, rebased
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.shape import Arrivals, Machine, Misbehaving, Other, Scenario, ServiceClass
-from fairbench.workloads.table import Presence, Sizes
+from fairbench.workloads.table import FileTable
 
 _MISBEHAVING = "misbehaving."
 
@@ -35,7 +34,7 @@ def load_workload(ref: str) -> WorkloadSpec:
     if is_path(ref):
         data = rebased(data, Path(ref).parent)
     try:
-        _check_keys(data)
+        _check_keys(data, WorkloadSpec)
         return WorkloadSpec.model_validate(data)
     except ValidationError as error:
         raise DataError(f"{shown}: {explain(error)}") from None
@@ -88,41 +87,40 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
             client["rate_multiple"] = multiple
 
 
-def _check_keys(data: Mapping[str, Any]) -> None:
-    """Raise UsageError for an unknown key in any table, with the nearest match."""
-    _check_table("the workload", data, WorkloadSpec)
-    for key, model in (("arrivals", Arrivals), ("machine", Machine)):
-        if isinstance(data.get(key), Mapping):
-            _check_table(key, data[key], model)
-    for name, members in _tables(data.get("classes")):
-        _check_table(f"classes.{name}", members, ServiceClass)
-    for name, scenario in _tables(data.get("scenarios")):
-        _check_table(f"scenarios.{name}", scenario, Scenario)
-        _check_population(f"scenarios.{name}", scenario)
-        for _, client in _tables(scenario.get("misbehaving")):
-            _check_table(f"scenarios.{name}.misbehaving", client, Misbehaving)
-            _check_population(f"scenarios.{name}.misbehaving", client)
-        for _, client in _tables(scenario.get("others")):
-            _check_table(f"scenarios.{name}.others", client, Other)
-            _check_population(f"scenarios.{name}.others", client)
+def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
+    """Raise UsageError for an unknown key in any table, with the nearest match.
 
-
-def _check_population(where: str, table: Mapping[str, Any]) -> None:
-    for key, model in (("sizes", Sizes), ("presence", Presence)):
-        if isinstance(table.get(key), Mapping):
-            _check_table(f"{where}.{key}", table[key], model)
-
-
-def _check_table(where: str, table: Mapping[str, Any], model: type[BaseModel]) -> None:
-    for key in table:
+    Values of another type are left to the model. ``where`` leads to the table, "" for the file.
+    """
+    for one in data if isinstance(data, list) else ():
+        _check_keys(one, model, where)
+    if not isinstance(data, Mapping):
+        return
+    for key in data:
         if key not in model.model_fields:
-            raise unknown_name(f"key in {where}", key, model.model_fields)
+            raise unknown_name(f"key in {where or 'the workload'}", key, model.model_fields)
+    for key, value in data.items():
+        inner = _tables_in(model.model_fields[key].annotation)
+        if inner is None:
+            continue
+        path = f"{where}.{key}" if where else key
+        if not inner.by_name:
+            _check_keys(value, inner.model, path)
+        elif isinstance(value, Mapping):
+            for name, one in value.items():
+                _check_keys(one, inner.model, f"{path}.{name}")
 
 
-def _tables(value: Any) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Return the tables in a table or array; the model refuses values of other types."""
-    if isinstance(value, Mapping):
-        pairs = list(value.items())
-    else:
-        pairs = list(enumerate(value)) if isinstance(value, list) else []
-    return [(key, table) for key, table in pairs if isinstance(table, Mapping)]
+class _Tables(NamedTuple):
+    """The model of the tables in a field, and whether each of them has a name."""
+
+    model: type[FileTable]
+    by_name: bool
+
+
+def _tables_in(annotation: Any, *, by_name: bool = False) -> _Tables | None:
+    if isinstance(annotation, type) and issubclass(annotation, FileTable):
+        return _Tables(annotation, by_name)
+    by_name = by_name or get_origin(annotation) is dict
+    inside = (_tables_in(one, by_name=by_name) for one in get_args(annotation))
+    return next(filter(None, inside), None)

@@ -161,6 +161,5 @@ def _name(params: TraceParams, *, synthetic: bool) -> str:
 
 
 def _chosen(params: TraceParams) -> dict[str, Value | list[dict[str, Value]]]:
-    """Return the parameters that differ from their defaults."""
     usual = {field.name: field.default for field in fields(TraceParams)}
     return {key: value for key, value in asdict(params).items() if value != usual[key]}

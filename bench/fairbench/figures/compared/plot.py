@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.compared.draw import bars, cdfs, distribution, tradeoff
-from fairbench.figures.compared.parameter import against_parameter, swept
+from fairbench.figures.compared.draw import (
+    against_parameter,
+    bars,
+    cdfs,
+    distribution,
+    swept,
+    tradeoff,
+)
 from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
     DEMAND_LIMITED,
-    bounded,
     comparison_columns,
-    ends_of,
     of_several_seeds,
     provenance,
+    shown,
 )
-from fairbench.report.numbers import UNDEFINED
 from fairbench.results.comparison import SchedulerResults, runs_below
 from fairbench.results.intervals import combine
 from fairbench.results.pair_comparison import Side, sides_of
@@ -113,7 +117,8 @@ SPECIAL = {
 
 def latex_table(cells: list[SchedulerResults]) -> str:
     """Return a ``tabular`` of the compared metrics, with 95% intervals in brackets."""
-    columns = [one for one in comparison_columns(cells) if _known(cells, one)]
+    known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
+    columns = [column for column in comparison_columns(cells) if column.key in known]
     head = " & ".join(["", *(escaped(column.title) for column in columns)])
     lines = [
         f"% {provenance(cells)}",
@@ -138,16 +143,10 @@ def latex_table(cells: list[SchedulerResults]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _known(cells: list[SchedulerResults], column: Column) -> bool:
-    return any(cell.combined.get(column.key) is not None for cell in cells)
-
-
 def _cell(cell: SchedulerResults, column: Column) -> str:
-    found = cell.combined.get(column.key)
-    if found is None:
-        return UNDEFINED
-    ends = ends_of(found, column, len(cell.combined["seeds"])).replace("-", "--")
-    return escaped(bounded(found, column)) + (rf" [{escaped(ends)}]" if ends else "")
+    found = shown(cell.combined.get(column.key), column, len(cell.combined["seeds"]))
+    ends = escaped(found.ends.replace("-", "--"))
+    return escaped(found.text) + (rf" [{ends}]" if ends else "")
 
 
 def escaped(text: str) -> str:

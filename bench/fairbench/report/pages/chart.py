@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
 from fairbench.report.palette import SERIES
+from fairbench.report.table import cut_middle
 
 WIDTH = 520
 LEFT, RIGHT = 58, 14
+PLOT_PX = 200
 LINE_PX = 1.8  # width of a series, as in the style sheet
 BELOW_PX = 44  # an axis with its label
 LEGEND_PX, PER_ROW = 18, 3  # a row of a legend, and its entries
@@ -36,22 +38,17 @@ class Scale(NamedTuple):
 
     def ticks(self) -> list[float]:
         """Round values inside, about five."""
-        return _log_ticks(self.low, self.high) if self.log else _linear_ticks(self.low, self.high)
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
-    power = 10.0 ** floor(log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
-    return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    width = log10(high / low)  # in decades
-    factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
-    ticks = [factor * 10.0**power for power in decades for factor in factors]
-    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        low, high = self.low, self.high
+        if self.log:
+            decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+            width = log10(high / low)  # in decades
+            factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
+            ticks = [factor * 10.0**power for power in decades for factor in factors]
+            return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        raw = (high - low) / 5
+        power = 10.0 ** floor(log10(raw))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+        return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
@@ -77,9 +74,30 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Return a straight line with a class of the style sheet."""
-    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") -> str:
+    """Return a straight line with a class of the style sheet, and more attributes."""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{look}/>'
+
+
+def rect(x: float, y: float, width: float, height: float, look: str) -> str:
+    """Return a rectangle with the attributes ``look``."""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {look}/>'
+
+
+def curve(across: Scale, up: Scale, points: Iterable[tuple[float, float]], look: str) -> str:
+    """Return a line of a series through points."""
+    return f'<polyline points="{places(across, up, points)}" class="series"{look}/>'
+
+
+def places(across: Scale, up: Scale, points: Iterable[tuple[float, float]]) -> str:
+    """Return the pixels of points."""
+    return " ".join(f"{across.at(x):g},{up.at(y):g}" for x, y in points)
+
+
+def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
+    """Return a window in x as a shaded rectangle over the height of a chart."""
+    x, end = across.at(window[0]), across.at(window[1])
+    return rect(x, up.end_px, end - x, up.start_px - up.end_px, 'class="shade"')
 
 
 def legend_height(entries: int, per_row: int = PER_ROW) -> int:
@@ -87,14 +105,40 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
     return LEGEND_PX * -(-entries // per_row)
 
 
-def legend_place(number: int, per_row: int = PER_ROW, left: float = LEFT) -> tuple[float, float]:
-    """Return the position of an entry of a legend in pixels: its left end, and its middle.
+class Key(NamedTuple):
+    """The form of a legend: entries in a row, and where and how long their labels are.
 
-    Args:
-        left: Left end of the first entry, in pixels.
+    ``left`` is where the first entry begins and ``label_px`` where its label does after that;
+    ``most`` is the most characters of a label.
     """
-    row, column = divmod(number, per_row)
-    return left + column * (WIDTH - left - RIGHT) / per_row, 10 + row * LEGEND_PX
+
+    label_px: float
+    most: int
+    per_row: int = PER_ROW
+    left: float = LEFT
+
+    def entry(self, number: int, sample: Callable[[float, float], str], label: str) -> list[str]:
+        """Return an entry by its number, with the sample that ``sample`` draws at its place."""
+        row, column = divmod(number, self.per_row)
+        x = self.left + column * (WIDTH - self.left - RIGHT) / self.per_row
+        y = 10 + row * LEGEND_PX
+        return [sample(x, y), text(x + self.label_px, y + 4, cut_middle(label, self.most))]
+
+
+def scales(
+    entries: int,
+    x: tuple[float, float],
+    y: tuple[float, float],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    per_row: int = PER_ROW,
+    plot_px: float = PLOT_PX,
+) -> tuple[Scale, Scale]:
+    """Return the scales of a chart below a legend, for ranges of x and y."""
+    top = legend_height(entries, per_row) + 24
+    across = Scale(*x, LEFT, WIDTH - RIGHT, log_x)
+    return across, Scale(*y, top + plot_px, top, log_y)
 
 
 def colour(number: int) -> str:
@@ -102,11 +146,12 @@ def colour(number: int) -> str:
     return f"var(--c{number % len(SERIES)})"
 
 
-def dashes(number: int) -> str:
-    """Return the attribute that dashes this series' line; "" for a solid line."""
+def stroke(number: int) -> str:
+    """Return the attributes of this series' line: its colour and dashes."""
     lengths = SERIES[number % len(SERIES)].dashes
     written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
-    return f' stroke-dasharray="{written}"' if lengths else ""
+    dashes = f' stroke-dasharray="{written}"' if lengths else ""
+    return f' style="stroke:{colour(number)}"{dashes}'
 
 
 def tick_text(value: float) -> str:
@@ -138,3 +183,11 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
         shown = f"{tick:.0%}" if percent else tick_text(tick)
         parts += [line(LEFT, y, WIDTH - RIGHT, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
     return parts
+
+
+def axes(
+    across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
+) -> list[str]:
+    """Return both axes of a chart; ``percent`` is for ticks of y."""
+    beside = vertical_axis(up, y_label, percent=percent)
+    return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)

@@ -103,16 +103,13 @@ def _block(block: Block) -> Iterator[str]:
         case Grid(headings, rows):
             kind = ' class="turn"' if len(headings) > MOST_COLUMNS else ""
             yield f'<div class="scroll"><table{kind}>'
-            yield f"<thead><tr>{''.join(map(_heading, headings))}</tr></thead><tbody>"
+            named = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
+            yield f"<thead><tr>{named}</tr></thead><tbody>"
             for row in rows:
                 cells = zip(headings[1:], row[1:], strict=False)
                 values = "".join(_cell(heading, cell) for heading, cell in cells)
                 yield f"<tr>{_name(row, len(headings))}{values}</tr>"
             yield "</tbody></table></div>"
-
-
-def _heading(text: str) -> str:
-    return f'<th scope="col">{escape(text)}</th>'
 
 
 def _name(row: Sequence[Cell], columns: int) -> str:

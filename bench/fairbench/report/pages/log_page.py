@@ -8,11 +8,19 @@ from math import inf
 import numpy as np
 
 from fairbench.errors import printable
-from fairbench.metrics.overload import overload_of
 from fairbench.metrics.records import Floats
-from fairbench.metrics.traffic import Traffic
+from fairbench.metrics.traffic import Traffic, overload_of
 from fairbench.report.numbers import percent, seconds, whole
-from fairbench.report.pages.page import Bullets, Cell, Grid, Headline, Page, Paragraph, Section
+from fairbench.report.pages.page import (
+    Bullets,
+    Cell,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+    filled,
+)
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, Judged, overload_line, traffic_lines
 
@@ -49,7 +57,7 @@ def log_page(
         warnings=warnings,
         sections=[
             Section("Floods and waits over time", [Bullets(said)]),
-            *_pictures(found, measured),
+            *filled("Load and waits", list(traffic_figures(found, measured))),
             Section("Clients", list(_clients(found.traffic, measured))),
             *sections,
         ],
@@ -86,12 +94,6 @@ def _peak(traffic: Traffic) -> float:
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
-
-
-def _pictures(found: Judged, measured: str) -> Iterator[Section]:
-    figures = list(traffic_figures(found, measured))
-    if figures:
-        yield Section("Load and waits", figures)
 
 
 def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:

@@ -66,6 +66,11 @@ class Section(NamedTuple):
     folded: bool = False
 
 
+def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
+    """Return a section of some blocks, with others before them; nothing without blocks."""
+    return [Section(title, [*before, *blocks])] if blocks else []
+
+
 class Headline(NamedTuple):
     """A number to see first: its name, its value, and how to read it."""
 

@@ -19,14 +19,13 @@ from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, number, whole_percent
 from fairbench.report.pages.page import (
     Bullets,
-    Code,
     Definitions,
     Grid,
     Headline,
     Page,
     Section,
 )
-from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
+from fairbench.report.pages.run_page import run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
 from fairbench.report.traffic_lines import TTFT, Judged, judged
@@ -34,7 +33,7 @@ from fairbench.results.header import basis, details_line
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
-from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary, runs_in
+from fairbench.results.store import SUMMARY, StoredRun, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
 
 
@@ -54,6 +53,9 @@ def repeat_page(path: Path) -> Page:
     )
     of_runs = columns_of(Display.SEEDS, tail)
     found = [judged_run(run) for run in runs if run.summary["num_programs"]]
+    said = list(repeat_lines(found))
+    clients, which = shown_clients(combined)
+    of_each = ((described(one["client"], one), one) for one in clients)
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
@@ -62,26 +64,16 @@ def repeat_page(path: Path) -> Page:
         headlines=[*repeat_headlines(found), *_headlines(combined, of_runs)],
         warnings=list(_warnings(summaries)),
         sections=[
-            *_causes(found),
+            *([Section("Who waited and because of whom", [Bullets(said)])] if said else []),
             Section(
-                ": ".join(filter(None, ("Clients", shown_clients(combined)[1]))),
-                [_grid("client", _clients(combined), of_clients, len(runs))],
+                f"Clients: {which}" if which else "Clients",
+                [_grid("client", of_each, of_clients, len(runs))],
             ),
             Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
-            Section(
-                "Run it again",
-                rerun(f"fairbench run {EXPERIMENT} --num-runs {len(runs)}", EXPERIMENT),
-            ),
-            Section("Versions, of the first run", [Definitions(list(versions(runs[0])))]),
-            Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
+            *run_origin(runs[0], f" --num-runs {len(runs)}", ", of the first run"),
         ],
     )
-
-
-def _causes(found: Sequence[Judged]) -> Iterator[Section]:
-    if said := list(repeat_lines(found)):
-        yield Section("Who waited and because of whom", [Bullets(said)])
 
 
 def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
@@ -98,11 +90,6 @@ def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headlin
         else:
             ends = ends_of(interval, column, combined["num_runs"])
             yield Headline(column.title, bounded(interval, column), ends)
-
-
-def _clients(combined: Summary) -> Iterator[tuple[str, Summary]]:
-    for client in shown_clients(combined)[0]:
-        yield described(client["client"], client), client
 
 
 def _grid(

@@ -21,15 +21,14 @@ from fairbench.report.crowd import (
     worst_clients,
 )
 from fairbench.report.numbers import with_unit
-from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, text
-from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, rect, text
+from fairbench.report.pages.chart_rows import bar_chart
+from fairbench.report.pages.chart_series import Series, line_chart
 from fairbench.report.pages.page import Figure
 from fairbench.report.pages.traffic_figures import client_series, traffic_figures
 from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import Judged
 from fairbench.results.store import Summary
-
-ROW_PX, RATIO_BAR_PX, LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
@@ -69,22 +68,8 @@ def _thinned(curve: Lorenz) -> tuple[list[float], list[float]]:
 
 
 def _ratios(ratios: Sequence[float]) -> Figure:
-    rows = list(counts_by_ratio(ratios))
-    most = max(count for _, count in rows)
-    across = Scale(0.0, float(most), LABELS_PX, WIDTH - RIGHT - COUNTS_PX)
-    bottom = 6 + ROW_PX * len(rows)
-    parts = [line(LABELS_PX, 2, LABELS_PX, bottom, "axis")]
-    for number, (label, count) in enumerate(rows):
-        y = 6 + ROW_PX * number
-        end = across.at(count)
-        parts += [
-            text(LABELS_PX - 8, y + 13, label, "end"),
-            f'<rect x="{LABELS_PX}" y="{y}" width="{end - LABELS_PX:g}" height="{RATIO_BAR_PX}" '
-            'style="fill:var(--c0)"/>',
-            text(end + 6, y + 13, f"{count:,}"),
-        ]
     return Figure(
-        drawing(bottom + 6, "Clients by fraction of their fair share", parts),
+        bar_chart("Clients by fraction of their fair share", list(counts_by_ratio(ratios))),
         f"Number of the {len(ratios):,} clients by the fraction of their max-min fair "
         "share that they received.",
     )
@@ -183,7 +168,7 @@ def _latencies(
             for name, sample in samples.items()
             if len(sample.known_s)
         ],
-        x_label=_kind(facts),
+        x_label="time to first token, s" if facts.latency == "ttft" else "latency of a program, s",
         y_label="fraction of all that arrived in the window",
         log_x=True,
         percent=True,
@@ -193,10 +178,6 @@ def _latencies(
         "Fraction that was finished within a time. A line that ends below 100% means "
         f"that the rest were unfinished or refused.{rest}",
     )
-
-
-def _kind(facts: Facts) -> str:
-    return "time to first token, s" if facts.latency == "ttft" else "latency of a program, s"
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
@@ -211,9 +192,8 @@ def _gap_and_bound(summary: Summary) -> Figure:
     scale = Scale(0.0, max(gap, bound), LEFT, WIDTH - RIGHT)
     end, limit = scale.at(gap), scale.at(bound)
     parts = [
-        f'<rect x="{LEFT}" y="24" width="{limit - LEFT:g}" height="{BAR_PX}" class="shade"/>',
-        f'<rect x="{LEFT}" y="24" width="{max(1.0, end - LEFT):g}" height="{BAR_PX}" '
-        'style="fill:var(--c1)"/>',
+        rect(LEFT, 24, limit - LEFT, BAR_PX, 'class="shade"'),
+        rect(LEFT, 24, max(1.0, end - LEFT), BAR_PX, 'style="fill:var(--c1)"'),
         line(limit, 18, limit, 30 + BAR_PX, "axis"),
         text(LEFT, 14, f"largest gap {with_unit(gap, 'tokens')}"),
         text(limit, 48 + BAR_PX, f"bound {with_unit(bound, 'tokens')}", "end"),

@@ -16,7 +16,6 @@ from fairbench.report.client_table import client_columns, client_value, is_crowd
 from fairbench.report.crowd import crowd_lines, worst_clients
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
-    Block,
     Bullets,
     Cell,
     Code,
@@ -26,6 +25,7 @@ from fairbench.report.pages.page import (
     Page,
     Paragraph,
     Section,
+    filled,
 )
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.traffic_figures import flood_headlines
@@ -51,10 +51,8 @@ def run_page(run: StoredRun) -> Page:
         found = judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
         figures = list(run_figures(summary, tables, facts, found))
         said = list(traffic_lines(found, "in this run"))
-        causes = (
-            [Section("Waits of clients over time, and their cause", [Bullets(said)])]
-            if said
-            else []
+        causes = filled(
+            "Waits of clients over time, and their cause", [Bullets(said)] if said else []
         )
         sections = [*causes, _clients(summary), *sections, Section("Figures", figures)]
         headlines = [*flood_headlines(found), *headlines]
@@ -66,12 +64,11 @@ def run_page(run: StoredRun) -> Page:
         sections=[
             *sections,
             Section("Bound", [Definitions(list(_bound(summary)))]),
-            *_undefined(summary),
-            Section(
-                "Run it again", rerun(f"{own_files(run)}fairbench run {EXPERIMENT}", EXPERIMENT)
+            *filled(
+                "Metrics without a value, and the reason",
+                [Paragraph(text) for _, text in notes_of(summary)],
             ),
-            Section("Versions", [Definitions(list(versions(run)))]),
-            Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
+            *run_origin(run, before=own_files(run)),
         ],
     )
 
@@ -98,7 +95,6 @@ def _headline(summary: Summary, column: Column) -> str:
 
 
 def _clients(summary: Summary) -> Section:
-    """Return a row per client; for a crowd, the distribution and the worst-off clients."""
     if not is_crowd(summary):
         return Section("Clients", [client_grid(summary)])
     worst = worst_clients(summary)
@@ -135,29 +131,33 @@ def _bound(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "margin", f"the gap is {percent(gap / bound)} of the bound{left}"
 
 
-def _undefined(summary: Summary) -> Iterator[Section]:
-    pairs = [text for _, text in notes_of(summary)]
-    if pairs:
-        yield Section(
-            "Metrics without a value, and the reason", [Paragraph(text) for text in pairs]
-        )
-
-
 def own_files(run: StoredRun) -> str:
     """Return the setting of the environment that a rerun needs; "" without files of the user."""
     names = [Path(path).name for path in run.manifest.get("scheduler_files", {})]
     return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
 
-def rerun(command: str, file: str) -> list[Block]:
-    """Explain how to reproduce the records from a file that the report contains."""
-    return [
-        Paragraph(
-            f"Save {file}, shown below, under this name. With the same version of "
-            "fairbench, a simulated run then gives the same records."
-        ),
-        Code(command),
-    ]
+def run_origin(
+    run: StoredRun, options: str = "", of: str = "", before: str = ""
+) -> Iterator[Section]:
+    """Yield ``origin`` of a run. Raises DataError if its experiment file cannot be read."""
+    path = run.path / EXPERIMENT
+    text = decoded(read_whole(path, f"{path}"), f"{path}")
+    yield from origin(run, "run", EXPERIMENT, text, of, before, options)
+
+
+def origin(
+    run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
+) -> Iterator[Section]:
+    """Yield how to reproduce the records from a file, the versions of a run, and the file."""
+    again = (
+        f"Save {file}, shown below, under this name. With the same version of "
+        "fairbench, a simulated run then gives the same records."
+    )
+    command = f"{before}fairbench {command} {file}{options}"
+    yield Section("Run it again", [Paragraph(again), Code(command)])
+    yield Section(f"Versions{of}", [Definitions(list(versions(run)))])
+    yield Section(file, [Code(text)], folded=True)
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
@@ -179,9 +179,3 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
         yield "timing profile", f"{summary['timing_profile']} ({summary.get('timing_grade')})"
     yield "started", f"{manifest.get('started', '?')}, took {number(manifest.get('wall_s'))} s"
     yield "identity of the spec", str(manifest.get("spec_identity", "?"))
-
-
-def experiment_text(run: StoredRun) -> str:
-    """Return the run's experiment file. Raises DataError if it cannot be read."""
-    path = run.path / EXPERIMENT
-    return decoded(read_whole(path, f"{path}"), f"{path}")

@@ -15,30 +15,29 @@ from fairbench.report.client_table import described
 from fairbench.report.comparison_table import (
     CERTAIN,
     LIMITED,
-    bounded,
+    Shown,
+    compared_rows,
     comparison_columns,
-    ends_of,
     of_several_seeds,
     percentiles_of,
     provenance,
+    shown,
     tail_of,
 )
 from fairbench.report.crowd import shown_clients
-from fairbench.report.marks import BEST, WORST, Interval, cell_marks
-from fairbench.report.numbers import UNDEFINED
-from fairbench.report.pages.chart_points import Dot, DotRow, dot_chart
+from fairbench.report.marks import BEST, WORST, Interval
+from fairbench.report.numbers import bound_of
+from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
-    Block,
     Cell,
-    Code,
-    Definitions,
     Figure,
     Grid,
     Page,
     Paragraph,
     Section,
+    filled,
 )
-from fairbench.report.pages.run_page import rerun, versions
+from fairbench.report.pages.run_page import origin
 from fairbench.report.pages.sweep_tradeoff import (
     sweep_title,
     tradeoff_figures,
@@ -46,7 +45,7 @@ from fairbench.report.pages.sweep_tradeoff import (
 )
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
-from fairbench.results.comparison import Bound, Incentive, SchedulerResults, compare_sweep
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 MEANING = (
@@ -68,61 +67,33 @@ def sweep_page(path: Path) -> Page:
     if not cells:
         raise DataError(f"{path}: no run of this sweep is finished")
     first, tail = cells[0].runs[0].run, tail_of(cells)
+    legend = LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
     return Page(
         title=sweep_title(cells),
         provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
         headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
-            *_filled("Latency against throughput", list(tradeoff_figures(cells))),
-            Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
-            *_filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
+            *filled("Latency against throughput", list(tradeoff_figures(cells))),
+            Section("Comparison", [comparison_grid(cells), Paragraph(legend)]),
+            *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients by configuration", []),
             *place_sections(cells),
-            Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
-            Section("Versions, of the first point", [Definitions(list(versions(first)))]),
-            Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
+            *origin(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
         ],
     )
 
 
-def _filled(title: str, figures: Sequence[Figure], *before: Block) -> Iterator[Section]:
-    """Yield a section with the given figures, or nothing if there are no figures."""
-    if figures:
-        yield Section(title, [*before, *figures])
-
-
-def _legend(cells: Sequence[SchedulerResults]) -> str:
-    return LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
-
-
-def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[SchedulerResults]]:
-    grouped: dict[str, list[SchedulerResults]] = {}
-    for cell in cells:
-        grouped.setdefault(cell.scheduler, []).append(cell)
-    return grouped
-
-
-def _incentive(cell: SchedulerResults, tail: int) -> Incentive:
-    interval: Interval | None = cell.combined.get(f"sharing_incentive_p{tail}")
-    if interval is None:
-        return Incentive(None)
-    lower, upper = interval.get("lower_bound"), interval.get("upper_bound")
-    return Incentive(
-        interval["mean"], Bound.LOWER if lower else Bound.UPPER if upper else Bound.EXACT
-    )
-
-
 def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
-    names = list(_by_scheduler(cells))
+    key, names = f"sharing_incentive_p{tail}", list(dict.fromkeys(one.scheduler for one in cells))
     series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
     for place, group in groupby(cells, lambda cell: cell.place):
-        ratios = {cell.scheduler: _incentive(cell, tail) for cell in group}
+        ratios = [(cell.scheduler, cell.combined.get(key)) for cell in group]
         dots = [
-            Dot(series[name], one.value, one.bound.value)
-            for name, one in ratios.items()
-            if one.value
+            Dot(series[name], found["mean"], bound_of(found))
+            for name, found in ratios
+            if found and found["mean"]
         ]
         rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
@@ -144,37 +115,19 @@ def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """Return a row per scheduler, by configuration, with the best and worst values marked."""
     rows: list[list[Cell]] = []
     columns = comparison_columns(cells)
-    for place, group in groupby(cells, lambda cell: cell.place):
-        here = list(group)
-        limited = f" {LIMITED}" if any(cell.demand_limited for cell in here) else ""
-        rows.append([Cell(place + limited)])
-        rows += _rows(here, columns)
+    for place, here in compared_rows(cells, columns):
+        rows.append([Cell(place)])
+        rows += [[Cell(f"{INDENT}{name}"), *map(_cell, values)] for name, values in here]
     return Grid(["", *(column.title for column in columns)], rows)
 
 
-def _rows(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> list[list[Cell]]:
-    """Return one row per cell, with the best and the worst of each column marked."""
-    return [
-        [
-            Cell(f"{INDENT}{cell.scheduler}"),
-            *(
-                _cell(cell.combined.get(one.key), one, mark, len(cell.combined["seeds"]))
-                for one, mark in zip(columns, marked, strict=True)
-            ),
-        ]
-        for cell, marked in zip(cells, cell_marks(cells, columns), strict=True)
-    ]
-
-
-def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Cell:
-    if interval is None:
-        return Cell(UNDEFINED)
-    return Cell(bounded(interval, column), MARKS.get(mark, ""), ends_of(interval, column, runs))
+def _cell(value: Shown) -> Cell:
+    return Cell(value.text, MARKS.get(value.mark, ""), value.ends)
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
     """Return a row without marks, of values combined from ``runs`` runs."""
-    return [Cell(name), *(_cell(values.get(one.key), one, "", runs) for one in columns)]
+    return [Cell(name), *(_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:

@@ -10,7 +10,7 @@ from fairbench.metrics.metric import Better, Column, Form
 from fairbench.report.comparison_table import bounded, tail_of
 from fairbench.report.marks import BEST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, number, percent, whole
-from fairbench.report.pages.chart_points import Ends, Point, PointSeries, point_chart
+from fairbench.report.pages.chart_series import Ends, Point, PointSeries, point_chart
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults

@@ -13,7 +13,8 @@ from fairbench.metrics.records import Flags, Floats
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number
 from fairbench.report.pages.chart import colour
-from fairbench.report.pages.chart_areas import Area, HeatRow, area_chart, heat_chart
+from fairbench.report.pages.chart_rows import HeatRow, heat_chart
+from fairbench.report.pages.chart_series import Area, area_chart
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, Judged, window, window_list

@@ -207,7 +207,6 @@ def _rows(
 def _sample(
     runs: Mapping[tuple[str, int], Line], metric: BoardMetric, seeds: Sequence[int]
 ) -> list[Value]:
-    """Return a row's folded value in each seed."""
     if not metric.places:
         return [ABSENT] * len(seeds)
     return [

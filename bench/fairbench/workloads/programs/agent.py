@@ -17,6 +17,7 @@ from fairbench.workloads.programs.base import (
     PartTokens,
     Program,
     Sigma,
+    check_range,
     content_key,
     growing_demand,
     prompt_of,
@@ -60,10 +61,7 @@ class Agent(Program):
         max_new_tokens: OutputTokens
 
         def __post_init__(self) -> None:
-            if self.steps_min > self.steps_max:
-                raise ValueError(
-                    f"steps_min = {self.steps_min}: must be at most steps_max = {self.steps_max}"
-                )
+            check_range(self, "steps")
             check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
 
     def __init__(
@@ -75,9 +73,7 @@ class Agent(Program):
         steps: tuple[Step, ...],
         max_new_tokens: int,
     ) -> None:
-        self._content = content
-        self._root = root
-        self._steps = steps
+        self._content, self._root, self._steps = content, root, steps
         self._max_new_tokens = max_new_tokens
         exchanges = ((step.observation_tokens, step.output_tokens) for step in steps)
         super().__init__(program_id, client, growing_demand(prompt_tokens(root), exchanges))
@@ -93,7 +89,14 @@ class Agent(Program):
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)
             count = rng.randint(params.steps_min, params.steps_max)
-            lengths = [_sample_lengths(rng, params) for _ in range(count)]
+            p = params
+            lengths = [
+                (
+                    sample_input(rng, p.observation_tokens, p.observation_sigma),
+                    sample_length(rng, p.output_tokens, p.output_sigma, p.max_new_tokens),
+                )
+                for _ in range(count)
+            ]
             lengths[0] = (0, lengths[0][1])
         else:
             instruction = max(1, item.text_tokens)
@@ -128,11 +131,3 @@ class Agent(Program):
                 depth=number,
             )
             prompt += prompt_of(acted)
-
-
-def _sample_lengths(rng: random.Random, params: Agent.Params) -> tuple[int, int]:
-    """Draw the lengths of one synthetic observation and of the action that follows."""
-    return (
-        sample_input(rng, params.observation_tokens, params.observation_sigma),
-        sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens),
-    )

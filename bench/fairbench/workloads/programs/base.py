@@ -101,6 +101,13 @@ def content_key(program_id: int, item: Item | None) -> str:
     return str(program_id) if item is None else item.key
 
 
+def check_range(params: Any, name: str) -> None:
+    """Raise ValueError unless the parameter ``name``_min is at most ``name``_max."""
+    least, most = getattr(params, f"{name}_min"), getattr(params, f"{name}_max")
+    if least > most:
+        raise ValueError(f"{name}_min = {least}: must be at most {name}_max = {most}")
+
+
 def prompt_of(*segments: Segment) -> Prompt:
     """Return a prompt of these segments, without empty ones."""
     return tuple(filter(LENGTH, segments))

@@ -16,6 +16,7 @@ from fairbench.workloads.programs.base import (
     OutputTokens,
     Program,
     Sigma,
+    check_range,
     content_key,
     growing_demand,
 )
@@ -52,10 +53,7 @@ class Chat(Program):
         max_new_tokens: OutputTokens
 
         def __post_init__(self) -> None:
-            if self.turns_min > self.turns_max:
-                raise ValueError(
-                    f"turns_min = {self.turns_min}: must be at most turns_max = {self.turns_max}"
-                )
+            check_range(self, "turns")
             check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
 
     def __init__(
@@ -66,9 +64,7 @@ class Chat(Program):
         turns: tuple[Turn, ...],
         max_new_tokens: int,
     ) -> None:
-        self._content = content
-        self._turns = turns
-        self._max_new_tokens = max_new_tokens
+        self._content, self._turns, self._max_new_tokens = content, turns, max_new_tokens
         exchanges = [(user, said) for _, user, said in turns]
         super().__init__(program_id, client, growing_demand(0, exchanges))
 
@@ -79,7 +75,14 @@ class Chat(Program):
         """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``."""
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
-            lengths = [_sample_lengths(rng, params) for _ in range(count)]
+            p = params
+            lengths = [
+                (
+                    sample_input(rng, p.user_tokens, p.user_sigma),
+                    sample_length(rng, p.output_tokens, p.output_sigma, p.max_new_tokens),
+                )
+                for _ in range(count)
+            ]
         else:
             lengths = [(user, min(bot, params.max_new_tokens)) for user, bot in item.exchanges]
         thinks = [0.0] + [sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
@@ -107,11 +110,3 @@ class Chat(Program):
                 depth=number,
             )
             history = (*prompt, reply) if reply.length else prompt
-
-
-def _sample_lengths(rng: random.Random, params: Chat.Params) -> tuple[int, int]:
-    """Draw the lengths of one synthetic user message and its reply."""
-    return (
-        sample_input(rng, params.user_tokens, params.user_sigma),
-        sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens),
-    )

@@ -61,8 +61,7 @@ class Judge(Program):
             )
 
     def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
-        self._root = root
-        self._params = params
+        self._root, self._params = root, params
         super().__init__(program_id, client, self._demand())
 
     @classmethod

@@ -68,9 +68,7 @@ class LongQA(Program):
         questions: tuple[Question, ...],
         max_new_tokens: int,
     ) -> None:
-        self._root = root
-        self._questions = questions
-        self._max_new_tokens = max_new_tokens
+        self._root, self._questions, self._max_new_tokens = root, questions, max_new_tokens
         prompt = prompt_tokens(root)
         demand = Demand(
             requests=len(questions),
@@ -86,7 +84,14 @@ class LongQA(Program):
         """Build a program; a real item provides the document, questions and answers."""
         if item is None:
             document = sample_input(rng, params.document_tokens, params.document_sigma)
-            lengths = [_sample_lengths(rng, params) for _ in range(params.questions)]
+            p = params
+            lengths = [
+                (
+                    sample_input(rng, p.question_tokens, p.question_sigma),
+                    sample_length(rng, p.answer_tokens, p.answer_sigma, p.max_new_tokens),
+                )
+                for _ in range(params.questions)
+            ]
         else:
             document = item.text_tokens
             lengths = [(q, min(a, params.max_new_tokens)) for q, a in item.exchanges]
@@ -121,11 +126,3 @@ class LongQA(Program):
             max_new_tokens=self._max_new_tokens,
             depth=0,
         )
-
-
-def _sample_lengths(rng: random.Random, params: LongQA.Params) -> tuple[int, int]:
-    """Draw the lengths of a question and its answer for a synthetic document."""
-    return (
-        sample_input(rng, params.question_tokens, params.question_sigma),
-        sample_length(rng, params.answer_tokens, params.answer_sigma, params.max_new_tokens),
-    )

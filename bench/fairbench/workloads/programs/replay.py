@@ -62,10 +62,7 @@ class _Strand:
     """
 
     def __init__(self, llm: LLM, calls: tuple[Call, ...], name: str, depth: int) -> None:
-        self._llm = llm
-        self._calls = calls
-        self._name = name
-        self._depth = depth
+        self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
     async def run(self, first: int, after: int) -> None:
         """Make the calls from ``first`` up to ``after``, with pauses and sub-agents."""

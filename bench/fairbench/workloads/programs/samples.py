@@ -50,9 +50,7 @@ class Samples(Program):
         outputs: tuple[int, ...],
         max_new_tokens: int,
     ) -> None:
-        self._prompt = prompt
-        self._outputs = outputs
-        self._max_new_tokens = max_new_tokens
+        self._prompt, self._outputs, self._max_new_tokens = prompt, outputs, max_new_tokens
         demand = Demand(len(outputs), len(outputs) * prompt_tokens(prompt), sum(outputs))
         super().__init__(program_id, client, demand)
 

@@ -86,7 +86,6 @@ class _Copy:
 
 @lru_cache(maxsize=8)
 def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded, ...]:
-    """Return the programs of a trace whose longest prompt lies within the bounds."""
     trace, unused = read_trace(TraceParams(file)).trace, random.Random(0)
     programs = (
         program.item

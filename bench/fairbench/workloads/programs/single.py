@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Segment
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import OutputTokens, Program, content_key
+from fairbench.workloads.programs.base import OutputTokens, Program, check_range, content_key
 
 InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
@@ -30,10 +30,8 @@ class Single(Program):
         output_max: OutputTokens
 
         def __post_init__(self) -> None:
-            for name in ("input", "output"):
-                least, most = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
-                if least > most:
-                    raise ValueError(f"{name}_min = {least}: must be at most {name}_max = {most}")
+            check_range(self, "input")
+            check_range(self, "output")
 
     def __init__(self, program_id: int, client: str, prompt: Segment, output_tokens: int) -> None:
         self._prompt = prompt

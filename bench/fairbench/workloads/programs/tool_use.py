@@ -70,9 +70,7 @@ class ToolUse(Program):
     def __init__(
         self, program_id: int, client: str, prompt: Prompt, output: int, max_new_tokens: int
     ) -> None:
-        self._prompt = prompt
-        self._output = output
-        self._max_new_tokens = max_new_tokens
+        self._prompt, self._output, self._max_new_tokens = prompt, output, max_new_tokens
         super().__init__(program_id, client, Demand(1, prompt_tokens(prompt), output))
 
     @classmethod

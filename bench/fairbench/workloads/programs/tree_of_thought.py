@@ -53,8 +53,7 @@ class TreeOfThought(Program):
             check_allowed(self.max_new_tokens, output_tokens=self.output_tokens)
 
     def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
-        self._root = root
-        self._params = params
+        self._root, self._params = root, params
         super().__init__(program_id, client, self._demand())
 
     @classmethod

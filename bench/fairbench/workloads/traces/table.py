@@ -147,7 +147,9 @@ class TableBuilder:
             tokens = column["input_tokens"]
             counts, blocks, size = fitted(counts, blocks, tokens, estimated)
             column["block_size"] = np.where(estimated > 0, size, column["block_size"])
-        arrival_s = _seconds(at_ns)
+        arrival_s: Floats = (at_ns - at_ns.min()) / 1e9
+        if at_ns.min() > SINCE_1970_NS:
+            arrival_s = np.round(arrival_s, 6)
         table = Table(
             tuple(names),
             arrival_s=arrival_s,
@@ -161,12 +163,6 @@ class TableBuilder:
             **column | {"client": code[column["client"]]},
         )
         return table.taken(np.argsort(arrival_s, kind="stable"))
-
-
-def _seconds(at_ns: Ints) -> Floats:
-    """Return times in seconds from the earliest."""
-    since: Floats = (at_ns - at_ns.min()) / 1e9
-    return np.round(since, 6) if at_ns.min() > SINCE_1970_NS else since
 
 
 def _natural(name: str) -> tuple[int, int, str]:

@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError
 from fairbench.files.csv_text import csv_rows
-from fairbench.workloads.traffic.gamma import Gamma, GammaArrivals
+from fairbench.workloads.traffic.gamma import Gamma, GammaArrivals, Rate
 from fairbench.workloads.traffic.source import Load
 
 COLUMN = "TIMESTAMP"
@@ -32,7 +32,7 @@ class AzureArrivals(GammaArrivals):
             at = (at + 1) % len(recorded)
 
 
-class Azure:
+class Azure(Gamma):
     """The kind ``azure``: request times of a file such as Azure's LLM inference trace.
 
     Clients begin at different places of it. The rate is the scenario's; ``--burstiness`` has no
@@ -45,33 +45,10 @@ class Azure:
 
         path: str
 
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def usual(self, load: Load) -> AzureArrivals:
-        """Return arrivals as ``gamma`` makes them, with gaps drawn from the trace."""
-        return self._of(load, Gamma(Gamma.Params()).usual(load))
-
-    def misbehaving(
-        self, load: Load, rate_multiple: float, until_fraction: float | None
-    ) -> AzureArrivals:
-        """Return the heavy client's arrivals, with gaps drawn from the trace.
-
-        Args:
-            until_fraction: Fraction of the run after which the rate is as usual, or None for the
-                whole run.
-        """
-        usual = Gamma(Gamma.Params()).misbehaving(load, rate_multiple, until_fraction)
-        return self._of(load, usual)
-
-    def _of(self, load: Load, like: GammaArrivals) -> AzureArrivals:
-        if load.burstiness != 1:
-            raise UsageError(
-                f"burstiness = {load.burstiness}: not supported for arrivals of kind azure, "
-                "whose trace sets it; leave burstiness out"
-            )
+    def arrivals(self, rates: tuple[Rate, ...], load: Load) -> AzureArrivals:
+        load.check_plain("arrivals of kind azure, whose trace sets it")
         trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
-        return AzureArrivals(like.rates, 1.0, like.num_programs, like.until_s, self.params.path)
+        return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
 
 @lru_cache(maxsize=4)

@@ -12,14 +12,18 @@ from annotated_types import Ge, Le
 
 from fairbench.errors import UsageError
 from fairbench.workloads.programs.base import MeanGap
-from fairbench.workloads.traffic.source import Arrival, Load
+from fairbench.workloads.traffic.source import (
+    Arrival,
+    ArrivalSource,
+    Load,
+)
 
 PROGRAM_S = 5.0
 """How long a program is taken to be where somebody asks before the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedArrivals:
+class ClosedArrivals(ArrivalSource):
     """Users with exponential think times of this mean (s). They start nothing after the end.
 
     The start times depend on the cluster, so the driver asks each of the client's
@@ -30,10 +34,6 @@ class ClosedArrivals:
     users: int
     think_s: float
     until_s: float
-
-    @property
-    def timed(self) -> bool:
-        return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gap_s = (self.think_s + PROGRAM_S) / self.users
@@ -68,17 +68,8 @@ class Closed:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ClosedArrivals:
-        """Return the arrivals of ``rate_multiple`` times as many users.
-
-        Args:
-            rate_multiple: Factor by which the number of users rises.
-            until_fraction: None; any other value raises UsageError.
-        """
-        if until_fraction is not None:
-            raise UsageError(
-                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: "
-                "not supported for arrivals of kind closed; leave until_fraction out"
-            )
+        """Return the arrivals of ``rate_multiple`` times as many users."""
+        load.check_whole(until_fraction, "closed", "leave until_fraction out")
         return self._of(load, max(1, round(self.params.users * rate_multiple)))
 
     def _of(self, load: Load, users: int) -> ClosedArrivals:
@@ -86,9 +77,5 @@ class Closed:
             raise UsageError(
                 "num_programs: not supported for arrivals of kind closed; give duration instead"
             )
-        if load.burstiness != 1:
-            raise UsageError(
-                f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
-                "closed, whose users wait for answers; leave burstiness out"
-            )
+        load.check_plain("arrivals of kind closed, whose users wait for answers")
         return ClosedArrivals(users, self.params.think_s, load.until_s)

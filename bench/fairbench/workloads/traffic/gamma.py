@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairbench.workloads.traffic.source import Arrival, Load
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load, TrafficKind
 
 
 class Rate(NamedTuple):
-    """A rate in programs/s that applies from ``start_s`` on (above 0.
-
-    ``inf`` sends all at once).
-    """
+    """A rate in programs/s above 0 (``inf``: all at once), which applies from ``start_s`` on."""
 
     start_s: float
     programs_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class GammaArrivals:
+class GammaArrivals(ArrivalSource):
     """A client's arrivals: an ``ArrivalSource``.
 
     Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
@@ -34,10 +31,6 @@ class GammaArrivals:
     burstiness: float = 1.0
     num_programs: int | None = None
     until_s: float = inf
-
-    @property
-    def timed(self) -> bool:
-        return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         for number, at_s in enumerate(stretched(self.gaps(rng), self.rates)):
@@ -58,23 +51,19 @@ class GammaArrivals:
         )
         return arriving if self.num_programs is None else min(arriving, self.num_programs)
 
-    def last_arrival_s(self, rng: random.Random) -> float:
-        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
-
-class Gamma:
+class Gamma(TrafficKind):
     """The kind ``gamma``: the requested rates, with gaps of the requested burstiness."""
 
     @dataclass(frozen=True)
     class Params:
         """No parameters: the scenario and the command line set rate and burstiness."""
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Any) -> None:
         self.params = params
 
     def usual(self, load: Load) -> GammaArrivals:
-        rates = (Rate(0.0, load.programs_per_s),)
-        return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
+        return self.arrivals((Rate(0.0, load.programs_per_s),), load)
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
@@ -88,7 +77,11 @@ class Gamma:
                 length_s = load.until_s if wanted is None else min(load.until_s, wanted / rate)
                 rates = (*rates, Rate(until_fraction * length_s, rate))
         count = None if wanted is None else max(1, round(wanted * work))
-        return GammaArrivals(rates, load.burstiness, count, load.until_s)
+        return self.arrivals(rates, load._replace(num_programs=count))
+
+    def arrivals(self, rates: tuple[Rate, ...], load: Load) -> GammaArrivals:
+        """Return arrivals at these rates, which replace that of the load."""
+        return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
 
 
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:

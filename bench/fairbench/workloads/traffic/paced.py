@@ -7,17 +7,18 @@ as those of kind ``gamma``: a gap of mean 1 passes as fast as the rate says.
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, count, repeat
 from math import inf, sqrt
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Gt
 
 from fairbench.errors import UsageError
 from fairbench.workloads.traffic.gamma import gamma_gaps
-from fairbench.workloads.traffic.source import Arrival, Load
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load, TrafficKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,7 @@ Gaps = Literal["even", "gamma"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The course of a client's rate and its gaps; error messages use ``kind``."""
-
-    kind: str
-    phases: tuple[Phase, ...]
-    gaps: Gaps = "even"
-    repeat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PacedArrivals:
+class PacedArrivals(ArrivalSource):
     """A client's arrivals: an ``ArrivalSource``. Even gaps begin at a random phase.
 
     ``burstiness`` None means even gaps.
@@ -139,10 +130,6 @@ class PacedArrivals:
     until_s: float = inf
     repeat: bool = False
     burstiness: float | None = None
-
-    @property
-    def timed(self) -> bool:
-        return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
@@ -170,9 +157,6 @@ class PacedArrivals:
                 break
         return min(arriving, wanted)
 
-    def last_arrival_s(self, rng: random.Random) -> float:
-        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
-
     def _gaps(self, rng: random.Random) -> Iterator[float]:
         if self.burstiness is None:
             return chain((rng.random(),), repeat(1))
@@ -182,58 +166,37 @@ class PacedArrivals:
         return pieces(self.phases, self.programs_per_s, repeat=self.repeat)
 
 
-def paced(load: Load, plan: Plan) -> PacedArrivals:
-    """Return a client's arrivals by a plan. Raises UsageError for an impossible plan."""
-    if load.programs_per_s == inf:
-        raise UsageError(f"request_rate = inf: must be finite for arrivals of kind {plan.kind}")
-    if plan.gaps == "even" and load.burstiness != 1:
-        raise UsageError(
-            f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
-            f"{plan.kind}, which are evenly spaced; leave burstiness out"
-        )
-    return PacedArrivals(
-        load.programs_per_s,
-        plan.phases,
-        load.num_programs,
-        load.until_s,
-        plan.repeat,
-        load.burstiness if plan.gaps == "gamma" else None,
-    )
+class PlannedKind(TrafficKind):
+    """A kind of traffic whose rate has phases; error messages use its name ``kind``."""
 
+    kind: ClassVar[str]
+    repeat: ClassVar[bool] = False
 
-def paced_multiple(
-    load: Load, plan: Plan, rate_multiple: float, until_fraction: float | None
-) -> PacedArrivals:
-    """Return the arrivals of a heavy client that sends ``rate_multiple`` times the load.
+    def __init__(self, params: Any) -> None:
+        self.params = params
 
-    Raises UsageError for an earlier end, which phases can express.
-    """
-    if until_fraction is not None:
-        raise UsageError(
-            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not "
-            f"supported for arrivals of kind {plan.kind}; give the client arrivals of "
-            "kind phases"
-        )
-    wanted = load.num_programs
-    count = None if wanted is None else max(1, round(wanted * rate_multiple))
-    rate = load.programs_per_s * rate_multiple
-    return paced(load._replace(programs_per_s=rate, num_programs=count), plan)
-
-
-class PlannedKind:
-    """A ``TrafficKind`` with one plan for all loads, made from the ``Params`` of subclasses."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def plan(self, load: Load) -> Plan:
-        """Return the plan of a client with this load."""
-        return self._plan
+    @abstractmethod
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        """Return the phases of a client with this load, of which the last has no end."""
 
     def usual(self, load: Load) -> PacedArrivals:
-        return paced(load, self.plan(load))
+        of = f"arrivals of kind {self.kind}"
+        if load.programs_per_s == inf:
+            raise UsageError(f"request_rate = inf: must be finite for {of}")
+        gaps = getattr(self.params, "gaps", "even")
+        if gaps == "even":
+            load.check_plain(f"{of}, which are evenly spaced")
+        repeat = self.repeat or getattr(self.params, "repeat", False)
+        return PacedArrivals(
+            *(load.programs_per_s, self.phases(load), load.num_programs, load.until_s, repeat),
+            load.burstiness if gaps == "gamma" else None,
+        )
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> PacedArrivals:
-        return paced_multiple(load, self.plan(load), rate_multiple, until_fraction)
+        load.check_whole(until_fraction, self.kind, "give the client arrivals of kind phases")
+        wanted = load.num_programs
+        count = None if wanted is None else max(1, round(wanted * rate_multiple))
+        rate = load.programs_per_s * rate_multiple
+        return self.usual(load._replace(programs_per_s=rate, num_programs=count))

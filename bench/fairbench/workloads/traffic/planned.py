@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Len
 
 from fairbench.errors import UsageError
-from fairbench.workloads.traffic.paced import Gaps, Phase, Plan, PlannedKind
+from fairbench.workloads.traffic.paced import Gaps, Phase, PlannedKind
 from fairbench.workloads.traffic.source import Load
 
 PIECES = 24  # straight ones in a period; their mean is exactly that of the wave
@@ -18,16 +18,20 @@ PIECES = 24  # straight ones in a period; their mean is exactly that of the wave
 class Constant(PlannedKind):
     """The kind ``constant``: a constant rate with even gaps."""
 
+    kind = "constant"
+
     @dataclass(frozen=True)
     class Params:
         """No parameters: the scenario and the command line set the rate."""
 
-    def __init__(self, params: Params) -> None:
-        super().__init__(Plan("constant", (Phase(inf, 1.0),)))
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        return (Phase(inf, 1.0),)
 
 
 class OnOff(PlannedKind):
     """The kind ``on-off``. The rate applies while it is on, which comes first."""
+
+    kind = "on-off"
 
     @dataclass(frozen=True)
     class Params:
@@ -37,13 +41,14 @@ class OnOff(PlannedKind):
         off_s: Annotated[float, Gt(0)]
         gaps: Gaps = "even"
 
-    def __init__(self, params: Params) -> None:
-        phase = Phase(inf, 1.0, on_s=params.on_s, off_s=params.off_s)
-        super().__init__(Plan("on-off", (phase,), params.gaps))
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        return (Phase(inf, 1.0, on_s=self.params.on_s, off_s=self.params.off_s),)
 
 
 class Ramp(PlannedKind):
     """The kind ``ramp``: the rate rises or falls linearly over the whole run."""
+
+    kind = "ramp"
 
     @dataclass(frozen=True)
     class Params:
@@ -53,21 +58,18 @@ class Ramp(PlannedKind):
         to_multiple: Annotated[float, Ge(0)]
         gaps: Gaps = "even"
 
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def plan(self, load: Load) -> Plan:
+    def phases(self, load: Load) -> tuple[Phase, ...]:
         if load.until_s == inf:
             raise UsageError(
                 "num_programs: not supported for arrivals of kind ramp; give duration instead"
             )
-        params = self.params
-        phase = Phase(load.until_s, params.from_multiple, params.to_multiple)
-        return Plan("ramp", (phase,), params.gaps)
+        return (Phase(load.until_s, self.params.from_multiple, self.params.to_multiple),)
 
 
 class Phases(PlannedKind):
     """The kind ``phases``: one phase after the other; the last lasts to the end, or all repeat."""
+
+    kind = "phases"
 
     @dataclass(frozen=True)
     class Params:
@@ -77,12 +79,16 @@ class Phases(PlannedKind):
         repeat: bool = False
         gaps: Gaps = "even"
 
-    def __init__(self, params: Params) -> None:
-        super().__init__(Plan("phases", params.phases, params.gaps, params.repeat))
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        phases: tuple[Phase, ...] = self.params.phases
+        return phases
 
 
 class Bursts(PlannedKind):
     """The kind ``bursts``. The client's rate is the rate between bursts, which comes first."""
+
+    kind = "bursts"
+    repeat = True
 
     @dataclass(frozen=True)
     class Params:
@@ -99,10 +105,9 @@ class Bursts(PlannedKind):
                     f"for_s = {self.for_s:g}: must be below every_s = {self.every_s:g}"
                 )
 
-    def __init__(self, params: Params) -> None:
-        steady = Phase(params.every_s - params.for_s, 1.0)
-        burst = Phase(params.for_s, params.multiple)
-        super().__init__(Plan("bursts", (steady, burst), params.gaps, repeat=True))
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        steady = Phase(self.params.every_s - self.params.for_s, 1.0)
+        return steady, Phase(self.params.for_s, self.params.multiple)
 
 
 class Diurnal(PlannedKind):
@@ -111,6 +116,9 @@ class Diurnal(PlannedKind):
     The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` half a period later: a
     cosine, drawn as a line from hour to hour (a 24th of the period).
     """
+
+    kind = "diurnal"
+    repeat = True
 
     @dataclass(frozen=True)
     class Params:
@@ -121,13 +129,12 @@ class Diurnal(PlannedKind):
         peak_s: Annotated[float, Ge(0)] = 0.0
         gaps: Gaps = "gamma"
 
-    def __init__(self, params: Params) -> None:
-        hour_s = params.period_s / PIECES
-        multiples = [_multiple(params, hour * hour_s) for hour in range(PIECES)]
+    def phases(self, load: Load) -> tuple[Phase, ...]:
+        hour_s = self.params.period_s / PIECES
+        multiples = [self._multiple(hour * hour_s) for hour in range(PIECES)]
         after = [*multiples[1:], multiples[0]]
-        phases = tuple(Phase(hour_s, now, then) for now, then in zip(multiples, after, strict=True))
-        super().__init__(Plan("diurnal", phases, params.gaps, repeat=True))
+        return tuple(Phase(hour_s, now, then) for now, then in zip(multiples, after, strict=True))
 
-
-def _multiple(params: Diurnal.Params, at_s: float) -> float:
-    return max(0.0, 1 + params.swing * cos(2 * pi * (at_s - params.peak_s) / params.period_s))
+    def _multiple(self, at_s: float) -> float:
+        angle: float = 2 * pi * (at_s - self.params.peak_s) / self.params.period_s
+        return max(0.0, 1.0 + float(self.params.swing) * cos(angle))

@@ -10,14 +10,14 @@ from math import inf
 from fairbench.errors import UsageError
 from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import TraceParams, check_params, read_trace
-from fairbench.workloads.traffic.source import Arrival, Load
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 DAY_S = 86_400
 MAX_PLAYED_S = 100.0 * DAY_S  # 2^63 ps are 106 days, some of which what is not yet answered needs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replayed:
+class Replayed(ArrivalSource):
     """A client's recorded arrivals: an ``ArrivalSource``."""
 
     trace: Trace
@@ -41,9 +41,6 @@ class Replayed:
         count = self.trace.count(self.client, min(before_s, self.until_s) * self.speed)
         return count if self.num_programs is None else min(count, self.num_programs)
 
-    def last_arrival_s(self, rng: random.Random) -> float:
-        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
-
 
 class Replay:
     """The kind ``replay``. The clients are the trace's clients in the order of their names."""
@@ -55,11 +52,7 @@ class Replay:
         self.params = params
 
     def usual(self, load: Load) -> Replayed:
-        if load.burstiness != 1:
-            raise UsageError(
-                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
-                "arrival times; leave burstiness out"
-            )
+        load.check_plain("a trace, which sets the arrival times")
         if load.rate_given:
             raise UsageError(
                 "request_rate: not supported for a trace, which sets the arrival times; give "

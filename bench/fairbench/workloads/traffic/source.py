@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
+from fairbench.errors import UsageError
 from fairbench.workloads.items import Item
 
 
@@ -35,6 +36,21 @@ class Load(NamedTuple):
     until_s: float
     rate_given: bool = False
 
+    def check_plain(self, of: str) -> None:
+        """Raise UsageError for a burstiness, because ``of`` sets how far programs are apart."""
+        if self.burstiness != 1:
+            raise UsageError(
+                f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
+            )
+
+    def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
+        """Raise UsageError with an advice if a heavy client of this kind is to end early."""
+        if until_fraction is not None:
+            raise UsageError(
+                f"misbehaving client {self.client}: until_fraction = {until_fraction:g}: not "
+                f"supported for arrivals of kind {kind}; {advice}"
+            )
+
 
 class TrafficKind(Protocol):
     """The arrivals of a run's clients. ``Params`` is a frozen dataclass.
@@ -49,12 +65,7 @@ class TrafficKind(Protocol):
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ArrivalSource:
-        """Return the arrivals of a heavy client, up to a fraction of the run.
-
-        Args:
-            until_fraction: Fraction of the run until which the client is heavy, or None for the
-                whole run.
-        """
+        """Return the arrivals of a client that is heavy until a fraction of the run, or always."""
         ...
 
 
@@ -68,7 +79,7 @@ class ArrivalSource(Protocol):
     @property
     def timed(self) -> bool:
         """Return whether the times are fixed, as in a trace, regardless of seed and rate."""
-        ...
+        return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         """Yield the arrivals in time order, created as needed; they may be endless."""
@@ -80,4 +91,4 @@ class ArrivalSource(Protocol):
 
     def last_arrival_s(self, rng: random.Random) -> float:
         """Return the time of the last arrival; 0 without arrivals. Precondition: arrivals end."""
-        ...
+        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)

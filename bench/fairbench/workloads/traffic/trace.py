@@ -14,14 +14,14 @@ from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
 from fairbench.workloads.items import Item
 from fairbench.workloads.traces.read import find
-from fairbench.workloads.traffic.source import Arrival, Load
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 # Most of each: ten times the longest context there is, and what records have room for.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
 @dataclass(frozen=True, slots=True)
-class TraceArrivals:
+class TraceArrivals(ArrivalSource):
     """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 replays twice as fast."""
 
     recorded: tuple[Arrival, ...]
@@ -41,9 +41,6 @@ class TraceArrivals:
 
     def expected_programs(self, before_s: float = inf) -> float:
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random())))
-
-    def last_arrival_s(self, rng: random.Random) -> float:
-        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
 class Trace:
@@ -69,11 +66,7 @@ class Trace:
     def usual(self, load: Load) -> TraceArrivals:
         if load.programs_per_s == inf:
             raise UsageError("request_rate = inf: must be finite for a trace")
-        if load.burstiness != 1:
-            raise UsageError(
-                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
-                "arrival times; leave burstiness out"
-            )
+        load.check_plain("a trace, which sets the arrival times")
         by_client = list(_read(find(self._file)).values())
         mine = by_client[load.client] if load.client < len(by_client) else ()
         return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)

@@ -62,10 +62,6 @@ OWNERS = ("end_user", "user", "team_id", "api_key")
 KEYS = ("end_user_id", "user_id", "team_id", "alias", "hash")
 
 
-def _is_litellm(first: Record) -> bool:
-    return set(first) >= NEEDS
-
-
 def _litellm_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     """Yield the request of LiteLLM's standard payload or spend table.
 
@@ -89,7 +85,7 @@ def _litellm_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     }
 
 
-LITELLM = Flattened("litellm", _is_litellm, _litellm_requests)
+LITELLM = Flattened("litellm", NEEDS.issubset, _litellm_requests)
 
 
 def _is_otel(first: Record) -> bool:
@@ -174,10 +170,6 @@ OTEL = Flattened("otel", _is_otel, _otel_requests)
 FINISHED = "request.finished"
 
 
-def _is_sglang(first: Record) -> bool:
-    return str(first.get("event", "")).startswith("request.") and "rid" in first
-
-
 def _sglang_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     """Yield the request of a line of ``--log-requests --log-requests-format json``.
 
@@ -210,4 +202,8 @@ def _times(end: Any, latency_s: Any) -> tuple[Any, Any]:
         return end, end
 
 
-SGLANG = Flattened("sglang", _is_sglang, _sglang_requests)
+SGLANG = Flattened(
+    "sglang",
+    lambda first: str(first.get("event", "")).startswith("request.") and "rid" in first,
+    _sglang_requests,
+)

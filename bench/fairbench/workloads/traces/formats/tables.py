@@ -76,7 +76,6 @@ class Columnwise:
         columns.check_named()
 
     def _lists(self, run: Record) -> Record:
-        """Return the object that holds the lists."""
         found = run.get(self.inside) if self.inside else run
         return found if isinstance(found, Mapping) else {}
 

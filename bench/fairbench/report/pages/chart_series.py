@@ -1,0 +1,234 @@
+"""Charts with two axes: lines, stacked step areas, and marks with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import Floats
+from fairbench.report.pages.chart import (
+    BELOW_PX,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Key,
+    Scale,
+    axes,
+    colour,
+    curve,
+    drawing,
+    line,
+    log_range,
+    places,
+    rect,
+    scales,
+    shade,
+    stroke,
+)
+from fairbench.report.palette import SERIES
+
+LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)  # the latter if a label is longer
+
+
+class Series(NamedTuple):
+    """A line through points in ascending x; ``swatch`` chooses one of ``SERIES``."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    swatch: int | None = None
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    percent: bool = False,
+    shaded: tuple[float, float] | None = None,
+) -> str:
+    """Draw lines over a common x, from y = 0 up.
+
+    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: there is a point,
+    and with ``log_x`` all x are positive.
+    """
+    key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
+    every_x = [x for one in series for x in one.x]
+    tallest = 1.0 if percent else max(y for one in series for y in one.y) * 1.05 or 1.0
+    across, up = scales(
+        len(series),
+        log_range(every_x) if log_x else (0.0, max(every_x) or 1.0),
+        (0.0, tallest),
+        log_x=log_x,
+        per_row=key.per_row,
+    )
+    parts = [shade(across, up, shaded)] if shaded else []
+    parts += axes(across, up, x_label, y_label, percent=percent)
+    for number, one in enumerate(series):
+        look = stroke(number if one.swatch is None else one.swatch)
+        parts.append(curve(across, up, zip(one.x, one.y, strict=True), look))
+        sample = partial(_line_sample, look=look)
+        parts += key.entry(number, sample, one.label)
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+def _line_sample(x: float, y: float, look: str) -> str:
+    return line(x, y, x + 22, y, "series", look)
+
+
+KEY_PX = 11
+AREA_KEY = Key(KEY_PX + 5, 15)
+
+
+class Area(NamedTuple):
+    """A layer: its values in each bin, and its colour of ``palette.SERIES`` (None: grey)."""
+
+    label: str
+    values: Floats
+    series: int | None
+
+
+def area_chart(
+    title: str,
+    edges: Floats,
+    areas: Sequence[Area],
+    *,
+    x_label: str,
+    y_label: str,
+    shaded: Sequence[tuple[float, float]] = (),
+) -> str:
+    """Return a chart of stacked step areas, with the first area at the bottom.
+
+    Args:
+        edges: Bounds of the bins, shape (bins + 1,), in the unit of x.
+        areas: At least one, with values of shape (bins,).
+        shaded: Windows in x behind the areas.
+    """
+    tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
+    across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
+    parts = [shade(across, up, window) for window in shaded]
+    parts += axes(across, up, x_label, y_label)
+    below = np.zeros(len(edges) - 1)
+    x = np.repeat(edges, 2)[1:-1].tolist()
+    looks = [
+        f'style="fill:{"var(--rest)" if one.series is None else colour(one.series)}"'
+        for one in areas
+    ]
+    for one, look in zip(areas, looks, strict=True):
+        above = below + one.values
+        # The outline of a layer is its top, then its bottom backwards.
+        top = zip(x, np.repeat(above, 2).tolist(), strict=True)
+        back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
+        parts.append(f'<polygon points="{places(across, up, (*top, *back))}" {look}/>')
+        below = above
+    for number, (one, look) in enumerate(zip(areas, looks, strict=True)):
+        parts += AREA_KEY.entry(number, partial(_area_sample, look=look), one.label)
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+def _area_sample(x: float, y: float, look: str) -> str:
+    return rect(x, y - KEY_PX / 2, KEY_PX, KEY_PX, look)
+
+
+POINT_KEY = Key(17, 15)
+POINTS_PX = 220
+MARGIN = 0.06  # of the range of x, free at both ends
+LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
+LEAST_WHOLE = 3.0  # of an axis that counts: a narrower one would have ticks between counts
+Ends = tuple[float, float] | None
+
+
+class Point(NamedTuple):
+    """A mark, and the ends of its intervals in x and in y; ``hollow`` if it is only a bound."""
+
+    x: float
+    y: float
+    x_ends: Ends = None
+    y_ends: Ends = None
+    hollow: bool = False
+
+
+class PointSeries(NamedTuple):
+    """Marks of one of ``palette.SERIES``, perhaps joined by a line."""
+
+    label: str
+    series: int
+    points: Sequence[Point]
+    joined: bool = False
+
+
+def point_chart(
+    title: str,
+    series: Sequence[PointSeries],
+    *,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    limit: float | None = None,
+    whole_x: bool = False,
+) -> str:
+    """Return the marks of all series, and a line at ``limit`` of y.
+
+    Args:
+        series: There is a point in one of them; with ``log_y`` every y is positive.
+        whole_x: x counts something, so that ticks are whole numbers and x begins at 0.
+    """
+    points = [point for one in series for point in one.points]
+    every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
+    every_y += [] if limit is None else [limit]
+    low, high = log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
+    x = _x_range(points, whole_x=whole_x)
+    across, up = scales(len(series), x, (low, high or 1.0), log_y=log_y, plot_px=POINTS_PX)
+    parts = axes(across, up, x_label, y_label)
+    if limit is not None:
+        parts.append(line(LEFT, up.at(limit), WIDTH - RIGHT, up.at(limit), "limit"))
+    for number, one in enumerate(series):
+        parts += _drawn(one, across, up)
+        parts += POINT_KEY.entry(number, partial(_point_sample, series=one.series), one.label)
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+def _point_sample(x: float, y: float, series: int) -> str:
+    return mark(x + 6, y, series)
+
+
+def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
+    every = [x for point in points for x in (point.x, *(point.x_ends or ()))]
+    low, high = min(every), max(every)
+    if whole_x:
+        return 0.0, max(LEAST_WHOLE, high + 1)
+    free = max(MARGIN * (high - low), (LEAST_RANGE * high - (high - low)) / 2) or 1.0
+    return max(0.0, low - free), high + free
+
+
+def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
+    parts = []
+    if one.joined:
+        points = [(point.x, point.y) for point in one.points]
+        parts.append(curve(across, up, points, stroke(one.series)))
+    look = f' style="stroke:{colour(one.series)}"'
+    for point in one.points:
+        x, y = across.at(point.x), up.at(point.y)
+        if point.x_ends:
+            low, high = (across.at(end) for end in point.x_ends)
+            parts.append(line(low, y, high, y, "interval", look))
+        if point.y_ends:
+            low, high = (up.at(end) for end in point.y_ends)
+            parts.append(line(x, low, x, high, "interval", look))
+        parts.append(mark(x, y, one.series, hollow=point.hollow))
+    return parts
+
+
+def mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
+    """Return the mark of a series at a place, perhaps with an arrow of a bound."""
+    fill = "none" if hollow else colour(series)
+    shape = SERIES[series % len(SERIES)].shape + arrow
+    return (
+        f'<g class="mark" transform="translate({x:g} {y:g})" '
+        f'style="stroke:{colour(series)};fill:{fill}">{shape}</g>'
+    )
