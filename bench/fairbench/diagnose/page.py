@@ -87,15 +87,6 @@ def _headlines(found: Diagnosis) -> Iterator[Headline]:
     if not found.floods:
         yield Headline("who floods", "nobody", "no client sends much more than the others")
     yield from flood_headlines(_judged(found))
-    yield from _of_replays(found)
-
-
-def _judged(found: Diagnosis) -> Judged:
-    floods = renamed(found.floods, found.log.traffic, found.waits)
-    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
-
-
-def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     best, first = best_fair(found), found.first
     doubt = ", not valid for your cluster" if unlike_replay(found) else ""
     if best is not None and first is not None:
@@ -115,6 +106,11 @@ def _of_replays(found: Diagnosis) -> Iterator[Headline]:
         yield Headline(
             "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
         )
+
+
+def _judged(found: Diagnosis) -> Judged:
+    floods = renamed(found.floods, found.log.traffic, found.waits)
+    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
 
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:

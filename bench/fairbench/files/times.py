@@ -77,7 +77,8 @@ def nanoseconds(value: Any, unit: str) -> int:
     """
     number = number_of(value)
     if number is None:
-        found = _since_1970(value)
+        since = moment_of(value) - datetime(1970, 1, 1, tzinfo=UTC)
+        found = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     elif isinstance(value, Nanoseconds):
         found = int(value)
     elif isinstance(number, float) and not isfinite(number * UNITS[unit]):
@@ -97,11 +98,6 @@ def is_calendar(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Return whether a value is a number, possibly written as text."""
     return number_of(value) is not None
-
-
-def _since_1970(value: Any) -> int:
-    since = moment_of(value) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def moment_of(value: Any) -> datetime:

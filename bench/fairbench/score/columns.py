@@ -213,7 +213,13 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     if not length:
         raise DataError(f"{where}: holds no records")
     if layout.at_once:
-        values["start"] = _at_once(run, length, where)
+        if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
+            raise DataError(
+                f"{where}: has no start times (sglang.bench_serving does not record them). "
+                "Without them, only a run at request_rate inf without max_concurrency can be "
+                "scored; name a column of start times with --map start=NAME"
+            )
+        values["start"] = [0.0] * length
     if layout.uncached:
         values["cached_tokens"] = [0] * length
     units, names = layout.units, layout.columns
@@ -223,14 +229,3 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     }
     completed = run.get("completed")
     return Columns(layout, columns, completed=completed if type(completed) is int else None)
-
-
-def _at_once(run: Object, length: int, where: str) -> list[Any]:
-    """Return start times of a run that sent all requests at once."""
-    if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
-        raise DataError(
-            f"{where}: has no start times (sglang.bench_serving does not record them). "
-            "Without them, only a run at request_rate inf without max_concurrency can be "
-            "scored; name a column of start times with --map start=NAME"
-        )
-    return [0.0] * length

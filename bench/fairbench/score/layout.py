@@ -168,17 +168,13 @@ def choose_layout(
     """
     where, first = objects[0]
     if name is not None:
-        return _called(name, first, names)
+        if name not in LAYOUTS:
+            raise unknown_name("layout", name, LAYOUTS)
+        return (common(first) if name == PLAIN else LAYOUTS[name]).mapped(names)
     for _, item in objects[:LOOKED_AT]:
         if (found := _first_that_fits(item, names)) is not None:
             return found
     raise _in_none(first, where, names)
-
-
-def _called(name: str, item: Object, names: Mapping[str, str]) -> Layout:
-    if name not in LAYOUTS:
-        raise unknown_name("layout", name, LAYOUTS)
-    return (common(item) if name == PLAIN else LAYOUTS[name]).mapped(names)
 
 
 def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:

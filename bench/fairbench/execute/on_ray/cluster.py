@@ -6,11 +6,10 @@ import pickle
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
@@ -81,7 +80,11 @@ class RayCluster:
                 if losses > MOST_LOSSES:
                     raise self._gone() from None
             finally:
-                _dismiss(child)
+                with suppress(EOFError, OSError):
+                    child.pipe.send(STOP)
+                    while True:
+                        child.pipe.recv()
+                child.process.join()
 
     def _gone(self) -> RunFailed:
         return RunFailed(f"the Ray cluster at {self._address} was lost; the finished runs are kept")
@@ -119,39 +122,22 @@ def _outcomes(
             child.process.kill()
 
 
-def _dismiss(child: Child) -> None:
-    """Stop the running tasks and wait until they have ended."""
-    with suppress(EOFError, OSError):
-        child.pipe.send(STOP)
-        while True:
-            child.pipe.recv()
-    child.process.join()
-
-
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
     """Return a task's result, after storing the files that the task saved."""
     if isinstance(outcome, Failure):
         return outcome
     result, files = pickle.loads(outcome)
     if isinstance(task, Saving):
-        _save(files, task.folder)
+        hidden = task.folder / f".writing-{secrets.token_hex(8)}"
+        with made(task.folder):
+            try:
+                for name, content in files.items():
+                    write_file(hidden / name, content)
+                for entry in sorted(hidden.iterdir()) if files else ():
+                    if entry.is_dir():
+                        renamed_to_fresh(entry, task.folder / entry.name)
+                    else:
+                        entry.replace(task.folder / entry.name)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
     return result
-
-
-def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write received files into a folder, each entry completely or not at all.
-
-    A folder whose name is taken gets a number, as a run's does; a file is replaced.
-    """
-    hidden = folder / f".writing-{secrets.token_hex(8)}"
-    with made(folder):
-        try:
-            for name, content in files.items():
-                write_file(hidden / name, content)
-            for entry in sorted(hidden.iterdir()) if files else ():
-                if entry.is_dir():
-                    renamed_to_fresh(entry, folder / entry.name)
-                else:
-                    entry.replace(folder / entry.name)
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)

@@ -217,17 +217,15 @@ class _Switchboard:
             while self._pipe.poll(POLL_S if self._waiting else IDLE_POLL_S):
                 message = self._pipe.recv()
                 if isinstance(message, Close):
-                    self._close()
+                    closing = [actor.close.remote() for actor in self._actors]
+                    self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
                     return
-                self._ask(message)
+                method = getattr(self._actors[message.replica], message.method)
+                self._waiting[method.remote(*message.arguments)] = message.ticket
             if self._waiting:
                 done, _ = self._ray.wait(list(self._waiting), timeout=0)
                 for ref in done:
                     self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
-
-    def _ask(self, call: Call) -> None:
-        method = getattr(self._actors[call.replica], call.method)
-        self._waiting[method.remote(*call.arguments)] = call.ticket
 
     def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
         errors = self._ray.exceptions
@@ -237,8 +235,3 @@ class _Switchboard:
             return Broken(ticket, f"{error.cause}".partition("\n")[0], lost=False)
         except errors.RayError as error:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
-
-    def _close(self) -> None:
-        """Close the remaining actor actors, so that no server process is left behind."""
-        closing = [actor.close.remote() for actor in self._actors]
-        self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
