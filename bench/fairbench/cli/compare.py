@@ -90,7 +90,7 @@ def compare(
         parent=result_dir,
         progress=None if disable_tqdm else shown_progress(),
     )
-    found = Comparison(compared.groups, [key_of(name) for name in metric or ()])
+    found = Comparison(compared.groups, [key_of(name) for name in metric or ()], paired=True)
     path = compared.outcome.store.path if compared.outcome else None
     if as_json:
         print_json(contrast_json(found.contrasts), path)
