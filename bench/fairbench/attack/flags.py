@@ -56,7 +56,6 @@ class Optimiser(StrEnum):
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    """Declare a flag of a command whose help has no panels."""
     return Flag(help, OTHER, default, **rest)
 
 

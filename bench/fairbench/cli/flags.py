@@ -15,7 +15,7 @@ from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.rows import AUTO
 
 if TYPE_CHECKING:
-    from fairbench.config.flags.trace import LogFlags
+    from fairbench.config.flags.trace import LogFlags, TraceFlags
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
@@ -137,7 +137,6 @@ def _given(
 
 
 def _parameter(one: Declared) -> inspect.Parameter:
-    """Return a flag as a parameter of a command."""
     text = list[str] if one.flag.repeats else str
     kind = text if one.flag.read else one.type
     return inspect.Parameter(
@@ -155,7 +154,7 @@ def option_of(one: Declared) -> Any:
     return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
 
 
-def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
+def log_params(file: str, flags: LogFlags | TraceFlags) -> TraceParams:
     """Return how a log or a trace is to be read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
@@ -167,10 +166,17 @@ def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> Tra
         flags.get("trace_format") or AUTO,
         columns=joined_columns(columns),
         line=flags.get("trace_line") or 0,
-        block_size=block_size or 0,
+        block_size=flags.get("trace_block_size") or 0,
     )
     check_params(params)
     return params
+
+
+def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
+    """Return the error for other settings than those of a stored sweep, plan or search."""
+    return UsageError(
+        f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
+    )
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

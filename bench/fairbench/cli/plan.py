@@ -15,6 +15,7 @@ from fairbench.cli.flags import (
     RayAddress,
     Settings,
     json_option,
+    only_resumed,
     option,
     takes,
 )
@@ -148,10 +149,7 @@ def plan(
     else:
         own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
-            raise UsageError(
-                f"--resume {resume} continues the plan with its stored settings; no other "
-                "setting can be given with it"
-            )
+            raise only_resumed(resume, "plan")
         store = SweepStore(resume)
         asked(store)
     with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:

@@ -247,7 +247,6 @@ def fit(
 
 
 def _points(found: Derived) -> list[Points]:
-    """Return the held-out iterations by kind, for the figure."""
     from fairbench.figures.profile_fit import Points
     from fairbench.profiling.form import predicted_ms
 

@@ -206,7 +206,6 @@ def _settings(flags: ServeFlags) -> dict[str, Any]:
 
 
 def _started(flags: ServeFlags) -> dict[str, Any]:
-    """Return the keys of an experiment whose workers are started."""
     backend = ("tp", "load_format", "time_scale", "server_args")
     keys = ("router", "local", "dp", "model", "gpu")
     return {

@@ -17,12 +17,12 @@ from fairbench.cli.flags import (
     RayAddress,
     ReadyTimeout,
     json_option,
+    only_resumed,
     option,
     takes,
 )
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.grid import SweepFlags
-from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
 if TYPE_CHECKING:
@@ -120,10 +120,7 @@ def sweep(
     axes = dict(parse_axis(text) for text in settings or [])
     if resume is not None:
         if file or flags or axes or num_runs or quick or name or reuse:
-            raise UsageError(
-                f"--resume {resume} continues the sweep with its stored settings; no "
-                "other setting can be given with it"
-            )
+            raise only_resumed(resume, "sweep")
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
@@ -153,7 +150,6 @@ def sweep(
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
     from fairbench.execute.simulations import estimate, expected_requests
     from fairbench.results.grid import point_names

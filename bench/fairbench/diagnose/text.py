@@ -137,5 +137,4 @@ def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with null for infinite ones."""
     return {key: None if value == inf else value for key, value in values.items()}

@@ -80,7 +80,6 @@ class _Driving(NamedTuple):
 
 @contextmanager
 def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> Iterator[_Driving]:
-    """Yield a drive from this machine or from a launcher's places."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         yield _Driving(drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers)))

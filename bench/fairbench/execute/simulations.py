@@ -109,7 +109,6 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
 def _run_alone(
     spec: ExperimentSpec, key: str, folder: Path, interrupted: Interruption
 ) -> dict[str, Any]:
-    """Simulate each well-behaved client of a configuration alone, and save the result."""
     rows = simulate_alone(spec, interrupted)
     if not interrupted():
         save_alone(folder, key, rows)

@@ -164,13 +164,11 @@ def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
 
 
 def _read(shape: ModelShape, full: int, context: Column) -> Column:
-    """Return the tokens of context that all layers read."""
     near = np.minimum(context, shape.window)
     return np.asarray(full * context + shape.windowed_layers * near)
 
 
 def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Column:
-    """Return the time of two all-reduces per layer."""
     if tp == 1:
         return np.zeros_like(tokens)
     sent = 2 * (tp - 1) / tp * tokens * shape.hidden * 2

@@ -205,13 +205,11 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
 
 
 def _repeated(ids: Iterable[Any]) -> int:
-    """Return how many requests repeat the id of an earlier one."""
     known = [str(one) for one in ids if not is_missing_cell(one)]
     return len(known) - len(set(known))
 
 
 def _check(made: Mapping[str, Any], where: str) -> None:
-    """Raise DataError naming the first impossible request."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -221,7 +219,6 @@ def _check(made: Mapping[str, Any], where: str) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return what is impossible about requests, and for which."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     counts = {field: made[field] for field in COUNTS if made[field].dtype != object}

@@ -181,24 +181,7 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
     return ["--weights", text] if text else []
 
 
-def weights_of(_: str, text: str) -> dict[str, float]:
-    """Parse ``--weights``. Raises UsageError."""
-    return parse_weights(text) or {}
-
-
-def goodput_of(_: str, texts: Iterable[str]) -> dict[str, str] | None:
-    """Parse ``--goodput``. Raises UsageError."""
-    return goodput_flag(texts)
-
-
-class Assignment(NamedTuple):
-    """A setting's key, ``NAME.PARAM``, and its value."""
-
-    key: str
-    value: Any
-
-
-def parse_assignment(text: str) -> Assignment:
+def parse_assignment(text: str) -> tuple[str, Any]:
     """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
 
     Raises UsageError unless the text has that shape.
@@ -211,11 +194,11 @@ def parse_assignment(text: str) -> Assignment:
     except RecursionError:
         raise UsageError(f"--set {key}: {TOO_DEEP}") from None
     except ValueError:
-        return Assignment(key, value)
+        return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
     # A line break in VALUE would start another key.
-    return Assignment(key, parsed["value"] if len(parsed) == 1 else value)
+    return key, parsed["value"] if len(parsed) == 1 else value
 
 
 def assigned(texts: Iterable[str] | None) -> dict[str, Any]:

@@ -12,15 +12,14 @@ from fairbench.config.flags.flag import (
     Flag,
     assigned,
     flags_of,
-    goodput_of,
+    goodput_flag,
+    parse_weights,
     split_words,
-    weights_of,
 )
 from fairbench.config.flags.run import RUN
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    """Declare a flag of a command whose help has no panels."""
     return Flag(help, OTHER, default, **rest)
 
 
@@ -91,7 +90,7 @@ class ServeFlags(TypedDict, total=False):
         _flag(
             "Weights of clients; a client that is not named has weight 1.",
             metavar="NAME=WEIGHT,...",
-            read=weights_of,
+            read=lambda _, text: parse_weights(text),
         ),
     ]
     host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
@@ -115,7 +114,7 @@ class ServeFlags(TypedDict, total=False):
             "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
             "be repeated.",
             metavar="[NAME.]LATENCY:TIME",
-            read=goodput_of,
+            read=lambda _, texts: goodput_flag(texts),
             repeats=True,
         ),
     ]

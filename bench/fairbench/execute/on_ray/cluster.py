@@ -17,7 +17,7 @@ from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.on_ray.connection import Connected, Unreachable
-from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, Work, serve
+from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, serve
 from fairbench.execute.sent_files import SentFiles, write_file
 from fairbench.results.directories import made, renamed_to_fresh
 
@@ -63,7 +63,7 @@ class RayCluster:
         while left and not interrupted():
             child = start_child(serve, self._address)
             try:
-                for index, outcome in _outcomes(child, Work(sent_files, left), interrupted):
+                for index, outcome in _outcomes(child, (sent_files, left), interrupted):
                     result = attempt(partial(_kept, tasks[index], outcome), interrupted)
                     del left[index]
                     losses = 0
@@ -91,7 +91,7 @@ class RayCluster:
 
 
 def _outcomes(
-    child: Child, work: Work, interrupted: Interruption
+    child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
     """Yield outcomes while the child is connected. EOFError or OSError means that it died."""
     child.pipe.send(work)

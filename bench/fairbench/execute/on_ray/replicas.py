@@ -31,13 +31,6 @@ CPU, GPU = "CPU", "GPU"
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
-class Looked(NamedTuple):
-    """A server's state: the exit code, None while it runs, and new output."""
-
-    exit_code: int | None
-    said: bytes
-
-
 class Found(NamedTuple):
     """A node's Python for servers, and the versions that must be equal on all nodes."""
 
@@ -77,15 +70,15 @@ class ReplicaActor:
             [*under, *command], self._log, environment=environment, reaped=True
         )
 
-    def look(self) -> Looked:
-        """Return the server's state. Precondition: the server was started."""
+    def look(self) -> tuple[int | None, bytes]:
+        """Return the server's exit code, None while it runs, and its new output."""
         assert self._server is not None
         exit_code = self._server.exit_code  # first, so that all that it said is there
         with self._log.open("rb") as log:
             log.seek(self._read)
             said = log.read()
         self._read += len(said)
-        return Looked(exit_code, said)
+        return exit_code, said
 
     def stop(self) -> None:
         """End it, if there is one."""
