@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
@@ -154,7 +154,7 @@ def option_of(one: Declared) -> Any:
     return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
 
 
-def log_params(file: str, flags: LogFlags | TraceFlags) -> TraceParams:
+def log_params(file: str, flags: LogFlags) -> TraceParams:
     """Return how a log or a trace is to be read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
@@ -166,7 +166,7 @@ def log_params(file: str, flags: LogFlags | TraceFlags) -> TraceParams:
         flags.get("trace_format") or AUTO,
         columns=joined_columns(columns),
         line=flags.get("trace_line") or 0,
-        block_size=flags.get("trace_block_size") or 0,
+        block_size=cast("TraceFlags", flags).get("trace_block_size") or 0,
     )
     check_params(params)
     return params

@@ -6,7 +6,7 @@ import pickle
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
