@@ -157,10 +157,11 @@ def _fill_clients(made: Columns, rows: list[Object]) -> None:
     found = made.columns.get("client")
     if found is None or not any(map(is_blank, found.values)):
         return
-    keys = {key: plain(key) for key in rows[0] if plain(key) in NAMES["client"]}
-    keys = {
-        key: keys[key] for key in sorted(keys, key=lambda key: NAMES["client"].index(keys[key]))
-    }
+    common_names = NAMES["client"]
+    keys = sorted(
+        (key for key in rows[0] if plain(key) in common_names),
+        key=lambda key: common_names.index(plain(key)),
+    )
     for row, value in enumerate(found.values):
         if is_blank(value):
             others = (rows[row].get(key) for key in keys)

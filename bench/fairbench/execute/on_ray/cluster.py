@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
@@ -128,16 +129,24 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
         return outcome
     result, files = pickle.loads(outcome)
     if isinstance(task, Saving):
-        hidden = task.folder / f".writing-{secrets.token_hex(8)}"
-        with made(task.folder):
-            try:
-                for name, content in files.items():
-                    write_file(hidden / name, content)
-                for entry in sorted(hidden.iterdir()) if files else ():
-                    if entry.is_dir():
-                        renamed_to_fresh(entry, task.folder / entry.name)
-                    else:
-                        entry.replace(task.folder / entry.name)
-            finally:
-                shutil.rmtree(hidden, ignore_errors=True)
+        _save(files, task.folder)
     return result
+
+
+def _save(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write received files into a folder, each entry completely or not at all.
+
+    A folder whose name is taken gets a number, as a run's does; a file is replaced.
+    """
+    hidden = folder / f".writing-{secrets.token_hex(8)}"
+    with made(folder):
+        try:
+            for name, content in files.items():
+                write_file(hidden / name, content)
+            for entry in sorted(hidden.iterdir()) if files else ():
+                if entry.is_dir():
+                    renamed_to_fresh(entry, folder / entry.name)
+                else:
+                    entry.replace(folder / entry.name)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
