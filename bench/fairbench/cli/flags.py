@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Flag, flags_of
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.rows import AUTO
@@ -125,20 +125,18 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return with_flags
 
 
-def _given(
-    declared: Mapping[str, Declared], values: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the flags that are given, by name, with the values that their texts mean."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
-            read = one.flag.read
+            read = one.read
             yield name, value if read is None else read(one.option, value)
 
 
-def _parameter(one: Declared) -> inspect.Parameter:
-    text = list[str] if one.flag.repeats else str
-    kind = text if one.flag.read else one.type
+def _parameter(one: Flag) -> inspect.Parameter:
+    text = list[str] if one.repeats else str
+    kind = text if one.read else one.type
     return inspect.Parameter(
         one.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -147,11 +145,10 @@ def _parameter(one: Declared) -> inspect.Parameter:
     )
 
 
-def option_of(one: Declared) -> Any:
+def option_of(one: Flag) -> Any:
     """Return typer's option of a flag."""
-    flag = one.flag
-    limits = {"min": flag.least, "max": flag.most}
-    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
+    limits = {"min": one.least, "max": one.most}
+    return option(one.panel, one.text, one.option, metavar=one.metavar, **limits)
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:

@@ -8,16 +8,7 @@ from pathlib import Path
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
-from fairbench.diagnose.sentences import (
-    basis_lines,
-    change_lines,
-    flood_lines,
-    harm_lines,
-    log_line,
-    missing_lines,
-    replica_line,
-    title,
-)
+from fairbench.diagnose.sentences import answer_lines, basis_lines, log_line, missing_lines, title
 from fairbench.diagnose.text import headings, rows
 from fairbench.report.numbers import number
 from fairbench.report.pages.log_page import log_page
@@ -48,8 +39,6 @@ MEANING = (
 
 def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
-    answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
-    answers += [replica_line(found)] if found.plan else []
     played, figures = bool(found.replays), list(_figures(found))
     return Page(
         title=title(found),
@@ -60,7 +49,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
             *missing_lines(found),
         ],
         sections=[
-            Section("Diagnosis", [Bullets(answers)]),
+            Section("Diagnosis", [Bullets(answer_lines(found))]),
             *([Section("Load", figures[:1])] if figures else []),
             *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
             *(

@@ -48,8 +48,7 @@ def number_of(value: Any) -> int | float | None:
             return None
 
 
-UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Nanoseconds of each unit."""
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
 
 # A count since 1970 is larger than this in its unit, and smaller in the next coarser one.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))

@@ -196,8 +196,7 @@ async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 
 PRIOR = 0.3  # residuals for a coefficient e times its start; an error of 5% in a time is 1
-MEASURED = "probed"
-"""The source, in a profile's id, of a profile that was fitted to a probe."""
+MEASURED = "probed"  # the source, in a profile's id, of a profile that was fitted to a probe
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:

@@ -50,7 +50,7 @@ class ServeFlags(TypedDict, total=False):
             metavar="FILE.toml",
         ),
     ]
-    gateway: Annotated[str | None, RUN["gateway"].flag]
+    gateway: Annotated[str | None, RUN["gateway"]]
     saturation: Annotated[
         str | None,
         _flag("Saturation detector of the gateway.", default="concurrency", metavar="DETECTOR"),
@@ -70,8 +70,8 @@ class ServeFlags(TypedDict, total=False):
             least=1,
         ),
     ]
-    scheduler: Annotated[str, RUN["scheduler"].flag]
-    router: Annotated[str | None, RUN["router"].flag]
+    scheduler: Annotated[str, RUN["scheduler"]]
+    router: Annotated[str | None, RUN["router"]]
     local: Annotated[
         str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
     ]
