@@ -16,6 +16,7 @@ from fairbench.cli.flags import (
     ExecutorName,
     NoProgress,
     RayAddress,
+    ResultDir,
     Settings,
     above_0,
     json_option,
@@ -56,9 +57,7 @@ def attack(
         bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
     settings: Settings = None,
-    result_dir: Annotated[
-        Path, Option(help="Parent directory; the search makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         Option(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, NoProgress, Settings, json_option, option, takes
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    NoProgress,
+    ResultDir,
+    Settings,
+    json_option,
+    option,
+    takes,
+)
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
@@ -52,9 +60,7 @@ def compare(
             metavar="SCHEDULER",
         ),
     ] = None,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; the comparison makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         option(

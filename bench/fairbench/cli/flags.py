@@ -42,6 +42,17 @@ Weights = Annotated[
         help="Weights of clients; a client that is not named has weight 1.",
     ),
 ]
+ResultDir = Annotated[
+    Path, option(OUTPUT, "Parent directory; each call makes a new directory with results in it.")
+]
+ServerPython = Annotated[
+    str | None,
+    option(
+        SERVERS,
+        "Path of a Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
+        "$FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench]",
+    ),
+]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
 Explain = Annotated[
     bool,

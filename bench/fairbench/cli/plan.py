@@ -13,6 +13,7 @@ from fairbench.cli.flags import (
     ExecutorName,
     NoProgress,
     RayAddress,
+    ResultDir,
     Settings,
     json_option,
     only_resumed,
@@ -101,9 +102,7 @@ def plan(
             help="Draw load against replicas into this file (.svg, .png or .pdf), too.",
         ),
     ] = None,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; the plan makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None, option(OUTPUT, "Directory of an interrupted plan to continue.", metavar="DIR")
     ] = None,
