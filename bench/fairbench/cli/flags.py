@@ -94,7 +94,6 @@ RayAddress = Annotated[
     ),
 ]
 
-
 ReportFile = Annotated[
     Path | None,
     Option(

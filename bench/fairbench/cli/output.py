@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
 
-
 MIN_WIDTH = 60
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
     from fairbench.profiling.derived_profile import Derived
 
-
 SUFFIX = ".toml"  # by which --gpu knows a file
 
 

@@ -88,7 +88,7 @@ def _headlines(found: Diagnosis) -> Iterator[Headline]:
     if found.plan is not None:
         mine, *others = found.plan["choices"]
         counts = [
-            (f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}")
+            f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}"
             for row in (mine, *others)
         ]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""

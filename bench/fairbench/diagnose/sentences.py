@@ -129,7 +129,7 @@ def replica_line(found: Diagnosis) -> str:
     saved = ""
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
-        saved = f" ({f'{part:.0%}'} fewer)" if part > 0 else ""
+        saved = f" ({part:.0%} fewer)" if part > 0 else ""
     line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
     return _marked(line) if unlike_replay(found) else line
 

@@ -57,13 +57,13 @@ def operators_ms(
         raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")
     if gpu.system is None:
         raise NoTable(f"the operator tables have no {gpu.name}")
+    from aiconfigurator_core.sdk.perf_database import resolve_query_version
+    from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
+
     with _quiet(), TemporaryDirectory() as folder:
         own = {key: value for key, value in config.items() if key != "quantization_config"}
         kept = dict(config) if dtype is None else own
         (Path(folder) / "config.json").write_text(json.dumps(kept), encoding="utf-8")
-        from aiconfigurator_core.sdk.perf_database import resolve_query_version
-        from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
-
         chosen = {} if dtype is None else _WEIGHTS[dtype]
         given: dict[str, Any] = {"schema_version": 1, "pp_size": 1, "attention_dp_size": 1}
         given |= {"moe_tp_size": tp, "moe_ep_size": 1, "tp_size": tp}
@@ -118,6 +118,13 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
     """Return the milliseconds of each iteration on each of ``tp`` GPUs."""
     bandwidth = gpu.memory_gb_s * 1e9 * MEMORY_SHARE
     linear = _linear_s(shape, gpu, dtype, it.tokens, bandwidth) / tp
+    attention = _attention_s(shape, gpu, tp, it, bandwidth)
+    fixed = shape.layers * LAYER_US * 1e-6
+    return np.asarray(MS * (linear + attention + fixed + _all_reduce_s(shape, gpu, tp, it.tokens)))
+
+
+def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
+    """Return the time of attention: products of prefills, and reading all contexts' KV."""
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
     pair = (
@@ -130,9 +137,7 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
     multiply = it.prefills * pairs * heads * pair / (gpu.bf16_tflops * 1e12 * ATTENTION_SHARE)
     layer_bytes = shape.kv_bytes(tp) / shape.layers
     read = _read(shape, full, it.context) * it.decodes + _read(shape, full, it.prefix) * it.prefills
-    attention = np.asarray(multiply + read * layer_bytes / bandwidth)
-    fixed = shape.layers * LAYER_US * 1e-6
-    return np.asarray(MS * (linear + attention + fixed + _all_reduce_s(shape, gpu, tp, it.tokens)))
+    return np.asarray(multiply + read * layer_bytes / bandwidth)
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:

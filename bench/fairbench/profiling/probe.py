@@ -19,7 +19,6 @@ from fairbench.profiling.form import Column, Iterations, fitted, predicted_ms
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
