@@ -181,7 +181,7 @@ def complaint(details: ErrorDetails) -> str:
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)
-    if details["type"] != "literal_error":
+    if details["type"] not in ("literal_error", "enum"):
         return message
     choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
     near = get_close_matches(str(details["input"]), choices, n=1, cutoff=0.5)

@@ -455,7 +455,7 @@ def test_trials_are_written_and_read(tmp_path):
         (
             "search.json",
             {"objective": "harmm"},
-            "unknown objective 'harmm': choose from gain, harm, hits, latency. Did you mean 'harm'",
+            "objective = 'harmm': choose from gain, harm, latency, hits. Did you mean 'harm'",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
         (

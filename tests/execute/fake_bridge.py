@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.connection import Connected, Unreachable, connected
-from fairbench.execute.on_ray.tasks import Ended, Outcome, Over
+from fairbench.execute.on_ray.tasks import Ended, Over
+from fairbench.gate.outcome import Outcome
 
 
 def serve(pipe, address):

@@ -104,7 +104,7 @@ def test_a_stored_run_is_scored_and_shown_with_its_memory(spec, result, tmp_path
     manifest = {"schema_version": 1}
     path = save_run(tmp_path, spec, result.tables(), result.summary, manifest)
     assert (path / "memory.parquet").exists()
-    scored = score_run(path, None, None).summary
+    scored = score_run(path, None, None)[0]
     assert scored["evictions"] == result.summary["evictions"]
     for ours, theirs in zip(scored["clients"], result.summary["clients"], strict=True):
         assert ours == theirs

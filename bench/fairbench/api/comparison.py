@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from os import PathLike
@@ -49,24 +49,36 @@ class Comparison:
     ``fairbench compare``.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Side]], metrics: Sequence[str] | None) -> None:
-        sides = [side for group in groups for side in group]
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Side]],
+        metrics: Sequence[str] | None,
+        *,
+        paired: bool = False,
+    ) -> None:
+        """Compare in each group; pairs without common seeds are an error if ``paired``."""
+        self._sides = [side for group in groups for side in group]
         if metrics:
-            check_metrics(metrics, sides)
-        known = known_metrics(sides)
-        self._groups, self._sides = groups, sides
+            check_metrics(metrics, self._sides)
+        known = known_metrics(self._sides)
         self._metrics = metrics or known
-        self._usual = metrics or [key for key in shown_metrics(sides) if key in known]
+        self._usual = metrics or [key for key in shown_metrics(self._sides) if key in known]
+        self._pairs = [
+            (group[0], other)
+            for group in groups
+            for other in group[1:]
+            if paired or group[0].runs.keys() & other.runs.keys()
+        ]
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
         """The pairs, with all metrics that were chosen."""
-        return list(_contrasts(self._groups, self._metrics))
+        return [contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
     def shown(self) -> list[Contrast]:
         """The pairs, with the main metrics unless some were chosen."""
-        return list(_contrasts(self._groups, self._usual))
+        return [contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
     def runs(self) -> pa.Table:
@@ -189,14 +201,6 @@ def _put(rounds: list[list[ComparedRun]], run: ComparedRun) -> None:
 
 def _compared(result: Result) -> ComparedRun:
     return ComparedRun(result.stored_run, result.experiment, result.summary)
-
-
-def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
-    """Yield the contrast of every side with the first of its group, on the same seeds."""
-    for group in groups:
-        for other in group[1:]:
-            if group[0].runs.keys() & other.runs.keys():
-                yield contrast(group[0], other, metrics)
 
 
 def _runs(found: Sequence[ComparedRun]) -> pa.Table:

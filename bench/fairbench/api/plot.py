@@ -62,7 +62,6 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _shown_figure() -> Figure:
-    """Return a figure without a window, which a notebook displays."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):

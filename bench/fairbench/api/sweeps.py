@@ -144,6 +144,6 @@ def load_sweep(directory: str | PathLike[str]) -> SweepResult:
 
 def _listed(flag: str, value: Any) -> Any:
     """Return the values of a sweep axis as a list, and other values unchanged."""
-    if value is None or flag not in SWEEP or not SWEEP[flag].flag.axis:
+    if value is None or flag not in SWEEP or not SWEEP[flag].axis:
         return value
     return list(value) if isinstance(value, SEVERAL) else [value]

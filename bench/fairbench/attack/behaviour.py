@@ -5,7 +5,7 @@ An attacker runs the same programs as its twin, and as often.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,14 +27,6 @@ def checked(shape: type[T], data: Any, where: str) -> T:
         return validated(shape, data)
     except ValidationError as error:
         raise DataError(f"{where}: {explain(error)}") from None
-
-
-def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
-    """Return the value if it is allowed. Raises ValueError with the nearest match."""
-    names = [str(one) for one in allowed]
-    if value not in names:
-        raise ValueError(str(unknown_name(what, value, names)))
-    return value
 
 
 AtLeast1 = Annotated[int, Field(ge=1, le=1000)]

@@ -21,7 +21,7 @@ Scored = Sequence[tuple[Behaviour, float]]
 HONEST_PART = 2 / 3  # how often a choice is left honest: attacks are simple things, put together
 RANDOM_FIRST = 24  # trials before the optimiser has anything to go by
 MAX_DRAWS = 1000  # for one that was not tried yet
-OPTIMISERS = RANDOM, TPE = ("random", "tpe")
+RANDOM, TPE = "random", "tpe"
 
 
 def random_behaviours(

@@ -56,17 +56,16 @@ class Optimiser(StrEnum):
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    """Declare a flag of a command whose help has no panels."""
     return Flag(help, OTHER, default, **rest)
 
 
 class AttackedFlags(TypedDict, total=False):
     """Flags of the experiment that is attacked."""
 
-    scheduler: Annotated[str | None, RUN["scheduler"].flag]
-    gateway: Annotated[str | None, RUN["gateway"].flag]
-    saturation: Annotated[str | None, RUN["saturation"].flag]
-    eviction: Annotated[str | None, RUN["eviction"].flag]
+    scheduler: Annotated[str | None, RUN["scheduler"]]
+    gateway: Annotated[str | None, RUN["gateway"]]
+    saturation: Annotated[str | None, RUN["saturation"]]
+    eviction: Annotated[str | None, RUN["eviction"]]
     scenario: Annotated[
         str | None, _flag("Scenario that gives load and parameters, without heavy clients.", "none")
     ]

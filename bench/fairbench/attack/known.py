@@ -32,7 +32,6 @@ KNOWN: Mapping[str, Behaviour] = {
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }
 
-
 HEADER = """#:schema ../schema.json
 # An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
 # Written from bench/fairbench/attack/known.py; see docs/guide/attack.md.

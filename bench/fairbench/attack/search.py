@@ -67,7 +67,23 @@ class Search:
             while self.spent.cpu_s < most_s and (batch := self.next_batch(trials)):
                 trials += self.try_all(batch, len(trials))
                 self.keep(trials)
-            return self._confirm(trials)
+            worst = worst_of(trials, self.plan.objective, self.plan.keep)
+            seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
+            self._know_honest(seeds)
+            workloads = [
+                self.workload(one.behaviour, f"attack-{rank}") for rank, one in enumerate(worst, 1)
+            ]
+            self.store.save_worst(workloads)
+            specs = [replayed(self.spec, workload, ATTACK) for workload in workloads]
+            seen = self._simulate([seeded(spec, seed) for spec in specs for seed in seeds], measure)
+            found = []
+            for rank, trial in enumerate(worst):
+                mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
+                harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
+                found.append(Found(trial, combined(harms)))
+            self.store.save_spent(self.spent)
+            write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
+            return found
 
     def keep(self, trials: Sequence[Trial]) -> None:
         """Store the trials so far, and the time that they took."""
@@ -128,25 +144,6 @@ class Search:
             return replayed(self.spec, self.workload(behaviour), ATTACK)
         except UsageError as error:
             return str(error)
-
-    def _confirm(self, trials: Sequence[Trial]) -> list[Found]:
-        worst = worst_of(trials, self.plan.objective, self.plan.keep)
-        seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
-        self._know_honest(seeds)
-        workloads = [
-            self.workload(one.behaviour, f"attack-{rank}") for rank, one in enumerate(worst, 1)
-        ]
-        self.store.save_worst(workloads)
-        specs = [replayed(self.spec, workload, ATTACK) for workload in workloads]
-        seen = self._simulate([seeded(spec, seed) for spec in specs for seed in seeds], measure)
-        found = []
-        for rank, trial in enumerate(worst):
-            mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
-            harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
-            found.append(Found(trial, combined(harms)))
-        self.store.save_spent(self.spent)
-        write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
-        return found
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
         """Simulate the honest twin at seeds for which this is missing."""

@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from fairbench.attack.behaviour import NO_MORE, Behaviour, checked, one_of
-from fairbench.attack.choose import OPTIMISERS
-from fairbench.attack.flags import Objective
+from fairbench.attack.behaviour import NO_MORE, Behaviour, checked
+from fairbench.attack.flags import Objective, Optimiser
 from fairbench.attack.measure import Harm, Seen
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
@@ -54,8 +53,8 @@ class Plan:
 
     __pydantic_config__ = NO_MORE
 
-    objective: Annotated[str, AfterValidator(lambda one: one_of("objective", one, Objective))]
-    optimiser: Annotated[str, AfterValidator(lambda one: one_of("optimiser", one, OPTIMISERS))]
+    objective: Objective
+    optimiser: Optimiser
     trials: AtLeast1 | None
     seeds: AtLeast1
     confirm: Count

@@ -144,6 +144,9 @@ def answer_json(
 def _row(
     clusters: Clusters, choice: Choice, found: Found, judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
+    def judged(dp: int) -> list[dict[str, Any]]:
+        return [one.as_json() for one in judge(choice, dp)]
+
     question, dp = clusters.question, found.smallest
     profile = resolve_profile(choice.gpu, clusters.spec(choice, question.low).model).profile_id
     gpus = None if dp is None else dp * int(profile.split("/")[2].removeprefix("tp"))
@@ -158,17 +161,11 @@ def _row(
         "cost": None if gpus is None or price is None else gpus * price,
         "monotone": found.monotone,
         "tried": [
-            {
-                "replicas": one,
-                "enough": enough,
-                "targets": [target.as_json() for target in judge(choice, one)],
-            }
+            {"replicas": one, "enough": enough, "targets": judged(one)}
             for one, enough in found.tried.items()
         ],
-        "targets": [one.as_json() for one in judge(choice, shown)],
-        "less": None
-        if less is None
-        else {"replicas": less, "targets": [one.as_json() for one in judge(choice, less)]},
+        "targets": judged(shown),
+        "less": None if less is None else {"replicas": less, "targets": judged(less)},
         "sharing": _sharing(summaries(choice, dp)) if choice in question.planned and dp else [],
     }
 

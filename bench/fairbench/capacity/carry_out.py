@@ -122,11 +122,9 @@ class _Runs:
         }
 
     def summaries(self, choice: Choice, dp: int) -> list[Summary]:
-        """Return the summaries of a simulated cluster, in the order of the seeds."""
         return [self._found[one] for one in self._of[choice, dp]]
 
     def judged(self, choice: Choice, dp: int) -> list[Judged]:
-        """Return the verdict on every target for a cluster of ``dp`` replicas."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: Choice, dp: int) -> bool:

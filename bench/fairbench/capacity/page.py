@@ -116,7 +116,6 @@ def _headline(answer: Row, row: Row) -> Headline:
 
 
 def _curves(answer: Row) -> Iterator[Section]:
-    """Yield a chart of each target that has values."""
     figures: list[Block] = []
     for place, target in enumerate(answer["targets"]):
         series = [one for one in _series(answer, place) if one.points]

@@ -108,12 +108,6 @@ def parse_slo(text: str) -> Slo:
     limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
     shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
     slo = Slo(shown, key, below, match["sign"].endswith("="), limit)
-    _require_possible(slo)
-    return slo
-
-
-def _require_possible(slo: Slo) -> None:
-    """Raise UsageError for a limit that no cluster can meet."""
     if slo.below and not slo.met_by(0.0):
         raise UsageError(
             f"--slo {slo.text}: {short_of(slo.metric)} is never below 0; give a higher limit"
@@ -123,6 +117,7 @@ def _require_possible(slo: Slo) -> None:
         raise UsageError(
             f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%); give a lower limit"
         )
+    return slo
 
 
 def metric_key(name: str) -> str:

@@ -215,7 +215,6 @@ def _offer(row: Row) -> str:
 
 
 def _at(load: float, answer: Row) -> str:
-    """Return a phrase that names the load if there are several."""
     several = len({row["load"] for row in answer["choices"]}) > 1
     return f" at {load:g} times the load" if several else ""
 

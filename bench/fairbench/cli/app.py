@@ -85,7 +85,7 @@ def load(name: str) -> Any:
     Raises UsageError for a command of the studies where they are not.
     """
     entry = COMMANDS[name]
-    module, _, attribute = entry.target.partition(":")
+    module, _, attribute = (entry.target or f"{name}:{name}").partition(":")
     found = getattr(_home(module, entry, name), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(

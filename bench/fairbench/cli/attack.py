@@ -16,9 +16,11 @@ from fairbench.cli.flags import (
     ExecutorName,
     NoProgress,
     RayAddress,
+    ResultDir,
     Settings,
     above_0,
     json_option,
+    only_resumed,
     takes,
 )
 from fairbench.config.flags.flag import assigned
@@ -55,9 +57,7 @@ def attack(
         bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
     settings: Settings = None,
-    result_dir: Annotated[
-        Path, Option(help="Parent directory; the search makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         Option(
@@ -104,10 +104,7 @@ def attack(
         return
     if resume is not None:
         if any((files, quick, settings, num_runs, attacked, searched - LENGTHS)):
-            raise UsageError(
-                f"--resume {resume} continues the search with its stored settings; only "
-                "--trials and --cpu-hours can be given with it"
-            )
+            raise only_resumed(resume, "search", "only --trials and --cpu-hours can")
     elif files and ("scenario" in flags or searched):
         raise UsageError(
             f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
@@ -152,7 +149,6 @@ def attack(
 
 
 def _check(spec: ExperimentSpec, plan: Plan) -> None:
-    """Raise UsageError if the search is impossible."""
     from fairbench.attack.behaviour import HONEST
     from fairbench.attack.choose import check_optimiser
     from fairbench.attack.measure import replayed

@@ -46,81 +46,57 @@ class PanelCommand(TyperCommand):
 
 
 class Entry(NamedTuple):
-    """A command: ``MODULE:NAME`` in this package, and its description in a line.
+    """A command: its description in a line, and ``MODULE:NAME`` unless both are its name.
 
-    The module of a command of the ``studies`` is in their package.
+    The module is in this package, or for a command of the ``studies`` in theirs.
     """
 
-    target: str
     about: str
+    target: str = ""
     studies: bool = False
 
 
 COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("run:run", "Run one experiment and print the service and latency of each client."),
+    "run": Entry("Run one experiment and print the service and latency of each client."),
     "list": Entry(
-        "list:list_names",
         "List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.",
+        "list:list_names",
     ),
-    "show": Entry(
-        "show:show", "Print the summary of a stored run, or the comparison of a sweep, again."
-    ),
-    "recover": Entry("show:recover", "Save the finished requests of a run that was killed."),
-    "validate": Entry(
-        "validate:validate", "Replay measured runs in the simulator, and compare the results."
-    ),
-    "profile": Entry(
-        "profile:profile", "Make a timing profile of any model on any GPU, or of a live server."
-    ),
-    "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
-    "compare": Entry(
-        "compare:compare", "Compare experiments on the same seeds: better, worse or inconclusive."
-    ),
+    "show": Entry("Print the summary of a stored run, or the comparison of a sweep, again."),
+    "recover": Entry("Save the finished requests of a run that was killed.", "show:recover"),
+    "validate": Entry("Replay measured runs in the simulator, and compare the results."),
+    "profile": Entry("Make a timing profile of any model on any GPU, or of a live server."),
+    "sweep": Entry("Run a grid of experiments and compare them."),
+    "compare": Entry("Compare experiments on the same seeds: better, worse or inconclusive."),
     "plan": Entry(
-        "plan:plan",
-        "Find the smallest cluster that meets latency and fairness targets at a fixed load.",
+        "Find the smallest cluster that meets latency and fairness targets at a fixed load."
     ),
     "attack": Entry(
-        "attack:attack",
-        "Search for the attack by which a client gains most, or harms the other clients most.",
+        "Search for the attack by which a client gains most, or harms the other clients most."
     ),
     "leaderboard": Entry(
-        "leaderboard:leaderboard",
-        "Rank the schedulers of stored sweeps, and mark differences that are not significant.",
+        "Rank the schedulers of stored sweeps, and mark differences that are not significant."
     ),
-    "emulate": Entry(
-        "emulate:emulate", "Serve SGLang's HTTP API with the simulated engine, in real time."
-    ),
+    "emulate": Entry("Serve SGLang's HTTP API with the simulated engine, in real time."),
     "serve": Entry(
-        "serve:serve",
-        "Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate.",
+        "Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate."
     ),
-    "trace": Entry("trace:trace", "Inspect recorded traffic, or write a changed copy of it."),
+    "trace": Entry("Inspect recorded traffic, or write a changed copy of it."),
     "workload": Entry(
-        "workload:workload",
-        "Check a workload file: its clients, their rates, and the load of a cluster.",
+        "Check a workload file: its clients, their rates, and the load of a cluster."
     ),
-    "check": Entry("check:check", "Compare runs with a baseline; exit 1 if one got worse."),
-    "score": Entry(
-        "score:score", "Compute every fairness metric from request records of any serving system."
-    ),
+    "check": Entry("Compare runs with a baseline; exit 1 if one got worse."),
+    "score": Entry("Compute every fairness metric from request records of any serving system."),
     "diagnose": Entry(
-        "diagnose:diagnose_log",
         "Find the heavy clients of an access log, the clients they harm, and a remedy.",
+        "diagnose:diagnose_log",
     ),
     "report": Entry(
-        "report:report",
-        "Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log.",
+        "Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log."
     ),
-    "plot": Entry(
-        "plot:plot", "Draw a figure of the DLPM paper, or of your own runs, from stored runs."
-    ),
+    "plot": Entry("Draw a figure of the DLPM paper, or of your own runs, from stored runs."),
     "reproduce": Entry(
-        "reproduce:reproduce",
-        "Run the missing simulations of a figure of the DLPM paper, then draw it.",
-        studies=True,
+        "Run the missing simulations of a figure of the DLPM paper, then draw it.", studies=True
     ),
-    "baseline": Entry(
-        "baseline:baseline", "Rerun stored experiments, and report or accept differences."
-    ),
+    "baseline": Entry("Rerun stored experiments, and report or accept differences."),
 }

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, NoProgress, Settings, json_option, option, takes
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    NoProgress,
+    ResultDir,
+    Settings,
+    json_option,
+    option,
+    takes,
+)
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
@@ -52,9 +60,7 @@ def compare(
             metavar="SCHEDULER",
         ),
     ] = None,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; the comparison makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         option(
@@ -90,7 +96,7 @@ def compare(
         parent=result_dir,
         progress=None if disable_tqdm else shown_progress(),
     )
-    found = Comparison(compared.groups, [key_of(name) for name in metric or ()])
+    found = Comparison(compared.groups, [key_of(name) for name in metric or ()], paired=True)
     path = compared.outcome.store.path if compared.outcome else None
     if as_json:
         print_json(contrast_json(found.contrasts), path)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Flag, flags_of
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.rows import AUTO
 
 if TYPE_CHECKING:
-    from fairbench.config.flags.trace import LogFlags
+    from fairbench.config.flags.trace import LogFlags, TraceFlags
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
@@ -40,6 +40,17 @@ Weights = Annotated[
     Option(
         metavar="NAME=WEIGHT,...",
         help="Weights of clients; a client that is not named has weight 1.",
+    ),
+]
+ResultDir = Annotated[
+    Path, option(OUTPUT, "Parent directory; each call makes a new directory with results in it.")
+]
+ServerPython = Annotated[
+    str | None,
+    option(
+        SERVERS,
+        "Path of a Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
+        "$FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench]",
     ),
 ]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
@@ -83,7 +94,6 @@ RayAddress = Annotated[
     ),
 ]
 
-
 ReportFile = Annotated[
     Path | None,
     Option(
@@ -125,21 +135,18 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return with_flags
 
 
-def _given(
-    declared: Mapping[str, Declared], values: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the flags that are given, by name, with the values that their texts mean."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
-            read = one.flag.read
+            read = one.read
             yield name, value if read is None else read(one.option, value)
 
 
-def _parameter(one: Declared) -> inspect.Parameter:
-    """Return a flag as a parameter of a command."""
-    text = list[str] if one.flag.repeats else str
-    kind = text if one.flag.read else one.type
+def _parameter(one: Flag) -> inspect.Parameter:
+    text = list[str] if one.repeats else str
+    kind = text if one.read else one.type
     return inspect.Parameter(
         one.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -148,14 +155,13 @@ def _parameter(one: Declared) -> inspect.Parameter:
     )
 
 
-def option_of(one: Declared) -> Any:
+def option_of(one: Flag) -> Any:
     """Return typer's option of a flag."""
-    flag = one.flag
-    limits = {"min": flag.least, "max": flag.most}
-    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
+    limits = {"min": one.least, "max": one.most}
+    return option(one.panel, one.text, one.option, metavar=one.metavar, **limits)
 
 
-def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
+def log_params(file: str, flags: LogFlags) -> TraceParams:
     """Return how a log or a trace is to be read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
@@ -167,10 +173,17 @@ def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> Tra
         flags.get("trace_format") or AUTO,
         columns=joined_columns(columns),
         line=flags.get("trace_line") or 0,
-        block_size=block_size or 0,
+        block_size=cast("TraceFlags", flags).get("trace_block_size") or 0,
     )
     check_params(params)
     return params
+
+
+def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
+    """Return the error for other settings than those of a stored sweep, plan or search."""
+    return UsageError(
+        f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
+    )
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -37,16 +37,7 @@ def list_names(
 
     Parts are listed with the parameters that `--set` takes, presets with the values they set.
     """
-    sections = {
-        Kind.SCHEDULERS: _schedulers,
-        Kind.ROUTERS: _routers,
-        Kind.GATEWAYS: _gateways,
-        Kind.WORKLOADS: _workloads,
-        Kind.PROFILES: _profiles,
-        Kind.PRESETS: _presets,
-        Kind.ENGINES: _engines,
-        Kind.EVICTIONS: _evictions,
-    }
+    sections: dict[Kind, Callable[[], Iterator[str]]] = {one: globals()[f"_{one}"] for one in Kind}
     wanted = [kind] if kind else list(sections)
     typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
 
@@ -58,12 +49,9 @@ def _schedulers() -> Iterator[str]:
     yield "Schedulers (--scheduler): a router and a local scheduler"
     for name, (router, local) in PAIRS.items():
         yield f"  {name:<20} {router} + {local}"
-    yield ""
-    yield "Local schedulers (--local), parameters for --set"
-    for name in locals_by_name():
-        yield from _scheduler(name, local_class)
-    yield ""
-    yield "Engine, cluster and timing, parameters for --set"
+    yield from ("", "Local schedulers (--local), parameters for --set")
+    yield from _parts(locals_by_name(), local_class)
+    yield from ("", "Engine, cluster and timing, parameters for --set")
     for name, params in MACHINE.items():
         yield from _part(name, params, params)
 
@@ -72,33 +60,21 @@ def _routers() -> Iterator[str]:
     from fairbench.schedulers.registry import router_class, routers_by_name
 
     yield "Routers (--router), parameters for --set"
-    for name in routers_by_name():
-        yield from _scheduler(name, router_class)
+    yield from _parts(routers_by_name(), router_class)
 
 
 def _gateways() -> Iterator[str]:
-    from fairbench.schedulers.gateway.registry import (
-        DEFAULT_DETECTOR,
-        DETECTORS,
-        GATEWAY,
-        POLICIES,
-        GatewayParams,
-        detector_class,
-        policy_class,
-    )
+    from fairbench.schedulers.gateway import registry
 
     yield (
         "Gateways (--gateway), parameters for --set; every local scheduler can be a gateway, too"
     )
-    for name in POLICIES:
-        yield from _part(name, policy_class(name), policy_class(name).Params)
-    yield ""
-    yield f"Saturation (--saturation, {DEFAULT_DETECTOR} unless given), parameters for --set"
-    for name in DETECTORS:
-        yield from _part(name, detector_class(name), detector_class(name).Params)
-    yield ""
-    yield "Every gateway, parameters for --set"
-    yield from _part(GATEWAY, GatewayParams, GatewayParams)
+    yield from _parts(registry.POLICIES, registry.policy_class)
+    usual = registry.DEFAULT_DETECTOR
+    yield from ("", f"Saturation (--saturation, {usual} unless given), parameters for --set")
+    yield from _parts(registry.DETECTORS, registry.detector_class)
+    yield from ("", "Every gateway, parameters for --set")
+    yield from _part(registry.GATEWAY, registry.GatewayParams, registry.GatewayParams)
 
 
 def _engines() -> Iterator[str]:
@@ -111,8 +87,7 @@ def _engines() -> Iterator[str]:
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
         yield from _settings(as_settings(kind.part, imported(kind.params)()))
-    yield ""
-    yield "Prefill and decode apart (--prefill, --decode), parameters for --set"
+    yield from ("", "Prefill and decode apart (--prefill, --decode), parameters for --set")
     yield from _part(DISAGGREGATION, DisaggregationParams, DisaggregationParams)
 
 
@@ -120,18 +95,18 @@ def _evictions() -> Iterator[str]:
     from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, eviction_class
 
     yield f"Eviction policies (--eviction, {DEFAULT_EVICTION} unless given), parameters for --set"
-    for name in EVICTIONS:
-        yield from _part(name, eviction_class(name), eviction_class(name).Params)
+    yield from _parts(EVICTIONS, eviction_class)
 
 
-def _scheduler(name: str, find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield a scheduler's lines, or the reason why it is not available."""
-    try:
-        found = find(name)
-    except UsageError as error:
-        yield _entry(name, str(error).partition(": ")[2])
-    else:
-        yield from _part(name, found, found.Params)
+def _parts(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
+    """Yield the lines of each part, or the reason why it is not available."""
+    for name in names:
+        try:
+            found = find(name)
+        except UsageError as error:
+            yield _entry(name, str(error).partition(": ")[2])
+        else:
+            yield from _part(name, found, found.Params)
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from fairbench.metrics.records import Requests
     from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
-
 
 MIN_WIDTH = 60
 
@@ -121,13 +122,20 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
     if path is None:
         return
     check_report(path, flag)
-    try:
+    with writing(path, flag):
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, "Is a directory")
         with TemporaryFile(dir=path.parent):
             pass
+
+
+@contextmanager
+def writing(path: Path, flag: str) -> Iterator[None]:
+    """Turn an OSError inside into a UsageError that names the flag and the file."""
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
-    if path.is_dir():
-        raise UsageError(f"{flag} {path}: cannot be written: Is a directory")
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
@@ -137,10 +145,8 @@ def write_report(page: Page, path: Path, flag: str = "--report") -> None:
     from fairbench.results.store import write_text
 
     text = page_markdown(page) if path.suffix == ".md" else as_html(page)
-    try:
+    with writing(path, flag):
         write_text(path, text)
-    except OSError as error:
-        raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
 
 
 OutputFile = Annotated[

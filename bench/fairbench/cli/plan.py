@@ -13,8 +13,10 @@ from fairbench.cli.flags import (
     ExecutorName,
     NoProgress,
     RayAddress,
+    ResultDir,
     Settings,
     json_option,
+    only_resumed,
     option,
     takes,
 )
@@ -100,9 +102,7 @@ def plan(
             help="Draw load against replicas into this file (.svg, .png or .pdf), too.",
         ),
     ] = None,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; the plan makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None, option(OUTPUT, "Directory of an interrupted plan to continue.", metavar="DIR")
     ] = None,
@@ -149,10 +149,7 @@ def plan(
     else:
         own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
-            raise UsageError(
-                f"--resume {resume} continues the plan with its stored settings; no other "
-                "setting can be given with it"
-            )
+            raise only_resumed(resume, "plan")
         store = SweepStore(resume)
         asked(store)
     with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:

@@ -95,6 +95,7 @@ def plot(
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
     """Write the pictures of a directory, and its LaTeX table if requested."""
+    from fairbench.cli.output import writing
     from fairbench.figures.compared.plot import latex_table, read_own, write_pictures
     from fairbench.results.store import write_text
 
@@ -102,12 +103,10 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
         raise UsageError(f"--table {table}: must end in .tex")
     cells = read_own(folder)
     if table is not None:  # first, because a table needs no drawing library
-        try:
+        with writing(table, "--table"):
             if table.parent == output_dir:  # which is made if it is missing
                 output_dir.mkdir(parents=True, exist_ok=True)
             write_text(table, latex_table(cells))
-        except OSError as error:
-            raise UsageError(f"--table {table}: cannot be written: {error.strerror}") from None
         typer.echo(table)
     for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
         typer.echo(path)

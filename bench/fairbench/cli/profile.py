@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
     from fairbench.profiling.derived_profile import Derived
 
-
 SUFFIX = ".toml"  # by which --gpu knows a file
 
 
@@ -248,7 +247,6 @@ def fit(
 
 
 def _points(found: Derived) -> list[Points]:
-    """Return the held-out iterations by kind, for the figure."""
     from fairbench.figures.profile_fit import Points
     from fairbench.profiling.fit import predicted_ms
 

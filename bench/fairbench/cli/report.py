@@ -57,14 +57,12 @@ def report(
 
 
 def _usual(source: Path) -> Path:
-    """Return the default path of a page for a directory or a file."""
     if source.is_file():
         return source.with_name(f"{source.name.partition('.')[0]}-report.html")
     return source / "report.html"
 
 
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
-    """Return the page of a leaderboard's runs or of an access log."""
     from fairbench.results.board.stored import holds_lines
 
     if not log_flags and holds_lines(path):

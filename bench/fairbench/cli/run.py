@@ -14,6 +14,8 @@ from fairbench.cli.flags import (
     Explain,
     NoProgress,
     ReadyTimeout,
+    ResultDir,
+    ServerPython,
     Settings,
     json_option,
     option,
@@ -22,7 +24,7 @@ from fairbench.cli.flags import (
     with_key,
 )
 from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, assigned
+from fairbench.config.flags.flag import COMMON, SERVERS, assigned
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
@@ -67,15 +69,7 @@ def run(
             metavar="FILE",
         ),
     ] = None,
-    server_python: Annotated[
-        str | None,
-        option(
-            SERVERS,
-            "Path of a Python that has SGLang or vLLM. [default: "
-            "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs "
-            "fairbench]",
-        ),
-    ] = None,
+    server_python: ServerPython = None,
     launcher: Annotated[
         str,
         option(
@@ -129,9 +123,7 @@ def run(
     ] = LOCAL,
     allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; each run makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     explain: Explain = False,

@@ -25,13 +25,8 @@ MAX_QUEUE, STALL_S, GRACE_S, READY_S = 10_000, 120.0, 30.0, 600.0
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
-    *(
-        "mem_fraction_static",
-        "server_python",
-        "allow_untested_release",
-        "ready_check_timeout_sec",
-        "log_dir",
-    ),
+    *("mem_fraction_static", "server_python", "allow_untested_release"),
+    *("ready_check_timeout_sec", "log_dir"),
 )
 ONLY_WITH_URLS = ("worker_key", "worker_key_file", "peer", "peer_key_file")
 
@@ -206,7 +201,6 @@ def _settings(flags: ServeFlags) -> dict[str, Any]:
 
 
 def _started(flags: ServeFlags) -> dict[str, Any]:
-    """Return the keys of an experiment whose workers are started."""
     backend = ("tp", "load_format", "time_scale", "server_args")
     keys = ("router", "local", "dp", "model", "gpu")
     return {

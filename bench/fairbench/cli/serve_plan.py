@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import KeysFile
 
-
 AUTO = "auto"
 
 

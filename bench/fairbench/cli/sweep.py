@@ -16,13 +16,15 @@ from fairbench.cli.flags import (
     NoProgress,
     RayAddress,
     ReadyTimeout,
+    ResultDir,
+    ServerPython,
     json_option,
+    only_resumed,
     option,
     takes,
 )
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
+from fairbench.config.flags.flag import COMMON, OUTPUT
 from fairbench.config.flags.grid import SweepFlags
-from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
 if TYPE_CHECKING:
@@ -63,9 +65,7 @@ def sweep(
         str | None,
         Option(help="Name of the sweep, also of its directory. [default: the name in FILE]"),
     ] = None,
-    result_dir: Annotated[
-        Path, option(OUTPUT, "Parent directory; the sweep makes a new directory in it.")
-    ] = DEFAULT_RESULT_DIR,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None, option(OUTPUT, "Directory of an interrupted sweep to continue.", metavar="DIR")
     ] = None,
@@ -85,14 +85,7 @@ def sweep(
             "done; the flag exists because SGLang has it.",
         ),
     ] = True,
-    server_python: Annotated[
-        str | None,
-        option(
-            SERVERS,
-            "Path of a Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or the "
-            "Python that runs fairbench]",
-        ),
-    ] = None,
+    server_python: ServerPython = None,
     allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     executor: ExecutorName = LOCAL,
@@ -120,10 +113,7 @@ def sweep(
     axes = dict(parse_axis(text) for text in settings or [])
     if resume is not None:
         if file or flags or axes or num_runs or quick or name or reuse:
-            raise UsageError(
-                f"--resume {resume} continues the sweep with its stored settings; no "
-                "other setting can be given with it"
-            )
+            raise only_resumed(resume, "sweep")
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
@@ -153,7 +143,6 @@ def sweep(
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
     from fairbench.execute.simulations import estimate, expected_requests
     from fairbench.results.grid import point_names

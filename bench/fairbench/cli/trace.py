@@ -18,7 +18,6 @@ from fairbench.errors import UsageError
 from fairbench.files.reader import read_key
 
 if TYPE_CHECKING:
-    from fairbench.workloads.traces.read import TraceParams
     from fairbench.workloads.traces.table import Table
 
 SHORTEST_KEY = 16
@@ -76,9 +75,9 @@ def inspect(
     from fairbench.workloads.traces.facts import facts_of_table
     from fairbench.workloads.traces.read import read_trace
 
-    params = log_params(file, flags, flags.get("trace_block_size"))
+    params = log_params(file, flags)
     read = read_trace(params)
-    table = _table(params, seed, end)
+    table = _table(file, flags, seed, end)
     facts: dict[str, Any] = {
         "file": file,
         "format": read.format,
@@ -131,8 +130,7 @@ def cut_trace(
     """Write a part of a trace: a period, some clients, or the first requests."""
     from fairbench.workloads.traces.change import cut
 
-    params = log_params(file, flags, flags.get("trace_block_size"))
-    table = _table(params, seed, end)
+    table = _table(file, flags, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
     _write(part, output, as_json=as_json)
@@ -151,8 +149,7 @@ def scale(
     """Write a trace at another request rate: all arrival times are divided by a factor."""
     from fairbench.workloads.traces.change import scaled
 
-    params = log_params(file, flags, flags.get("trace_block_size"))
-    _write(scaled(_table(params, seed), rate), output, as_json=as_json)
+    _write(scaled(_table(file, flags, seed), rate), output, as_json=as_json)
 
 
 @trace.command()
@@ -171,9 +168,8 @@ def combine(
     """Write a synthetic trace: arrival times and clients of one trace, requests of another."""
     from fairbench.workloads.traces.change import combined
 
-    senders = _table(log_params(file, flags, flags.get("trace_block_size")), seed)
-    requests = _table(log_params(prompts, {}), seed)
-    _write(combined(senders, requests), output, as_json=as_json)
+    made = combined(_table(file, flags, seed), _table(prompts, {}, seed))
+    _write(made, output, as_json=as_json)
 
 
 @trace.command()
@@ -197,8 +193,7 @@ def anonymize(
     from fairbench.workloads.traces.change import anonymized
 
     key = token_bytes(32) if key_file is None else _key(key_file)
-    params = log_params(file, flags, flags.get("trace_block_size"))
-    _write(anonymized(_table(params, seed), key), output, as_json=as_json)
+    _write(anonymized(_table(file, flags, seed), key), output, as_json=as_json)
 
 
 def _key(file: Path) -> bytes:
@@ -209,12 +204,13 @@ def _key(file: Path) -> bytes:
     return key.encode()
 
 
-def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
+def _table(file: str, flags: TraceFlags, seed: int, end: float | None = None) -> Table:
     """Return the requests of a trace, up to the end if given."""
     from fairbench.workloads.trace_workload import synthetic_parts
     from fairbench.workloads.traces.change import cut
     from fairbench.workloads.traces.read import read_trace
 
+    params = log_params(file, flags)
     trace = read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)
     table = replace(table, synthetic=tuple(synthetic_parts(params, trace)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -71,14 +71,13 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
         kept.pop("weights", None)
     scenario = text_of(draft, "scenario")
-    usual = resolve_settings(workload, scenario, used_parts(draft), {}).settings
+    _, usual = resolve_settings(workload, scenario, used_parts(draft), {})
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
 
 
 def _is_usual_machine(draft: Mapping[str, Any], workload: WorkloadSpec) -> bool:
-    """Return whether the draft's GPU and model are the workload's defaults."""
     usual = {**DEFAULTS, **machine_of_workload(workload)}
     with suppress(UsageError):
         profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
@@ -124,14 +123,7 @@ def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
-class SchedulerParts(NamedTuple):
-    """The names of a router and of a local scheduler."""
-
-    router: str
-    local: str
-
-
-def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
+def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
     """Return the draft's router and local scheduler. Raises UsageError if unknown."""
     with about("scheduler"):
         router, local = split_pair(text_of(draft, "scheduler"))
@@ -143,7 +135,7 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
     ):
         if name not in known and (what, name) != ("router", EXTERNAL):
             raise unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
-    return SchedulerParts(router, local)
+    return router, local
 
 
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
@@ -202,16 +194,9 @@ def text_of(draft: Mapping[str, Any], key: str) -> str:
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
-class MovedWeights(NamedTuple):
-    """Settings without weights, and the weights."""
-
-    settings: dict[str, Any]
-    weights: dict[str, Any]
-
-
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
-) -> MovedWeights:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the parts in use without weights, and all weights in one table.
 
     Weights of an ``assigned`` setting override the file's ``weights``; the file's override those of
@@ -221,7 +206,7 @@ def moved_weights(
     for key in SPELLINGS.intersection(settings):
         moved, kept[key] = settings[key], {}
         found = found | moved if key in assigned else moved | found
-    return MovedWeights(kept, found)
+    return kept, found
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:

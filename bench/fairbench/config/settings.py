@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench.errors import UsageError, about, unknown_name
 from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
@@ -83,13 +83,6 @@ def machine_of(engine: str | None) -> tuple[str, ...]:
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
-class ResolvedSettings(NamedTuple):
-    """A workload with its settings applied, and all other settings by ``NAME.PARAM``."""
-
-    workload: WorkloadSpec
-    settings: dict[str, Any]
-
-
 def parts() -> PartParams:
     """Return the ``Params`` of every part except workloads, by the part's name."""
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
@@ -101,7 +94,7 @@ def parts() -> PartParams:
 
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
-) -> ResolvedSettings:
+) -> tuple[WorkloadSpec, dict[str, Any]]:
     """Return the workload with its settings, and every setting of the parts ``used``.
 
     A parameter is its class's default, overridden by the workload's value, overridden by ``given``.
@@ -130,7 +123,7 @@ def resolve_settings(
     resolved: dict[str, Any] = {}
     for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
-    return ResolvedSettings(workload, resolved)
+    return workload, resolved
 
 
 def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> None:

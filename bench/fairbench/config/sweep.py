@@ -7,7 +7,7 @@ from importlib.resources import files
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -116,14 +116,7 @@ def to_toml(sweep: Sweep) -> str:
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
-class Axis(NamedTuple):
-    """A key of a grid and the values that it takes."""
-
-    key: str
-    values: list[Any]
-
-
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Parse ``NAME.PARAM=V,W`` into a key and its values. Raises UsageError for others.
 
     Each value is a TOML value, or else the text itself.
@@ -133,8 +126,8 @@ def parse_axis(text: str) -> Axis:
     # Tables and arrays have commas of their own.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
-        return Axis(key, listed)
-    return Axis(key, [value for _, value in single])
+        return key, listed
+    return key, [value for _, value in single]
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
@@ -223,7 +216,6 @@ def _points(sweep: Sweep) -> list[ExperimentSpec]:
 
 
 def _drafts(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Yield the keys of each point, before defaults."""
     for grid in sweep.grid:
         for values in product(*(_values(values) for values in grid.values())):
             draft = {**sweep.base, **dict(zip(grid, values, strict=True))}

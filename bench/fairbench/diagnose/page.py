@@ -8,16 +8,7 @@ from pathlib import Path
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
-from fairbench.diagnose.sentences import (
-    basis_lines,
-    change_lines,
-    flood_lines,
-    harm_lines,
-    log_line,
-    missing_lines,
-    replica_line,
-    title,
-)
+from fairbench.diagnose.sentences import answer_lines, basis_lines, log_line, missing_lines, title
 from fairbench.diagnose.text import headings, rows
 from fairbench.report.numbers import number
 from fairbench.report.pages.log_page import log_page
@@ -48,8 +39,6 @@ MEANING = (
 
 def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
-    answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
-    answers += [replica_line(found)] if found.plan else []
     played, figures = bool(found.replays), list(_figures(found))
     return Page(
         title=title(found),
@@ -60,7 +49,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
             *missing_lines(found),
         ],
         sections=[
-            Section("Diagnosis", [Bullets(answers)]),
+            Section("Diagnosis", [Bullets(answer_lines(found))]),
             *([Section("Load", figures[:1])] if figures else []),
             *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
             *(
@@ -87,15 +76,6 @@ def _headlines(found: Diagnosis) -> Iterator[Headline]:
     if not found.floods:
         yield Headline("who floods", "nobody", "no client sends much more than the others")
     yield from flood_headlines(_judged(found))
-    yield from _of_replays(found)
-
-
-def _judged(found: Diagnosis) -> Judged:
-    floods = renamed(found.floods, found.log.traffic, found.waits)
-    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
-
-
-def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     best, first = best_fair(found), found.first
     doubt = ", not valid for your cluster" if unlike_replay(found) else ""
     if best is not None and first is not None:
@@ -108,13 +88,18 @@ def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     if found.plan is not None:
         mine, *others = found.plan["choices"]
         counts = [
-            (f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}")
+            f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}"
             for row in (mine, *others)
         ]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
         yield Headline(
             "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
         )
+
+
+def _judged(found: Diagnosis) -> Judged:
+    floods = renamed(found.floods, found.log.traffic, found.waits)
+    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
 
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:

@@ -110,6 +110,12 @@ def _why(before_s: float) -> str:
     return "Clients wait for the whole load, so more replicas help, not another order."
 
 
+def answer_lines(found: Diagnosis) -> list[str]:
+    """Return the answers in sentences: floods, harm, what fair queueing changes, replicas."""
+    replicas = [replica_line(found)] if found.plan else []
+    return [*flood_lines(found), *harm_lines(found), *change_lines(found), *replicas]
+
+
 def replica_line(found: Diagnosis) -> str:
     """Return how many replicas meet the targets under each planned scheduler."""
     assert found.plan is not None
@@ -123,7 +129,7 @@ def replica_line(found: Diagnosis) -> str:
     saved = ""
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
-        saved = f" ({f'{part:.0%}'} fewer)" if part > 0 else ""
+        saved = f" ({part:.0%} fewer)" if part > 0 else ""
     line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
     return _marked(line) if unlike_replay(found) else line
 

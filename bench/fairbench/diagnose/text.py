@@ -11,16 +11,7 @@ from rich.text import Text
 
 from fairbench.diagnose.access_log import FIRST_TOKEN
 from fairbench.diagnose.diagnosis import Diagnosis, others_waits, unlike_replay
-from fairbench.diagnose.sentences import (
-    basis_lines,
-    change_lines,
-    flood_lines,
-    harm_lines,
-    log_line,
-    missing_lines,
-    replica_line,
-    title,
-)
+from fairbench.diagnose.sentences import answer_lines, basis_lines, log_line, missing_lines, title
 from fairbench.metrics.floods import Flood, Harm
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.table import plain_table, printed
@@ -35,9 +26,7 @@ def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH
 
 def _render(found: Diagnosis) -> RenderableType:
     blocks: list[RenderableType] = [Text(title(found), style="bold"), Text(log_line(found)), Text()]
-    answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
-    answers += [replica_line(found)] if found.plan else []
-    blocks += [_list(answers), Text()]
+    blocks += [_list(answer_lines(found)), Text()]
     blocks += [_table(found), Text()] if found.replays else []
     blocks += [Text(line, style="dim") for line in basis_lines(found)]
     return Group(*blocks, *(Text(line, style="bold") for line in missing_lines(found)))
@@ -137,5 +126,4 @@ def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with null for infinite ones."""
     return {key: None if value == inf else value for key, value in values.items()}

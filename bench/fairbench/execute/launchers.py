@@ -11,7 +11,6 @@ from fairbench.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from fairbench.live.launchers.base import Launcher
 
-
 DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs words on a host
 
 
@@ -59,7 +58,6 @@ LAUNCHERS: Mapping[str, Way] = {
     "ray": Way(_on_ray, frozenset({"ray_address"})),
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
-
 
 # A list of a host's processes shows command lines, and drivers have a secret.
 DRIVER_LAUNCHERS = (LOCAL, "ray")

@@ -9,11 +9,12 @@ import shutil
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError
@@ -24,7 +25,7 @@ from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
-from fairbench.execute.simulations import FailedPoint, files_of, keep_outcome, tell_ended
+from fairbench.execute.simulations import FailedPoint, files_of, keep_all
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
@@ -55,7 +56,7 @@ def run_live_in(
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
-    with _removed_unless_begun(path, context), _driving(spec, options, context) as driving:
+    with _removed_unless_begun(path, context), _driving(spec, options, context) as (how, address):
         result = run_live(
             spec,
             path,
@@ -63,27 +64,23 @@ def run_live_in(
             workers=cluster,
             on_progress=context.progress.update,
             interrupted=context.interrupted,
-            driving=driving.how,
-            listen=driving.reaches,
+            driving=how,
+            listen=address,
         )
     manifest = build_manifest(spec, complete=result.complete, watch=watch) | result.about
     write_run(path, spec, result.tables(), result.summary, manifest)
     return result, path
 
 
-class _Driving(NamedTuple):
-    """The function that sends the load, and this machine's address for drivers."""
-
-    how: Driving
-    reaches: str = LOOPBACK
-
-
 @contextmanager
-def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> Iterator[_Driving]:
-    """Yield a drive from this machine or from a launcher's places."""
+def _driving(
+    spec: ExperimentSpec, options: LiveOptions, context: RunContext
+) -> Iterator[tuple[Driving, str]]:
+    """Yield the function that sends the load, and this machine's address for drivers."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
-        yield _Driving(drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers)))
+        here = drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers))
+        yield here, LOOPBACK
         return
     sent_files = SentFiles.with_files(files_of(spec))
     wanted = Wanted(options.drivers, spread=True, name="driver", asked="--drivers {}")
@@ -91,39 +88,32 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
         wanted, timeout_s=options.ready_timeout_s, interrupted=context.interrupted
     ) as places:
         address = address_facing(places[0].host)
-        yield _Driving(partial(drive_sharded, RemoteCrew(places, address, sent_files)), address)
-
-
-@contextmanager
-def fresh_cluster(
-    parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
-) -> Iterator[Workers | None]:
-    """Enter ``cluster_in`` the new directory ``parent``.
-
-    The directory is removed if ``context`` is interrupted before the workers are ready.
-    """
-    with (
-        _removed_unless_begun(parent, context),
-        cluster_in(parent, spec, options, context) as cluster,
-    ):
-        yield cluster
+        yield partial(drive_sharded, RemoteCrew(places, address, sent_files)), address
 
 
 @contextmanager
 def cluster_in(
-    parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
+    parent: Path,
+    spec: ExperimentSpec,
+    options: LiveOptions,
+    context: RunContext,
+    *,
+    fresh: bool = False,
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before the workers are ready.
+    Raises KeyboardInterrupt if interrupted before the workers are ready, and then removes a
+    ``fresh`` directory.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
         return
-    with run_folder(parent) as folder:
-        starting = own_workers(spec, folder, options, context.progress.update, context.interrupted)
-        with starting as cluster:
-            yield cluster
+    with (
+        _removed_unless_begun(parent, context) if fresh else nullcontext(),
+        run_folder(parent) as folder,
+        own_workers(spec, folder, options, context.progress.update, context.interrupted) as cluster,
+    ):
+        yield cluster
 
 
 @contextmanager
@@ -153,19 +143,11 @@ def run_live_points(
 
     Servers are started once for all points that they can serve, and anew after one that failed.
     """
-    failures = []
-    number = 0
     with context.progress.watching():
         run = _Runs(store, options, context)
-        for group in by_workers(points):
-            for point, result in run.all(deque(group)):
-                key = identity(point.spec)
-                error = keep_outcome(store, key, point.name, result, context.interrupted)
-                if error:
-                    failures.append(FailedPoint(point.name, error))
-                number += 1
-                tell_ended(context, point.name, error, number, len(points))
-    return failures
+        ended = chain.from_iterable(run.all(deque(group)) for group in by_workers(points))
+        named = (((identity(point.spec), point.name), result) for point, result in ended)
+        return keep_all(store, named, len(points), context)
 
 
 @dataclass(frozen=True, slots=True)

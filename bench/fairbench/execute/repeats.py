@@ -84,10 +84,11 @@ def simulate_all(
 def _one_after_another(
     specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
 ) -> list[dict[str, Any]]:
-    from fairbench.execute.live_run import fresh_cluster, run_live_in  # needs the live extra
+    from fairbench.execute.live_run import cluster_in, run_live_in  # needs the live extra
 
     summaries = []
-    with context.progress.watching(), fresh_cluster(parent, specs[0], options, context) as cluster:
+    starting = cluster_in(parent, specs[0], options, context, fresh=True)
+    with context.progress.watching(), starting as cluster:
         for spec in specs:
             if context.interrupted():
                 break

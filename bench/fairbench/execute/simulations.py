@@ -109,7 +109,6 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
 def _run_alone(
     spec: ExperimentSpec, key: str, folder: Path, interrupted: Interruption
 ) -> dict[str, Any]:
-    """Simulate each well-behaved client of a configuration alone, and save the result."""
     rows = simulate_alone(spec, interrupted)
     if not interrupted():
         save_alone(folder, key, rows)
@@ -118,14 +117,23 @@ def _run_alone(
 
 def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> list[FailedPoint]:
     """Run all jobs; return the failures, which are also stored."""
-    failures = []
     results = context.run([job.task for job in jobs], [job.requests for job in jobs])
-    for number, (index, result) in enumerate(results, start=1):
-        job = jobs[index]
-        error = keep_outcome(store, job.key, job.name, result, context.interrupted)
-        if error:
-            failures.append(FailedPoint(job.name, error))
-        tell_ended(context, job.name, error, number, len(jobs))
+    named = (((jobs[index].key, jobs[index].name), result) for index, result in results)
+    return keep_all(store, named, len(jobs), context)
+
+
+def keep_all(
+    store: SweepStore,
+    results: Iterable[tuple[tuple[str, str], Any]],
+    count: int,
+    context: RunContext,
+) -> list[FailedPoint]:
+    """Store and report the results of ``count`` tasks as they end, by (key, name of the task)."""
+    failures = []
+    for number, ((key, name), result) in enumerate(results, start=1):
+        if error := keep_outcome(store, key, name, result, context.interrupted):
+            failures.append(FailedPoint(name, error))
+        tell_ended(context, name, error, number, count)
     return failures
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 NOTHING = frozenset({"", "-", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
 """Texts, in lower case, that tools write where there is no value."""
 
-
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
@@ -48,8 +47,7 @@ def number_of(value: Any) -> int | float | None:
             return None
 
 
-UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Nanoseconds of each unit."""
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
 
 # A count since 1970 is larger than this in its unit, and smaller in the next coarser one.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
@@ -77,7 +75,8 @@ def nanoseconds(value: Any, unit: str) -> int:
     """
     number = number_of(value)
     if number is None:
-        found = _since_1970(value)
+        since = moment_of(value) - datetime(1970, 1, 1, tzinfo=UTC)
+        found = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     elif isinstance(value, Nanoseconds):
         found = int(value)
     elif isinstance(number, float) and not isfinite(number * UNITS[unit]):
@@ -97,11 +96,6 @@ def is_calendar(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Return whether a value is a number, possibly written as text."""
     return number_of(value) is not None
-
-
-def _since_1970(value: Any) -> int:
-    since = moment_of(value) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def moment_of(value: Any) -> datetime:

@@ -19,7 +19,6 @@ from fairbench.results.values import Value, more_is_better
 
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
 
-
 MOST_PERCENT = 100  # by which a number that is never negative can fall
 
 

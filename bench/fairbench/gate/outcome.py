@@ -201,7 +201,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
 def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
     before = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.before]
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
-    unit = _unit(clause.metric)
+    known = metric_of(clause.metric)
+    unit = f" {known.unit}" if known and known.unit else ""
     if pair.simulated:
         verdict, reason = judge_exact(clause, before[0], after[0])
         if verdict is Verdict.FAIL and not reason:
@@ -217,7 +218,8 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
         else:
             verdict, reason = judge_repeated(clause, before, after, alpha)
         texts = _mean_text(before, unit), _mean_text(after, unit)
-    change = _difference(before, after)
+    old, new = _mean(before), _mean(after)
+    change = "" if old is None or new is None else relative_difference(old, new)
     return Row(pair.name, clause.text, verdict, *texts, change, reason, pair.causes)
 
 
@@ -240,12 +242,6 @@ def _mean(values: Sequence[Value]) -> Fraction | None:
     return mean(numbers) if len(numbers) == len(values) else None
 
 
-def _unit(metric: str) -> str:
-    """Return a metric's unit after a blank, "" if it has none."""
-    known = metric_of(metric)
-    return f" {known.unit}" if known and known.unit else ""
-
-
 def _limit_text(clause: Clause, before: Value) -> str:
     limit = Value(float(clause.limit(before.exact)))
     return short_texts(limit, limit)[0]
@@ -256,11 +252,6 @@ def _mean_text(values: Sequence[Value], unit: str) -> str:
     bound = next((value.bound for value in values if value.bound), "")
     shown = "undefined" if average is None else f"{bound} {float(average):.6g}{unit}".strip()
     return f"{shown} (n = {len(values)})"
-
-
-def _difference(before: Sequence[Value], after: Sequence[Value]) -> str:
-    old, new = _mean(before), _mean(after)
-    return "" if old is None or new is None else relative_difference(old, new)
 
 
 def _unchanged(pair: PairedPoint, found: Sequence[Change]) -> Row:

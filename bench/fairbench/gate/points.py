@@ -138,7 +138,6 @@ def _is_simulated(run: ComparedRun) -> bool:
 
 
 def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
-    """Raise UsageError for a key that no experiment has."""
     known = {key for point in points for key in used_values(point.experiment)}
     for key in allowed:
         if key not in known:

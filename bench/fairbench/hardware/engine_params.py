@@ -49,7 +49,6 @@ RULES: dict[Release, SGLangRules] = {
     "0.5.23": NEWEST,
 }
 
-
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
 """A parameter of an engine: us of CPU for each waiting request that a pass matches."""
 

@@ -60,8 +60,7 @@ class KVPool:
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0
 
 
-DIMENSIONLESS = frozenset({"p", "q_e"})
-"""The coefficients of a timing profile that are no times."""
+DIMENSIONLESS = frozenset({"p", "q_e"})  # the coefficients of a timing profile that are no times
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -96,27 +96,20 @@ class VLLMParams:
     release: Literal["0.31", "0.32", "0.33"] | None = None
 
 
-class _Batch(NamedTuple):
-    """vLLM's defaults for one class of GPUs."""
-
-    tokens: int
-    sequences: int
-
-
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
     """Return the parameters with the defaults of the GPU and model.
 
     Raises UsageError for parameters with which vLLM would not start.
     """
-    default = _default_batch(profile)
+    most_tokens, most_sequences = _default_batch(profile)
     pool = profile.pool
     blocks = params.num_gpu_blocks_override
     tokens = blocks * params.block_size or pool.tokens(pool.mem_fraction_static)
     try:
         return VLLMLimits(
             pool_tokens=tokens,
-            max_num_batched_tokens=params.max_num_batched_tokens or default.tokens,
-            max_num_seqs=params.max_num_seqs or default.sequences,
+            max_num_batched_tokens=params.max_num_batched_tokens or most_tokens,
+            max_num_seqs=params.max_num_seqs or most_sequences,
             block_size=params.block_size,
             enable_prefix_caching=params.enable_prefix_caching,
             scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
@@ -131,11 +124,11 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
         raise UsageError(f"settings of vllm: {error}") from None
 
 
-def _default_batch(profile: TimingProfile) -> _Batch:
-    """Return the API server's default batch, by GPU memory; the A100 counts as a small GPU."""
+def _default_batch(profile: TimingProfile) -> tuple[int, int]:
+    """Return the API server's most tokens and sequences; the A100 counts as a small GPU."""
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:
-        return _Batch(16_384, 1_024)
+        return 16_384, 1_024
     if gib >= 70 and not profile.profile_id.startswith("a100"):
-        return _Batch(8_192, 1_024)
-    return _Batch(2_048, 256)
+        return 8_192, 1_024
+    return 2_048, 256

@@ -88,8 +88,7 @@ def _from_hub(model: str) -> ModelConfig:
 
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 LARGEST_BATCH = 400  # of the iterations drawn
-HOST_MS = 0.5
-"""Host time of an iteration that operator tables do not have."""
+HOST_MS = 0.5  # host time of an iteration that operator tables do not have
 
 FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),

@@ -57,36 +57,29 @@ def operators_ms(
         raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")
     if gpu.system is None:
         raise NoTable(f"the operator tables have no {gpu.name}")
+    from aiconfigurator_core.sdk.perf_database import resolve_query_version
+    from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
+
     with _quiet(), TemporaryDirectory() as folder:
         own = {key: value for key, value in config.items() if key != "quantization_config"}
         kept = dict(config) if dtype is None else own
         (Path(folder) / "config.json").write_text(json.dumps(kept), encoding="utf-8")
-        return _priced(folder, kept, gpu.system, tp, engine, dtype, it)
-
-
-def _priced(
-    folder: str, config: Mapping[str, Any], system: str, tp: int, engine: str,
-    dtype: str | None, it: Iterations,
-) -> tuple[Column, str]:  # fmt: skip
-    from aiconfigurator_core.sdk.perf_database import resolve_query_version
-    from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
-
-    chosen = {} if dtype is None else _WEIGHTS[dtype]
-    given: dict[str, Any] = {"schema_version": 1, "pp_size": 1, "attention_dp_size": 1}
-    given |= {"moe_tp_size": tp, "moe_ep_size": 1, "tp_size": tp}
-    given |= {"backend": engine, "backend_version": "current"}
-    given |= {"model_path": folder, "model_name": folder}
-    given |= {"system": system, "system_name": system} | chosen
-    missing = ""
-    for kv in (_BF16, {}):  # the tables of some GPUs have latent attention in 8 bits only
-        try:
-            model = RustForwardPassPerfModel.from_native(given | kv)
-            times = [_estimate(model, row) for row in zip(*it, strict=True)]
-        except Exception as error:  # the package raises what its parts raise
-            missing = missing or " ".join(str(error).split()).partition(" at /")[0]
-            continue
-        return np.array(times), str(resolve_query_version(system, engine, "current"))
-    raise NoTable(f"the operator tables lack a part: {missing[:160]}")
+        chosen = {} if dtype is None else _WEIGHTS[dtype]
+        given: dict[str, Any] = {"schema_version": 1, "pp_size": 1, "attention_dp_size": 1}
+        given |= {"moe_tp_size": tp, "moe_ep_size": 1, "tp_size": tp}
+        given |= {"backend": engine, "backend_version": "current"}
+        given |= {"model_path": folder, "model_name": folder}
+        given |= {"system": gpu.system, "system_name": gpu.system} | chosen
+        missing = ""
+        for kv in (_BF16, {}):  # the tables of some GPUs have latent attention in 8 bits only
+            try:
+                model = RustForwardPassPerfModel.from_native(given | kv)
+                times = [_estimate(model, row) for row in zip(*it, strict=True)]
+            except Exception as error:  # the package raises what its parts raise
+                missing = missing or " ".join(str(error).split()).partition(" at /")[0]
+                continue
+            return np.array(times), str(resolve_query_version(gpu.system, engine, "current"))
+        raise NoTable(f"the operator tables lack a part: {missing[:160]}")
 
 
 def _estimate(model: Any, row: tuple[float, ...]) -> float:
@@ -130,6 +123,23 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
     return np.asarray(MS * (linear + attention + fixed + _all_reduce_s(shape, gpu, tp, it.tokens)))
 
 
+def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
+    """Return the time of attention: products of prefills, and reading all contexts' KV."""
+    full = shape.layers - shape.windowed_layers
+    heads, latent = shape.heads / tp, shape.latent
+    pair = (
+        4 * shape.head_dim
+        if latent is None
+        else 2 * (latent.nope_dim + latent.rope_dim + latent.value_dim)
+    )
+    near = np.minimum(it.attended, it.new * shape.window)
+    pairs = full * it.attended + shape.windowed_layers * near
+    multiply = it.prefills * pairs * heads * pair / (gpu.bf16_tflops * 1e12 * ATTENTION_SHARE)
+    layer_bytes = shape.kv_bytes(tp) / shape.layers
+    read = _read(shape, full, it.context) * it.decodes + _read(shape, full, it.prefix) * it.prefills
+    return np.asarray(multiply + read * layer_bytes / bandwidth)
+
+
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
     """Return the time of linear layers: reading weights or multiplying, if longer."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
@@ -158,31 +168,12 @@ def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
     return np.asarray(none + (every - none) * (1 - shape.experts_left**tokens))
 
 
-def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
-    """Return the time of attention: products of prefills, and reading all contexts' KV."""
-    full = shape.layers - shape.windowed_layers
-    heads, latent = shape.heads / tp, shape.latent
-    pair = (
-        4 * shape.head_dim
-        if latent is None
-        else 2 * (latent.nope_dim + latent.rope_dim + latent.value_dim)
-    )
-    near = np.minimum(it.attended, it.new * shape.window)
-    pairs = full * it.attended + shape.windowed_layers * near
-    multiply = it.prefills * pairs * heads * pair / (gpu.bf16_tflops * 1e12 * ATTENTION_SHARE)
-    layer_bytes = shape.kv_bytes(tp) / shape.layers
-    read = _read(shape, full, it.context) * it.decodes + _read(shape, full, it.prefix) * it.prefills
-    return np.asarray(multiply + read * layer_bytes / bandwidth)
-
-
 def _read(shape: ModelShape, full: int, context: Column) -> Column:
-    """Return the tokens of context that all layers read."""
     near = np.minimum(context, shape.window)
     return np.asarray(full * context + shape.windowed_layers * near)
 
 
 def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Column:
-    """Return the time of two all-reduces per layer."""
     if tp == 1:
         return np.zeros_like(tokens)
     sent = 2 * (tp - 1) / tp * tokens * shape.hidden * 2

@@ -19,7 +19,6 @@ from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
@@ -196,8 +195,7 @@ async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 
 PRIOR = 0.3  # residuals for a coefficient e times its start; an error of 5% in a time is 1
-MEASURED = "probed"
-"""The source, in a profile's id, of a profile that was fitted to a probe."""
+MEASURED = "probed"  # the source, in a profile's id, of a profile that was fitted to a probe
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:

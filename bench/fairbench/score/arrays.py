@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,11 @@ def arrays_of(
     mended[SILENT] += int(silent.sum())
 
     admitted = [times.of(one) for one in columns.times(("admitted",))]
-    names = _clients(columns.values("client") or [client] * length, where)
+    named = columns.values("client") or [client] * length
+    for row, name in enumerate(named):
+        if is_blank(name):
+            raise problem(where, row, "client is missing")
+    names = np.array([str(name) for name in named], object)
     made |= {
         "client": names,
         "program": _programs(columns, names, part),
@@ -90,7 +94,8 @@ def arrays_of(
         **_status(states, last, refuses=columns.layout.refuses),
     }
     _mend(made, mended)
-    mended[REPEATED] += _repeated(columns.values("id") or ())
+    ids = [str(one) for one in columns.values("id") or () if not is_missing_cell(one)]
+    mended[REPEATED] += len(ids) - len(set(ids))
     _check(made, where)
     return made
 
@@ -164,14 +169,6 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-def _clients(values: Iterable[Any], where: str) -> Any:
-    names = list(values)
-    for row, name in enumerate(names):
-        if is_blank(name):
-            raise problem(where, row, "client is missing")
-    return np.array([str(name) for name in names], object)
-
-
 def _programs(columns: Columns, clients: Any, part: int) -> Any:
     """Return the program of each request; a request without one is its own program."""
     given = columns.values("program") or [None] * len(clients)
@@ -204,14 +201,7 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
     mended[UNCOUNTED] += int(uncounted.sum())
 
 
-def _repeated(ids: Iterable[Any]) -> int:
-    """Return how many requests repeat the id of an earlier one."""
-    known = [str(one) for one in ids if not is_missing_cell(one)]
-    return len(known) - len(set(known))
-
-
 def _check(made: Mapping[str, Any], where: str) -> None:
-    """Raise DataError naming the first impossible request."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -221,10 +211,8 @@ def _check(made: Mapping[str, Any], where: str) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return what is impossible about requests, and for which."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
-    counts = {field: made[field] for field in COUNTS if made[field].dtype != object}
     return {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
@@ -235,13 +223,14 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
         "output_tokens is missing": ended & np.isnan(made["output_tokens"]),
-        **{_whole(field): _no_count(values, *COUNTS[field]) for field, values in counts.items()},
+        **{
+            f"{field} must be a whole number from {least} to {most}": _no_count(
+                made[field], least, most
+            )
+            for field, (least, most) in COUNTS.items()
+            if made[field].dtype != object
+        },
     }
-
-
-def _whole(field: str) -> str:
-    least, most = COUNTS[field]
-    return f"{field} must be a whole number from {least} to {most}"
 
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:

@@ -157,10 +157,11 @@ def _fill_clients(made: Columns, rows: list[Object]) -> None:
     found = made.columns.get("client")
     if found is None or not any(map(is_blank, found.values)):
         return
-    keys = {key: plain(key) for key in rows[0] if plain(key) in NAMES["client"]}
-    keys = {
-        key: keys[key] for key in sorted(keys, key=lambda key: NAMES["client"].index(keys[key]))
-    }
+    common_names = NAMES["client"]
+    keys = sorted(
+        (key for key in rows[0] if plain(key) in common_names),
+        key=lambda key: common_names.index(plain(key)),
+    )
     for row, value in enumerate(found.values):
         if is_blank(value):
             others = (rows[row].get(key) for key in keys)
@@ -213,7 +214,13 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     if not length:
         raise DataError(f"{where}: holds no records")
     if layout.at_once:
-        values["start"] = _at_once(run, length, where)
+        if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
+            raise DataError(
+                f"{where}: has no start times (sglang.bench_serving does not record them). "
+                "Without them, only a run at request_rate inf without max_concurrency can be "
+                "scored; name a column of start times with --map start=NAME"
+            )
+        values["start"] = [0.0] * length
     if layout.uncached:
         values["cached_tokens"] = [0] * length
     units, names = layout.units, layout.columns
@@ -223,14 +230,3 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     }
     completed = run.get("completed")
     return Columns(layout, columns, completed=completed if type(completed) is int else None)
-
-
-def _at_once(run: Object, length: int, where: str) -> list[Any]:
-    """Return start times of a run that sent all requests at once."""
-    if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
-        raise DataError(
-            f"{where}: has no start times (sglang.bench_serving does not record them). "
-            "Without them, only a run at request_rate inf without max_concurrency can be "
-            "scored; name a column of start times with --map start=NAME"
-        )
-    return [0.0] * length

@@ -115,7 +115,6 @@ ALIASES = {"start": "time", "program": "session", "id": "request_id"}
 _ALIKE = ("client", "input_tokens", "output_tokens", *FIRST, *LAST)
 ALIASES |= {field: field for field in _ALIKE}
 
-_RATE_LIMITED = Layout("vtc", Shape.RESPONSES, _VTC, uncached=True, refuses=True)
 LAYOUTS = {
     layout.name: layout
     for layout in (
@@ -168,17 +167,13 @@ def choose_layout(
     """
     where, first = objects[0]
     if name is not None:
-        return _called(name, first, names)
+        if name not in LAYOUTS:
+            raise unknown_name("layout", name, LAYOUTS)
+        return (common(first) if name == PLAIN else LAYOUTS[name]).mapped(names)
     for _, item in objects[:LOOKED_AT]:
         if (found := _first_that_fits(item, names)) is not None:
             return found
     raise _in_none(first, where, names)
-
-
-def _called(name: str, item: Object, names: Mapping[str, str]) -> Layout:
-    if name not in LAYOUTS:
-        raise unknown_name("layout", name, LAYOUTS)
-    return (common(item) if name == PLAIN else LAYOUTS[name]).mapped(names)
 
 
 def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
@@ -191,7 +186,6 @@ def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
 
 
 def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
-    """Return the error for an object that fits no layout."""
     plain = common(item).mapped(names)
     missing = {
         field: name
@@ -207,7 +201,6 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
 
 
 def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
-    """Return a hint on the column that probably holds a missing field."""
     values = {name for name, value in item.items() if not isinstance(value, list | dict)}
     free = values.difference(plain.columns.values())
     found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)

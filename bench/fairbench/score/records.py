@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,18 +30,10 @@ from fairbench.score.tools import TOOLS
 from fairbench.score.tools.tool import Run
 
 
-class Exported(NamedTuple):
-    """The run, the name of the tool, and its requests with their locations."""
-
-    run: Run
-    tool: str
-    objects: list[tuple[str, Object]]
-
-
 def export_of(
     objects: list[tuple[str, Object]], line: int | None, layout: str | None
-) -> Exported | None:
-    """Return the run that a known tool exported, or None.
+) -> tuple[Run, str, list[tuple[str, Object]]] | None:
+    """Return the run that a known tool exported, the tool, and the located requests, or None.
 
     ``layout`` is the only tool that counts, if there is one; ``line`` chooses among several runs,
     from 1. Raises UsageError if it is not clear which, and DataError if the run has no requests.
@@ -57,7 +49,7 @@ def export_of(
     if not run.requests:
         raise DataError(f"{file}: holds no records")
     places = [f"{file}, request {number}" for number in range(1, len(run.requests) + 1)]
-    return Exported(run, tool.name, list(zip(places, run.requests, strict=True)))
+    return run, tool.name, list(zip(places, run.requests, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,30 +101,29 @@ def read_scored(
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
-    mended = Mended()
+    mended, stems = Mended(), _stems(paths)
     remarks: list[str] = []
     zones: list[str] = []
-    stems = _stems(paths)
     for number, path in enumerate(paths):
         objects = read_objects(path)
         if is_aiperf(objects[0][1]):
             _check_no_unit(path, "aiperf", unit_s)
             objects = flattened(objects)
-        exported = export_of(objects, line, layout)
-        if exported is not None:
-            _check_no_unit(path, exported.tool, unit_s)
-            objects = exported.objects
-            remarks += exported.run.remarks
-        chosen = choose_layout(exported.tool if exported else layout, objects, names or {})
-        columns = columns_of(chosen, objects, None if exported else line, names)
-        if exported is not None:
-            columns.completed = exported.run.completed
+        if (exported := export_of(objects, line, layout)) is not None:
+            run, tool, objects = exported
+            _check_no_unit(path, tool, unit_s)
+            remarks += run.remarks
+            columns = columns_of(choose_layout(tool, objects, names or {}), objects, None, names)
+            columns.completed = run.completed
+        else:
+            chosen = choose_layout(layout, objects, names or {})
+            columns = columns_of(chosen, objects, line, names)
         part = arrays_of(
             *(columns, str(path), unit_s), client=stems[number], part=number, mended=mended
         )
         parts.append(part)
         zones.append(columns.zone)
-        used.append(chosen)
+        used.append(columns.layout)
         remarks += _disagreement(path, columns.completed, part["status"])
     origin_s = 0.0
     if not all(one.keeps_clock for one in used):

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairbench.core import ServiceBound
     from fairbench.metrics.records import Requests
 
 
-class ScoredRun(NamedTuple):
-    """The summary of a run over a window, and the requests in this window."""
-
-    summary: dict[str, Any]
-    requests: Requests
-
-
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
-) -> ScoredRun:
+) -> tuple[dict[str, Any], Requests]:
     """Return the summary of a run's directory in a window, and its requests.
 
     ``percentiles`` replace those that were chosen when the run was made, if any.
@@ -53,7 +46,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     whole = {**stored, **scored, "notes": {**scored["notes"], **remarks}}
-    return ScoredRun(whole, tables.requests)
+    return whole, tables.requests
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:

@@ -15,22 +15,18 @@ from fairbench.score.columns import Column
 MOMENTS = ("start", "first_token", "end", "admitted")
 """Fields that are times by a clock, not lengths of time."""
 
-DATED_S = 1e8
-"""Moments from here on (March 1973) are of a calendar: no run is so long."""
+DATED_S = 1e8  # moments from here on (March 1973) are of a calendar: no run is so long
 
-APART = 100
-"""Moments of one clock are less than this factor apart, if some are of a calendar."""
+APART = 100  # moments of one clock are less than this factor apart, if some are of a calendar
 
-MOST_S = 1e12
-"""Beyond that, 30,000 years, a time is a mistake, and its square no number."""
+MOST_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
 
 SLOWEST_TOKEN_S = 2.0
 """No server always takes longer for a token: longer times are in another unit than seconds."""
 
 FAST_PERCENT = 10  # of the answers are fast
 
-NEVER = -1
-"""A length of time that VTC-artifact writes for what never came, in any unit."""
+NEVER = -1  # a length of time that VTC-artifact writes for what never came, in any unit
 
 
 class Times:

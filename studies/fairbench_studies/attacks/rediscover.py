@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from fairbench.attack.flags import Objective, Optimiser
 from fairbench.attack.report import processors_text
 from fairbench.attack.search import Search
 from fairbench.attack.store import Plan, SearchStore
@@ -29,7 +30,7 @@ def sought_all(
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given(dict(given_flags))
     plan = Plan(
-        objective="harm", optimiser="random", trials=flags.pop("trials"),
+        objective=Objective.HARM, optimiser=Optimiser.RANDOM, trials=flags.pop("trials"),
         seeds=flags.pop("seeds"), confirm=0, keep=0, victims=Stakes().victims,
         multiple=Stakes().multiple, budget=None, scenario=flags["scenario"],
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.config.flags.experiment import COMPARE, PLAN
-from fairbench.config.flags.flag import PANELS, Declared
+from fairbench.config.flags.flag import PANELS, Flag
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.report.pages.markdown import escaped, table
@@ -16,19 +16,19 @@ TABLES = {"run": RUN, "compare": COMPARE, "plan": PLAN, "sweep": SWEEP}
 
 def flag_table() -> str:
     """Return a row per flag and meaning, in the order of the panels of ``--help``."""
-    found: dict[Declared, list[str]] = {}
+    found: dict[Flag, list[str]] = {}
     for command, flags in TABLES.items():
         for one in flags.values():
             found.setdefault(one, []).append(command)
-    rows = sorted(found.items(), key=lambda row: PANELS.index(row[0].flag.panel))
+    rows = sorted(found.items(), key=lambda row: PANELS.index(row[0].panel))
     lines = table(HEADINGS, (list(_row(one, commands)) for one, commands in rows), str)
     return "\n".join(lines) + "\n"
 
 
-def _row(one: Declared, commands: list[str]) -> Iterator[str]:
+def _row(one: Flag, commands: list[str]) -> Iterator[str]:
     yield f"`{one.option}`"
     yield ", ".join(commands)
     yield "" if one.key.startswith("trace.") else f"`{one.key}`"
-    yield one.flag.unit
-    yield escaped(one.flag.default)
-    yield escaped(one.flag.help).replace("\\`", "`")
+    yield one.unit
+    yield escaped(one.default)
+    yield escaped(one.help).replace("\\`", "`")

@@ -21,9 +21,9 @@ from fairbench.config.flags.flag import (
     WORKLOAD,
     Flag,
     flags_of,
-    goodput_of,
+    goodput_flag,
+    parse_weights,
     split_commas,
-    weights_of,
 )
 from fairbench.config.flags.trace import TraceFlags
 from fairbench.hardware.engines import ENGINES
@@ -39,7 +39,7 @@ class EveryFlags(TypedDict, total=False):
             WORKLOAD,
             "the workload's, else 1",
             "NAME=WEIGHT,...",
-            read=weights_of,
+            read=lambda _, text: parse_weights(text),
         ),
     ]
     num_programs: Annotated[
@@ -65,7 +65,7 @@ class EveryFlags(TypedDict, total=False):
             OUTPUT,
             "the workload's",
             "[NAME.]LATENCY:TIME",
-            read=goodput_of,
+            read=lambda _, texts: goodput_flag(texts),
             repeats=True,
         ),
     ]

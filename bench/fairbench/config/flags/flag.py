@@ -6,7 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
@@ -20,7 +20,7 @@ COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """The declaration of a flag; a table gives it its name and its Python type.
+    """The declaration of a flag; ``flags_of`` fills in ``name`` and Python ``type`` from a table.
 
     - ``help`` explains it, ``panel`` is where ``--help`` shows it.
     - ``key`` is what it sets: a key of an experiment file, ``engine.PARAM`` or another setting,
@@ -45,6 +45,8 @@ class Flag:
     read: Callable[[str, Any], Any] | None = None
     repeats: bool = False
     axis: bool = False
+    name: str = ""
+    type: Any = None
 
     @property
     def text(self) -> str:
@@ -52,30 +54,15 @@ class Flag:
         return f"{self.help} [default: {self.default}]" if self.default else self.help
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A flag of a table, with its name and its Python type."""
-
-    name: str
-    type: Any
-    flag: Flag
-
-    @property
-    def key(self) -> str:
-        """The key that it sets."""
-        key = self.flag.key
-        return f"{key}{self.name}" if key == "" or key.endswith(".") else key
-
-    @property
-    def option(self) -> str:
-        """The flag's name on the command line."""
-        return self.flag.option or f"--{self.name.replace('_', '-')}"
-
-
-def flags_of(table: type) -> dict[str, Declared]:
+def flags_of(table: type) -> dict[str, Flag]:
     """Return the flags of a table by name: a TypedDict whose types are ``Annotated`` with one."""
-    hints = get_type_hints(table, include_extras=True).items()
-    return {name: Declared(name, hint.__origin__, hint.__metadata__[0]) for name, hint in hints}
+    found = {}
+    for name, hint in get_type_hints(table, include_extras=True).items():
+        flag: Flag = hint.__metadata__[0]
+        key = f"{flag.key}{name}" if flag.key == "" or flag.key.endswith(".") else flag.key
+        option = flag.option or f"--{name.replace('_', '-')}"
+        found[name] = replace(flag, name=name, type=hint.__origin__, key=key, option=option)
+    return found
 
 
 def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
@@ -95,7 +82,7 @@ class Placed(NamedTuple):
     trace: dict[str, Any]
 
 
-def placed(flags: Mapping[str, Any], table: Mapping[str, Declared]) -> Placed:
+def placed(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> Placed:
     """Sort flags by what they set; None means not given."""
     found = Placed({}, {}, {}, {})
     for name, declared in table.items():
@@ -181,24 +168,7 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
     return ["--weights", text] if text else []
 
 
-def weights_of(_: str, text: str) -> dict[str, float]:
-    """Parse ``--weights``. Raises UsageError."""
-    return parse_weights(text) or {}
-
-
-def goodput_of(_: str, texts: Iterable[str]) -> dict[str, str] | None:
-    """Parse ``--goodput``. Raises UsageError."""
-    return goodput_flag(texts)
-
-
-class Assignment(NamedTuple):
-    """A setting's key, ``NAME.PARAM``, and its value."""
-
-    key: str
-    value: Any
-
-
-def parse_assignment(text: str) -> Assignment:
+def parse_assignment(text: str) -> tuple[str, Any]:
     """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
 
     Raises UsageError unless the text has that shape.
@@ -211,11 +181,11 @@ def parse_assignment(text: str) -> Assignment:
     except RecursionError:
         raise UsageError(f"--set {key}: {TOO_DEEP}") from None
     except ValueError:
-        return Assignment(key, value)
+        return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
     # A line break in VALUE would start another key.
-    return Assignment(key, parsed["value"] if len(parsed) == 1 else value)
+    return key, parsed["value"] if len(parsed) == 1 else value
 
 
 def assigned(texts: Iterable[str] | None) -> dict[str, Any]:

@@ -15,9 +15,8 @@ def _axis(
     name: str, metavar: str = "A,B", read: Callable[[str], Any] = str, about: str = ""
 ) -> Flag:
     """Declare a flag of ``run`` with several values, each of which is run."""
-    one, values = RUN[name], values_of(read)
-    shown = replace(one.flag, help=about or one.flag.help, metavar=metavar)
-    return replace(shown, key=one.key, read=values, axis=True)
+    one = replace(RUN[name], help=about or RUN[name].help, metavar=metavar, option="")
+    return replace(one, read=values_of(read), axis=True)
 
 
 class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):

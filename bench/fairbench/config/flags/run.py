@@ -21,12 +21,10 @@ from fairbench.config.flags.flag import (
 
 
 def _engine(help: str, unit: str = "") -> Flag:
-    """Declare a parameter of the simulated engine, which has the flag's name."""
     return Flag(help, CLUSTER, key="engine.", unit=unit)
 
 
 def _server(help: str, default: str = "", metavar: str | None = None, **rest: Any) -> Flag:
-    """Declare a key of ``[backend]``, which has the flag's name."""
     return Flag(help, SERVERS, default, metavar, key="backend.", **rest)
 
 

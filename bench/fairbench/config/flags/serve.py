@@ -12,15 +12,14 @@ from fairbench.config.flags.flag import (
     Flag,
     assigned,
     flags_of,
-    goodput_of,
+    goodput_flag,
+    parse_weights,
     split_words,
-    weights_of,
 )
 from fairbench.config.flags.run import RUN
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    """Declare a flag of a command whose help has no panels."""
     return Flag(help, OTHER, default, **rest)
 
 
@@ -51,7 +50,7 @@ class ServeFlags(TypedDict, total=False):
             metavar="FILE.toml",
         ),
     ]
-    gateway: Annotated[str | None, RUN["gateway"].flag]
+    gateway: Annotated[str | None, RUN["gateway"]]
     saturation: Annotated[
         str | None,
         _flag("Saturation detector of the gateway.", default="concurrency", metavar="DETECTOR"),
@@ -71,8 +70,8 @@ class ServeFlags(TypedDict, total=False):
             least=1,
         ),
     ]
-    scheduler: Annotated[str, RUN["scheduler"].flag]
-    router: Annotated[str | None, RUN["router"].flag]
+    scheduler: Annotated[str, RUN["scheduler"]]
+    router: Annotated[str | None, RUN["router"]]
     local: Annotated[
         str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
     ]
@@ -91,7 +90,7 @@ class ServeFlags(TypedDict, total=False):
         _flag(
             "Weights of clients; a client that is not named has weight 1.",
             metavar="NAME=WEIGHT,...",
-            read=weights_of,
+            read=lambda _, text: parse_weights(text),
         ),
     ]
     host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
@@ -115,7 +114,7 @@ class ServeFlags(TypedDict, total=False):
             "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
             "be repeated.",
             metavar="[NAME.]LATENCY:TIME",
-            read=goodput_of,
+            read=lambda _, texts: goodput_flag(texts),
             repeats=True,
         ),
     ]

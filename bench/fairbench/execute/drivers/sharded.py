@@ -193,7 +193,6 @@ def _died(driver: Driver) -> RunFailed:
 
 
 def _together(told: Sequence[DriveProgress]) -> DriveProgress:
-    """Add up the progress of all drivers."""
     service = dict.fromkeys(told[0].service, 0)
     for progress in told:
         for client, tokens in progress.service.items():

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
-from typing import NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.drivers import remote_process
@@ -139,7 +138,7 @@ class RemoteCrew:
                         said = f"did not call {self.address} within {self.patience_s:g} s"
                         raise self._not_started(number, said, process)
                 if (caller := _next_caller(listening, key)) is not None:
-                    found[caller.number] = caller.pipe
+                    found |= [caller]
             yield [found[number] for number in range(len(processes))]
         finally:
             for pipe in found.values():
@@ -155,15 +154,8 @@ def _is_lost(place: Place) -> Callable[[], bool]:
     return lambda: place.is_lost
 
 
-class _Caller(NamedTuple):
-    """A driver that has connected and identified itself."""
-
-    number: int
-    pipe: Connection
-
-
-def _next_caller(listening: socket.socket, key: bytes) -> _Caller | None:
-    """Return the next connection that knows the key.
+def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
+    """Return the number and the connection of the next driver that knows the key.
 
     None if nobody calls just now, somebody else did, or a driver that died on the way.
     """
@@ -185,7 +177,7 @@ def _next_caller(listening: socket.socket, key: bytes) -> _Caller | None:
     with socket.socket(fileno=pipe.fileno()) as caller:
         _patience(caller, 0)
         caller.detach()
-    return _Caller(number, pipe)
+    return number, pipe
 
 
 def _patience(connected: socket.socket, seconds: int) -> None:

@@ -42,11 +42,10 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     samples = calls_of_groups(groups, spec.seed)
     machine = machine_of(spec)
     rows = [_row(*one, machine, spec.dp) for one in zip(groups, samples, strict=True)]
-    if spec.duration_s is not None:
-        for row in rows:
-            row["programs_per_s"] = row["programs"] / length_s
-            for key in ("load", "load_uncached"):
-                row[key] = row[key] and row[key] / length_s
+    timed = spec.duration_s is not None
+    for row in rows if timed else ():
+        row["programs_per_s"] = row["programs"] / length_s
+        row |= {key: row[key] / length_s for key in ("load", "load_uncached")}
     facts: dict[str, Any] = {
         "workload": spec.workload.name,
         "scenario": spec.scenario,
@@ -57,11 +56,9 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
         "misbehaving": sum(plan.misbehaving for plan in plans),
         "programs": sum(row["programs"] for row in rows),
         "requests": sum(row["programs"] * row["requests_per_program"] for row in rows),
-        "peak": None,
-        "peak_load": None,
-        "peak_s": None,
-        "load": _total(rows, "load") if spec.duration_s else None,
-        "load_uncached": _total(rows, "load_uncached") if spec.duration_s else None,
+        **dict.fromkeys(("peak", "peak_load", "peak_s")),
+        "load": float(sum(row["load"] for row in rows)) if timed else None,
+        "load_uncached": float(sum(row["load_uncached"] for row in rows)) if timed else None,
         "groups": rows,
     }
     if spec.duration_s is not None:
@@ -110,10 +107,6 @@ def _row(group: Group, sample: list[Asked], machine: Machine, dp: int) -> dict[s
     }
 
 
-def _total(rows: Sequence[dict[str, Any]], key: str) -> float:
-    return float(sum(row[key] for row in rows))
-
-
 def _surprises(
     facts: dict[str, Any],
     plans: Sequence[ClientPlan],
@@ -124,11 +117,12 @@ def _surprises(
 ) -> Iterator[str]:
     """Yield a sentence for each fact that may surprise the user."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
-    if not any(map(expected_programs, plans)):
-        yield ("no client sends a request: no client is present while programs arrive")
+    sizes = [expected_programs(plan) for plan in plans]
+    if not any(sizes):
+        yield "no client sends a request: no client is present while programs arrive"
         return
     if load is not None and max(worst, peak) < IDLE:
-        yield ("hardly any request waits, so all schedulers will give similar results")
+        yield "hardly any request waits, so all schedulers will give similar results"
     if load is not None and load > FLOODED:
         yield (
             "the load is far above the capacity of the cluster, so queues grow until the end "
@@ -140,24 +134,22 @@ def _surprises(
             f"it in the busiest minute, around {facts['peak_s']:.0f} s; the scheduler "
             "decides which clients wait then"
         )
-    sizes = [expected_programs(plan) for plan in plans]
     few = sum(size < FEW for size in sizes)
     if few:
         absent = sum(size < 1 for size in sizes)
-        more = (f", and {absent:,} of them fewer than one") if absent else ""
+        more = f", and {absent:,} of them fewer than one" if absent else ""
         yield (
             f"{few:,} of {len(plans):,} clients send fewer than {FEW} programs on "
             f"average{more}, so their percentiles are not reliable"
         )
     for group, sample in zip(groups, samples, strict=True):
-        weighed = [(one.weight, call) for one in sample for call in one.calls]
-        large = sum(
-            weight
-            for weight, call in weighed
-            if call.input_tokens + call.max_new_tokens > machine.pool_tokens
-        )
+        weighed = [
+            (one.weight, call.input_tokens + call.max_new_tokens)
+            for one in sample
+            for call in one.calls
+        ]
         total = sum(weight for weight, _ in weighed)
-        if large:
+        if large := sum(weight for weight, tokens in weighed if tokens > machine.pool_tokens):
             yield (
                 f"{group.clients}: {large / total:.0%} of the requests will be refused, "
                 f"because they do not fit a KV pool of {machine.pool_tokens:,} tokens"

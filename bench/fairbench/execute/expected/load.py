@@ -237,7 +237,10 @@ def busiest_minute(
     edges = np.linspace(0.0, duration_s, parts + 1)
     asked_s = np.zeros(parts)
     for group, sample in zip(groups, samples, strict=True):
-        costs = _costs(sample, machine)
+        found: dict[str, list[float]] = {}
+        for one in sample:
+            found.setdefault(one.client, []).append(gpu_s(one.calls, machine, cached=False))
+        costs = {client: sum(times) / len(times) for client, times in found.items()}
         usual = sum(costs.values()) / len(costs)
         for plan in group.plans:
             begun = [expected_programs(plan, before_s=float(edge)) for edge in edges]
@@ -249,11 +252,3 @@ def busiest_minute(
         "peak_load": float(load[at]),
         "peak_s": float(edges[at] + edges[at + 1]) / 2,
     }
-
-
-def _costs(sample: Sequence[Asked], machine: Machine) -> dict[str, float]:
-    """Return the mean GPU time of a program of each sampled client, in seconds."""
-    found: dict[str, list[float]] = {}
-    for one in sample:
-        found.setdefault(one.client, []).append(gpu_s(one.calls, machine, cached=False))
-    return {client: sum(times) / len(times) for client, times in found.items()}

@@ -18,7 +18,7 @@ from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.on_ray.connection import Connected, Unreachable
-from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, Work, serve
+from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, serve
 from fairbench.execute.sent_files import SentFiles, write_file
 from fairbench.results.new_directories import made, renamed_to_fresh
 
@@ -64,7 +64,7 @@ class RayCluster:
         while left and not interrupted():
             child = start_child(serve, self._address)
             try:
-                for index, outcome in _outcomes(child, Work(sent_files, left), interrupted):
+                for index, outcome in _outcomes(child, (sent_files, left), interrupted):
                     result = attempt(partial(_kept, tasks[index], outcome), interrupted)
                     del left[index]
                     losses = 0
@@ -81,14 +81,18 @@ class RayCluster:
                 if losses > MOST_LOSSES:
                     raise self._gone() from None
             finally:
-                _dismiss(child)
+                with suppress(EOFError, OSError):
+                    child.pipe.send(STOP)
+                    while True:
+                        child.pipe.recv()
+                child.process.join()
 
     def _gone(self) -> RunFailed:
         return RunFailed(f"the Ray cluster at {self._address} was lost; the finished runs are kept")
 
 
 def _outcomes(
-    child: Child, work: Work, interrupted: Interruption
+    child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
     """Yield outcomes while the child is connected. EOFError or OSError means that it died."""
     child.pipe.send(work)
@@ -117,15 +121,6 @@ def _outcomes(
     finally:
         if not connected:  # it would not hear us
             child.process.kill()
-
-
-def _dismiss(child: Child) -> None:
-    """Stop the running tasks and wait until they have ended."""
-    with suppress(EOFError, OSError):
-        child.pipe.send(STOP)
-        while True:
-            child.pipe.recv()
-    child.process.join()
 
 
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:

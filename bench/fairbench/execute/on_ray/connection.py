@@ -41,7 +41,9 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 
     with suppress(EOFError, OSError):  # the parent has died
         try:
-            _check_answers(address)
+            host, colon, port = address.rpartition(":")
+            if colon and "/" not in host:
+                socket.create_connection((host, int(port)), ANSWER_S).close()
             ray.init(address, log_to_driver=False, logging_level="CRITICAL")
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or f"{error}".strip()
@@ -49,7 +51,9 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             yield None
             return
         try:
-            home = _home(ray)
+            own = ray.get_runtime_context().get_node_id()
+            (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
+            home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
             give_up()  # the node is dying just now: the parent connects anew
         Thread(target=_watch, args=home, name="home", daemon=True).start()
@@ -61,13 +65,6 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             ray.shutdown()  # which ends whatever still runs for us
 
 
-def _check_answers(address: str) -> None:
-    """Raise OSError unless the address answers, because Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and "/" not in host:
-        socket.create_connection((host, int(port)), ANSWER_S).close()
-
-
 def give_up() -> NoReturn:
     """End this process, as Ray does without a head; the parent notices.
 
@@ -75,16 +72,6 @@ def give_up() -> NoReturn:
     """
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit  # not reached
-
-
-def _home(ray: Any) -> tuple[str, int]:
-    """Return the address of this node's Ray process, through which the cluster is queried.
-
-    Raises ValueError, RuntimeError or an error of Ray's if the cluster no longer knows the node.
-    """
-    own = ray.get_runtime_context().get_node_id()
-    (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
-    return node["NodeManagerAddress"], node["NodeManagerPort"]
 
 
 def _watch(host: str, port: int) -> None:

@@ -57,7 +57,12 @@ class RayLauncher:
             with ReplicaCalls.to(child.pipe, placed.hosts) as calls:
                 yield _fit_places(calls, placed, wanted)
         finally:
-            _dismiss(child)
+            with suppress(OSError):
+                child.pipe.send(Close())
+            child.pipe.close()
+            child.process.join(DISMISS_S)
+            child.process.kill()  # Ray may wait for a head that is gone
+            child.process.join()
 
     def _placed(
         self, child: Child, wanted: Wanted, timeout_s: float, interrupted: Callable[[], bool]
@@ -112,13 +117,3 @@ def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[Rem
         places.append(RemotePlace(calls, number, found.python))
     probe.check_alike(versions, wanted)
     return places
-
-
-def _dismiss(child: Child) -> None:
-    """Close the child's pipe, which ends the child and its replicas."""
-    with suppress(OSError):
-        child.pipe.send(Close())
-    child.pipe.close()
-    child.process.join(DISMISS_S)
-    child.process.kill()  # Ray may wait for a head that is gone
-    child.process.join()

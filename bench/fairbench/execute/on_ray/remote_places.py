@@ -13,7 +13,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.on_ray.replicas import Answer, Broken, Call, Looked
+from fairbench.execute.on_ray.replicas import Answer, Broken, Call
 from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process, log_end
 
 LOOK_S = 0.2
@@ -155,7 +155,7 @@ class RemoteProcess:
         self._place, self._log_path = place, log_path
         log_path.touch()
         self._log_start = log_path.stat().st_size
-        self._looking: Future[Looked] | None = None
+        self._looking: Future[tuple[int | None, bytes]] | None = None
         begun = self._call("start", list(command), dict(environment))
         try:
             begun.result(ASK_S)

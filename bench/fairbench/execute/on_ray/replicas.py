@@ -31,13 +31,6 @@ CPU, GPU = "CPU", "GPU"
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
-class Looked(NamedTuple):
-    """A server's state: the exit code, None while it runs, and new output."""
-
-    exit_code: int | None
-    said: bytes
-
-
 class Found(NamedTuple):
     """A node's Python for servers, and the versions that must be equal on all nodes."""
 
@@ -77,15 +70,15 @@ class ReplicaActor:
             [*under, *command], self._log, environment=environment, reaped=True
         )
 
-    def look(self) -> Looked:
-        """Return the server's state. Precondition: the server was started."""
+    def look(self) -> tuple[int | None, bytes]:
+        """Return the server's exit code, None while it runs, and its new output."""
         assert self._server is not None
         exit_code = self._server.exit_code  # first, so that all that it said is there
         with self._log.open("rb") as log:
             log.seek(self._read)
             said = log.read()
         self._read += len(said)
-        return Looked(exit_code, said)
+        return exit_code, said
 
     def stop(self) -> None:
         """End it, if there is one."""
@@ -217,17 +210,15 @@ class _Switchboard:
             while self._pipe.poll(POLL_S if self._waiting else IDLE_POLL_S):
                 message = self._pipe.recv()
                 if isinstance(message, Close):
-                    self._close()
+                    closing = [actor.close.remote() for actor in self._actors]
+                    self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
                     return
-                self._ask(message)
+                method = getattr(self._actors[message.replica], message.method)
+                self._waiting[method.remote(*message.arguments)] = message.ticket
             if self._waiting:
                 done, _ = self._ray.wait(list(self._waiting), timeout=0)
                 for ref in done:
                     self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
-
-    def _ask(self, call: Call) -> None:
-        method = getattr(self._actors[call.replica], call.method)
-        self._waiting[method.remote(*call.arguments)] = call.ticket
 
     def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
         errors = self._ray.exceptions
@@ -237,8 +228,3 @@ class _Switchboard:
             return Broken(ticket, f"{error.cause}".partition("\n")[0], lost=False)
         except errors.RayError as error:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
-
-    def _close(self) -> None:
-        """Close the remaining actor actors, so that no server process is left behind."""
-        closing = [actor.close.remote() for actor in self._actors]
-        self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

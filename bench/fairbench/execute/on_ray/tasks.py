@@ -24,13 +24,6 @@ STOP = "stop"
 MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
 
-class Outcome(NamedTuple):
-    """A task's return value or ``Failure``, and the files that it saved, by relative path."""
-
-    result: Any
-    files: Mapping[str, bytes]
-
-
 class Desk:
     """An actor that knows which tasks have started, and tells them when to stop."""
 
@@ -59,9 +52,10 @@ class Desk:
 
 
 def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
-    """Do one task; return its pickled ``Outcome``, or nothing if it may not start.
+    """Do one task; return its pickled result or ``Failure``, and the files that it saved, by path.
 
-    ``desk`` is Ray's handle of a ``Desk``. Raises UsageError if no task may run on this node.
+    The answer is empty if it may not start. ``desk`` is Ray's handle of a ``Desk``. Raises
+    UsageError if no task may run on this node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
@@ -82,18 +76,11 @@ def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
             result = attempt(task, interrupted)
         paths = [path for path in saved.rglob("*") if path.is_file()]
         files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in paths}
-    return pickle.dumps(Outcome(result, files))
+    return pickle.dumps((result, files))
 
 
 def _note(interrupted: Interruption) -> None:
     interrupted.signum = interrupted.signum or signal.SIGTERM
-
-
-class Work(NamedTuple):
-    """The work for Ray: the shared objects (``sent_files``) and the numbered tasks, all pickled."""
-
-    sent_files: bytes
-    tasks: Mapping[int, bytes]
 
 
 class Ended(NamedTuple):
@@ -114,19 +101,21 @@ class Over(NamedTuple):
 
 
 def serve(pipe: Connection, address: str) -> None:
-    """Do one ``Work``; send its messages through the pipe, which takes ``STOP``.
+    """Receive the pickled files and numbered tasks, and do the tasks; take ``STOP`` meanwhile.
 
     Without its parent everything ends.
     """
     with connected(pipe, address) as ray:
         if ray is not None:
-            _Bridge(ray, pipe, pipe.recv()).run()
+            _Bridge(ray, pipe, *pipe.recv()).run()
             pipe.send(Over())
 
 
 class _Bridge:
-    def __init__(self, ray: Any, pipe: Connection, work: Work) -> None:
-        self._ray, self._pipe, self._work = ray, pipe, work
+    def __init__(
+        self, ray: Any, pipe: Connection, sent_files: bytes, tasks: Mapping[int, bytes]
+    ) -> None:
+        self._ray, self._pipe, self._tasks = ray, pipe, tasks
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -136,13 +125,13 @@ class _Bridge:
         self._desk = actor.remote()
         # Ray itself would do a task again also if the task had broken its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
-        self._sent_files = ray.put(work.sent_files)
-        self._lost = dict.fromkeys(work.tasks, 0)
+        self._sent_files = ray.put(sent_files)
+        self._lost = dict.fromkeys(tasks, 0)
         self._stopped = False
         self._running: dict[Any, int] = {}
 
     def run(self) -> None:
-        for index in self._work.tasks:
+        for index in self._tasks:
             self._begin(index)
         while self._running:
             done, _ = self._ray.wait(list(self._running), timeout=POLL_S)
@@ -153,7 +142,7 @@ class _Bridge:
                 self._stop()
 
     def _begin(self, index: int) -> None:
-        ref = self._work_on.remote(self._sent_files, self._work.tasks[index], index, self._desk)
+        ref = self._work_on.remote(self._sent_files, self._tasks[index], index, self._desk)
         self._running[ref] = index
 
     def _stop(self) -> None:

@@ -16,10 +16,6 @@ def _recognise(item: Object) -> bool:
     return isinstance(item.get("individual_request_metrics"), list)
 
 
-def _runs(objects: list[Object]) -> list[Run]:
-    return [_run(item) for item in objects]
-
-
 def _run(item: Object) -> Run:
     found = [_request(row) for row in objects_in(item["individual_request_metrics"])]
     totals = inner(item, "aggregated_metrics")
@@ -41,4 +37,4 @@ def _request(row: Object) -> Object:
     )
 
 
-GENAI_BENCH = Tool("genai-bench", _recognise, _runs)
+GENAI_BENCH = Tool("genai-bench", _recognise, lambda objects: [_run(item) for item in objects])

@@ -14,20 +14,19 @@ def _recognise(item: Object) -> bool:
 
 
 def _runs(objects: list[Object]) -> list[Run]:
-    found = [_request(row) for row in objects]
+    found = [
+        request(
+            row,
+            start=first_of(row, "start_time", "request_start_time", "sample_time"),
+            ttft=row.get("ttft_s"),
+            latency=row.get("end_to_end_latency_s"),
+            input_tokens=row.get("number_input_tokens"),
+            output_tokens=row.get("number_output_tokens"),
+            error=row.get("error_code"),
+        )
+        for row in objects
+    ]
     return [Run(found, remarks=placed(found, 1, "LLMPerf"))]
-
-
-def _request(row: Object) -> Object:
-    return request(
-        row,
-        start=first_of(row, "start_time", "request_start_time", "sample_time"),
-        ttft=row.get("ttft_s"),
-        latency=row.get("end_to_end_latency_s"),
-        input_tokens=row.get("number_input_tokens"),
-        output_tokens=row.get("number_output_tokens"),
-        error=row.get("error_code"),
-    )
 
 
 LLMPERF = Tool("llmperf", _recognise, _runs)
