@@ -51,7 +51,7 @@ def empty(tmp_path, monkeypatch):
 
 def assert_same(one, other):
     assert one.schema == other.schema
-    assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN is not itself
+    assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN differs from itself
 
 
 def test_a_run_is_what_the_command_saves(result, tmp_path):
@@ -326,7 +326,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
     assert (done.stdout, done.stderr) == ("2 []\n", "")
 
 
-# What a command says beside its experiment, and what the interface says by other means.
+# Flags that the Python interface replaces by other means.
 OF_THE_COMMAND = {
     *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),

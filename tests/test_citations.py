@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = (ROOT / "docs" / "contribute" / "papers.md").read_text(encoding="utf-8")
 KEYS = set(re.findall(r"^\| `\[([^\]]+)\]` \|", PAPERS, re.MULTILINE))
 GAPS = set(re.findall(r"^\| ([A-E]\d+) \|", PAPERS, re.MULTILINE))
-# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: what looks like a citation and not like a subscript.
+# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, not of a subscript.
 PLACE = r"(?:§|Alg\.|Theorem|Lemma|Table|Fig\.|eq\.|Appendix|[A-E]\d)"
 CITED = re.compile(rf"\[([A-Z][^\[\]\n]{{1,30}}|gaps)\](?=,?\s+(?:[#*]\s+)?{PLACE})")
 BARE = re.compile(r"(?<=[ \"(])\(\[([A-Za-z][^\[\]\n]{1,30})\](?=[;)])")

@@ -301,7 +301,7 @@ def test_longer_answers_are_in_both_budgets(tmp_path):
     honest, longer = (
         _of(spec, free.workload(one)) for one in (Behaviour(), Behaviour(output_multiple=16))
     )
-    programs = 3600 * 3 * 0.31  # of 4 calls, and 770 tokens of output
+    programs = 3600 * 3 * 0.31  # for 4 calls and 770 output tokens
     more = tokens_per_hour(longer) - tokens_per_hour(honest)
     assert more == pytest.approx(programs * 2 * 15 * 770)
     # By the mean call: its context grows by half of what it produces.

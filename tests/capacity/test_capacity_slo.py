@@ -46,7 +46,7 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99<2", "--slo ttft_p99<2: needs a unit, ttft_p99<2s or ttft_p99<2ms"),
         ("ttft_p99<-2s", "--slo ttft_p99<-2s: a limit must be at least 0"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
-        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
+        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the others' runs
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
         ("min_share>80ms", "is a plain number, not in ms"),
         ("ttft_p99<2%", "is in ms, not in %"),

@@ -13,7 +13,7 @@ from fairbench.schedulers.accounts.counters import Counters
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
-# Few places in the batch, so that clients queue, leave the queue and come back.
+# Few slots in the batch, so that clients queue, leave the queue and return.
 BUSY = ["--workload", "chat", "--duration", "20", "--scheduler", "vtc"]
 BUSY += ["--max-running-requests", "16", "--request-rate", "1.25"]
 

@@ -76,7 +76,7 @@ def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
     assert not [one for one in modules if one.startswith(unwanted)]
 
 
-# Prints every module of ours of which a function was called while nothing of ours was imported.
+# Prints every fairbench module of which a function was called while none was being imported.
 CALLED = """
 import atexit, sys
 called = set()
@@ -126,7 +126,7 @@ def test_the_help_shows_every_flag_once_in_a_panel(name):
 
 def test_only_help_is_outside_the_panels_of_run():
     others = [param.name for param in load("run").params if panel_of(param) == OTHER]
-    assert others == ["experiment_file"]  # an argument, which has a section of its own
+    assert others == ["experiment_file"]  # an argument, which has its own section
 
 
 def test_the_flags_that_help_shows_first_are_common_ones():

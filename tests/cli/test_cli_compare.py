@@ -17,7 +17,7 @@ from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from one_by_one import one_by_one
 
-# Few places in the batch, so that clients queue and schedulers matter.
+# Few slots in the batch, so that clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
 
 

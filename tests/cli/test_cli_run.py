@@ -167,7 +167,7 @@ def test_set_wins_over_the_engine_flag(tmp_path):
 
 
 def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
-    # Ten simulated hours, of which the test sees a few programs before it interrupts.
+    # Ten simulated hours, which the test interrupts after a few programs.
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"

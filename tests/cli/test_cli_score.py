@@ -133,7 +133,7 @@ def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
     assert plain["jain_index"] == summary["jain_index"]
     lists = set(detailed) - set(plain)
     assert {len(detailed[name]) for name in lists} == {summary["num_requests"]}
-    # Our own details, read as somebody else's.
+    # Fairbench's own details, read as a foreign file.
     output.write_text(json.dumps(detailed))
     again = scored(output)
     assert again["layout"] == "vllm"

@@ -12,7 +12,7 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
 
-# Values that no default equals; a default that somebody typed counts as a default.
+# Values that differ from every default; a typed default counts as a default.
 FLAGS = st.fixed_dictionaries(
     {},
     optional={

@@ -108,7 +108,7 @@ def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
     ("flags", "settings", "text", "names_file"),
     [
         ({"dp": 2}, {}, "seed = -1", True),
-        ({"seed": -1}, {}, "seed = -1", False),  # as wrong in the file, which it replaces
+        ({"seed": -1}, {}, "seed = -1", False),  # as wrong as the file's value, which it replaces
         ({}, {"dlpm.quantum": -1}, "[settings]\ndlpm.quantum = -1", False),
         ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),  # which is met first
         ({"local": "vtc"}, {}, "router = 'robin'", True),

@@ -42,7 +42,7 @@ def test_a_point_is_what_its_keys_resolve_to():
 
 
 def test_a_duration_of_the_base_holds_for_every_workload():
-    # 480 s is the default of tot, which judge has not.
+    # 480 s is the default of tot, not of judge.
     grid = {"workload": ["tot", "judge"]}
     found = points(sweep(base={"duration_s": 480.0}, grid=grid))
     assert [spec.duration_s for spec in found] == [480.0, 480.0]
@@ -75,7 +75,7 @@ def test_figure_7_has_108_points_and_no_preble_on_one_replica():
 
 
 def test_quick_sends_forty_well_behaved_programs_in_all():
-    # tot: three clients of which one misbehaves; chat without misbehaviour: four.
+    # tot: three clients, one of them heavy; chat without a heavy client: four.
     base = {"duration_s": 7.0}
     two, four = (
         points(quickened(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]

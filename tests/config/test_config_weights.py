@@ -70,7 +70,7 @@ def test_a_stored_run_with_weights_of_vtc_still_loads_and_they_are_the_experimen
     spec = resolve({}, {}, old)
     assert spec.settings["vtc.weights"] == {}
     assert spec == resolve({"scheduler": "vtc", "weights": {"client-1": 2.7}})
-    # Under a scheduler that never knew them they had no effect, and have none now.
+    # Under a scheduler that ignored them they had no effect, and have none now.
     assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
 
 

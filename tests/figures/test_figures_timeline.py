@@ -34,7 +34,7 @@ def run(tmp_path):
 def test_service_is_booked_when_it_is_done(run):
     edges = np.array([0.0, 4.0, 10.0])
     assert client_names(run) == ["client-0", "client-1"]
-    # Client view: 40 input tokens on admission, outputs twice; those at 4 s count after it.
+    # Client view: 40 input tokens at admission, outputs twice; outputs at 4 s count later.
     client = [[(40 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]
     assert service_rates(run, View.CLIENT, edges).tolist() == client
     actual = [[(10 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]

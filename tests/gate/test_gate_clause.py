@@ -21,7 +21,7 @@ def test_an_absolute_loss_is_taken_from_the_baseline_or_added_to_it():
 
 def test_a_relative_loss_is_a_part_of_the_baseline():
     assert limit("service_rate_tok_s:-3%", "1000") == 970
-    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats do not give
+    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats cannot represent
 
 
 def test_no_loss_has_no_sign_to_get_wrong():

@@ -190,7 +190,7 @@ def test_markdown_has_one_line_a_configuration_and_stays_short():
     first = text.partition("<details>")[0]
     assert (
         sum(line.startswith("| ") for line in first.split("\n")) == 402
-    )  # with the head and the line below it
+    )  # including the head and the line below it
     assert "omitted because of their length.\n" in text
     assert text.count("<details>") == text.count("</details>") > 10
 

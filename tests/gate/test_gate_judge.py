@@ -65,11 +65,11 @@ def test_a_clause_fails_when_strictly_worse_than_its_limit(text, before, after, 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        (10.0, "> 11", FAIL),  # the limit is 11, and it is more
+        (10.0, "> 11", FAIL),  # the limit is 11, and the value is above it
         (10.0, "> 10.9", CANNOT_TELL),
         ("> 10", 11.0, PASS),
         ("> 10", 11.1, CANNOT_TELL),
-        ("> 10", "> 10", PASS),  # the same simulation again
+        ("> 10", "> 10", PASS),  # the same simulation repeated
         ("> 10", "> 90", CANNOT_TELL),
         ("< 10", 11.0, FAIL),  # the limit is below 11
         ("< 10", 10.9, CANNOT_TELL),

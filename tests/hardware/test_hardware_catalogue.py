@@ -37,7 +37,7 @@ def test_the_bundled_pools_are_the_shared_ones():
         assert mine.tokens(0.88) == theirs["pool_tokens_0_88"]
         fraction = theirs["mem_fraction_static_0_5_23"]
         assert mine.tokens(fraction) == theirs["pool_tokens_0_5_23"]
-        is_a10g = gpu.startswith("a10g")  # as in the papers' time, and smaller chunks
+        is_a10g = gpu.startswith("a10g")  # as in the papers, and smaller chunks
         assert mine.mem_fraction_static == (0.88 if is_a10g else fraction)
         assert mine.chunked_prefill_size == (2048 if is_a10g else theirs["chunked_prefill_size"])
 

@@ -24,7 +24,7 @@ def bundled(model):
 
 @pytest.mark.parametrize(
     ("model", "parameters", "active"),
-    [  # billions, as the models' cards say; active ones without the input table
+    [  # in billions, as in the models' cards; active ones without the input table
         ("llama-3.1-8b", 8.03, 7.50),
         ("llama-3.1-70b", 70.6, 69.5),
         ("qwen3-14b", 14.8, 14.0),

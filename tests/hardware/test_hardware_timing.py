@@ -11,7 +11,7 @@ from shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
 chunks = st.tuples(st.integers(0, 100_000), st.integers(1, 16_384))
-QUANTUM_PS = 1  # what rounding to whole picoseconds may cost, per rounded coefficient
+QUANTUM_PS = 1  # the effect of rounding to whole picoseconds, per rounded coefficient
 
 
 def plain_ms(profile, prefills, contexts):
@@ -55,7 +55,7 @@ def test_the_reference_evaluator_agrees():
     spec.loader.exec_module(reference)
     for name in profile_ids():
         profile = load_profile(name)
-        if "c_e" in profile.coefficients_ms:  # which the reference does not know
+        if "c_e" in profile.coefficients_ms:  # which the reference does not have
             continue
         c, host = profile.coefficients_ms, profile.host_ms
         for prefills in ([(0, 2048)], [(20_000, 500)], [(0, 1), (512, 300)]):

@@ -62,7 +62,7 @@ async def served(port):
     reader, writer = await opened(port, ASKED)
     async with asyncio.timeout(60):
         line = await reader.readline()
-    writer.close()  # so that it takes no place
+    writer.close()  # so that it takes no slot
     return line == b"HTTP/1.1 200 OK\r\n"
 
 

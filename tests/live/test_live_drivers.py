@@ -315,7 +315,7 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
         unsure_s = clock.before.uncertainty_s + clock.after.uncertainty_s
         passed_s = clock.after.at_s - clock.before.at_s
         assert abs(gained_s - (RATE - 1) * passed_s) <= unsure_s
-    # Programs arrive when they were to, by our clock, give or take what is uncertain of both.
+    # Programs arrive at their times, within the uncertainty of both clocks.
     planned = {p.program_id: p.arrival_s for p in one.programs}
     unsure_s = 5.0 * (max(c.uncertainty_s for c in found) * 2 + (RATE - 1) * lasted_s)
     assert all(abs(p.arrival_s - planned[p.program_id]) <= unsure_s for p in three.programs)

@@ -53,7 +53,7 @@ def test_an_output_ends_where_looking_token_by_token_ends_it(ids, room, texts, t
     expected = brute_force(ids, len(ids) + room, stops)
     ending = ending_of(ids, len(ids) + room, stops, Spelled())
     assert ending == expected
-    # Cut there it ends the same way: so it is drawn, and so it is told.
+    # Cut there, the answer must end in the same way.
     assert ending_of(ids[: ending.tokens], len(ids) + room, stops, Spelled()) == expected
 
 

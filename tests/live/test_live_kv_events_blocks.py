@@ -96,8 +96,8 @@ def test_a_router_believes_cached_what_is(block_size, data):
             index.apply(cache.drop(tokens, data.draw(st.integers(1, 200))))
     assert len(index) == len(cache.held)
     for tokens in prompts:
-        # As far as whole pages of some dispatched prompt go. (Within a block, two prompts may
-        # share pages of the router's that the worker, which goes by blocks, holds for one only.)
+        # Compares whole pages of dispatched prompts. Within a block, two prompts may share router
+        # pages that the worker, which caches blocks, holds for only one.
         believed = tree.holders(tree.find(pages[tokens])[0]).tokens
         assert believed - believed % block_size <= cache.cached(tokens)
         assert believed >= min(cache.cached(tokens), prompt_tokens(pages[tokens])) - 31

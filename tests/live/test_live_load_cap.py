@@ -54,7 +54,7 @@ def test_sglang_is_offered_no_more_than_fits_under_the_cap():
     assert len(sglang_pass(home, waiting)) == 1
     second.output_ids = [1] * 10
     second.finished = lambda: True
-    home.produced([second])  # 10 are expected from now on: 105 each beside the 164 that runs
+    home.produced([second])  # 10 are now expected: 105 each, beside the running 164
     assert len(sglang_pass(home, waiting)) == 2
     assert home.cap.tokens == 164 + 2 * 105
 

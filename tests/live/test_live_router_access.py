@@ -153,7 +153,7 @@ def test_requests_a_minute():
     assert at.ask() == 1
     at.now = 30.0
     assert [at.ask(), at.ask()] == [0, 30]
-    at.quotas.ask("bob")  # who has no quota
+    at.quotas.ask("bob")  # a client without a quota
 
 
 def test_tokens_a_minute_are_what_was_really_had_and_debts_are_paid_back():
@@ -175,7 +175,7 @@ def test_what_is_asked_for_is_taken_until_it_is_known():
     at.ask()
     with at.quotas.lease("ann", 600):
         assert at.ask() == 1
-    assert at.ask() == 0  # it was refused later, or its client left: nothing was had
+    assert at.ask() == 0  # the request was refused later or its client left: no service
 
 
 def test_another_quota_holds_at_once_and_debts_stay():
@@ -220,7 +220,7 @@ def test_over_quota_is_429_before_the_body_is_read(keys):
             assert await status("secret-2", broken) == 429
             assert await status("secret-1") == 200
             long = {**PATHS[GENERATE], "sampling_params": {"max_new_tokens": 10_000}}
-            assert await status("secret-1", long) == 200  # of which it used 103
+            assert await status("secret-1", long) == 200  # 103 of them were used
             assert await status("secret-1") == 200
             assert await status("secret-9") == 401
             assert len(worker.seen) == 5

@@ -160,7 +160,7 @@ def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
     assert all(set(one) == {1, 2} for one in credit.values())
     assert 'worker="0"' not in metrics
     assert 'fairbench_worker_up{worker="2"} 1.0' in metrics
-    if credit:  # a router that has a use for KV events
+    if credit:  # a router that uses KV events
         assert 'fairbench_kv_event_losses{worker="2"} 0.0' in metrics
 
 
@@ -392,7 +392,7 @@ def test_only_who_shows_the_admin_key_gets_in_and_no_page_of_another_site(caplog
             told.append((await admin.ask("GET", headers=foreign))[0])
             told.append((await admin.ask("GET", headers={**right, "Host": "localhost:1"}))[0])
             told.append((await admin.ask("GET", "/", headers=right))[0])
-            # And the clients' port knows nothing of it.
+            # The clients' port does not have this path.
             told.append(await under_test.status("/workers"))
             return told
 

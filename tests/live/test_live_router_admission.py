@@ -18,8 +18,8 @@ from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
-BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work before it, none
-SOON_MS = 30_000  # so that no slow machine decides
+BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work ahead, or none
+SOON_MS = 30_000  # so that a slow machine does not decide
 CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
@@ -69,7 +69,7 @@ def test_a_request_whose_worker_failed_goes_again_and_leaves_no_trace():
     assert at.under_way == 0
     estimator = at.ingress.queue._estimator
     assert not any(estimator._sent.values())
-    assert estimator.expected_output(asked(at)) == 1  # what it cost was not told
+    assert estimator.expected_output(asked(at)) == 1  # its cost was not reported
 
 
 def test_the_router_hears_of_its_own_choice_when_it_was_overruled():
@@ -107,7 +107,7 @@ def test_over_http_a_request_that_cannot_be_in_time_gets_429():
             assert "the request would miss its deadline by about" in body["error"]["message"]
             assert worker.seen == []
             assert (await answered(under_test, 10 * 3_600_000))[0] == 200
-            assert (await answered(under_test))[0] == 200  # it asks for no time
+            assert (await answered(under_test))[0] == 200  # it requests no time
             assert await under_test.metric('fairbench_refused_total{status="429"}') == 1
             worker.load, before = FREE, worker.polls
             await until(lambda: worker.polls > before + 1)

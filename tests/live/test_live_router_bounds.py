@@ -75,7 +75,7 @@ def test_so_does_client_round_robin(monkeypatch):
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]
-    # a 0, b 1, a 1, c 2, d 3 (b is the longest unused, and forgotten), a 2, b anew: the fifth
+    # a 0, b 1, a 1, c 2, d 3 (b is the longest idle, and forgotten), a 2, b again: the fifth
     assert places == [0, 1, 1, 2, 3, 2, 0]
     assert len(router._turns) == 3
 

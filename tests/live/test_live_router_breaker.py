@@ -48,7 +48,7 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
         assert not breakers.served(0)
     for _ in range(3):
         breakers.failed(0)
-    assert not breakers.served(0)  # what was there before it opened
+    assert not breakers.served(0)  # what existed before it opened
     assert breakers.is_open(0)
 
 
@@ -96,7 +96,7 @@ def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
 
     found, reached = asyncio.run(run())
     assert found == [200] * 200  # the bound is 5%
-    assert reached <= 3 + 8  # until the third is told, others are under way
+    assert reached <= 3 + 8  # others are under way until the third is reported
 
 
 def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
@@ -253,7 +253,7 @@ class Impatient(asyncio.Protocol):
     def data_received(self, data):
         if self.has_served:
             self.transport.abort()
-        elif data.startswith(b"GET") or data.endswith(b"}"):  # of others the body is to come
+        elif data.startswith(b"GET") or data.endswith(b"}"):  # the bodies of the others follow
             self.has_served = data.endswith(b"}")
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
             self.transport.write(head + b"{}")

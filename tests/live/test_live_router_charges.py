@@ -110,7 +110,7 @@ def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_what_has_come(pat
 
 def test_a_chunk_of_many_tokens_counts_by_its_text():
     async def run():
-        text = {"choices": [{"text": "a" * 64}]}  # what an engine sends that streams every 16
+        text = {"choices": [{"text": "a" * 64}]}  # from an engine that streams every 16 tokens
         async with cluster(1, held_at=1) as (under_test, (worker,)):
             body = {**streamed(COMPLETIONS), "max_tokens": 100}
             worker.padding = [b"data: " + json.dumps(text).encode() + b"\n\n"]

@@ -29,7 +29,7 @@ from fairbench.live.router import exchange, service
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
 PADDING = [b": padding\n\n" * 6_000] * 900  # 59 MB, far beyond any socket's buffers
-NEVER = {"health_interval_s": 1000.0}  # but for the check at the start
+NEVER = {"health_interval_s": 1000.0}  # except for the check at the start
 
 
 async def read_start(answer, text):
@@ -55,7 +55,7 @@ def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, rout
             assert begun == list(events(path, {}))[:2]
             assert error["error"]["type"] == "server_error"
 
-            # Out of rotation, for every router: all that follow go to the other worker.
+            # Out of rotation for every router: all later requests use the other worker.
             workers[1 - dead].held_at = None
             for _ in range(6):
                 async with under_test.post(path) as answer:
@@ -110,7 +110,7 @@ def test_requests_under_which_a_worker_died_are_not_tried_at_another_one(stream)
             assert len(workers[1 - busy].seen) == 1
             lost = 'fairbench_requests_total{client="default",outcome="lost"}'
             assert await under_test.metric(lost) == 2
-            # Those that come later never reach the dead one, and are answered.
+            # Later requests never reach the dead worker, and are answered.
             assert await status_of(under_test, body) == 200
             await workers[busy].start()
 
@@ -512,7 +512,7 @@ def test_who_sent_what_is_not_read_is_told_that_the_connection_is_closed(method,
     """Otherwise a client would send its next request on that connection and get no answer."""
 
     async def body(answered):
-        yield b"1" * 20_000  # more than is read
+        yield b"1" * 20_000  # more than the router reads
         await answered.wait()  # so that, however busy the machine, not all has come by then
         yield b"1" * 300_000
 

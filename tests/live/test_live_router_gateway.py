@@ -348,7 +348,7 @@ def test_a_polled_worker_gets_nothing_while_it_says_that_it_is_full():
 
 
 FLOOD, MODEST, AT_ONCE = 30, 6, 4
-# A quantum is worth a request, since a modest client has but a few that wait.
+# A quantum is worth a request, since a modest client has only a few waiting.
 SMALL = {"dlpm": {"dlpm.quantum": 96}}
 
 
@@ -389,7 +389,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("policy", ["dlpm", "token-bucket"])
 @given(steps=STEPS)
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("join", 0)])  # what is lost is not there
-@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])  # nor where it first went
+@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])  # nor where it went first
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("retry", 0), ("join", 0)])
 def test_whatever_happens_each_request_ends_once_and_none_is_held_without_need(policy, steps):
     at, clock = desk(policy, workers=2, gateway__ttl_s=30.0)
@@ -435,7 +435,7 @@ def test_whatever_happens_each_request_ends_once_and_none_is_held_without_need(p
             clock.wait(clock.now + 4 * number)
         assert set(waiting) == {made for made in waiting if made in at.ingress}
         assert len(at.ingress) == len(waiting)
-        # What all together may have: one that was tried again may be the second at its worker.
+        # The total limit: a retried request may be the second at its worker.
         under_way = sum(at.load(worker).in_flight for worker in at.up)
         assert not waiting or under_way >= len(at.up)
         assert not any(made in told for made in away)

@@ -386,7 +386,7 @@ async def flooded(session, urls):
 
 
 async def answer_of(session, url, client):
-    # Of a prime, or 150 prompts later all are cached, and cost a tenth of what was charged before.
+    # Prompts with a prime period would be cached after 150, at a tenth of the charge.
     ids = [next(NUMBERS) % 29_989 for _ in range(200)]
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
     named = {headers.CLIENT: client}
@@ -400,5 +400,5 @@ def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
-    # 4, but that regular has the last word: the dozen that it has under way when premium ends.
+    # 4, except that regular continues with a dozen requests when premium ends.
     assert 3.2 < asyncio.run(premium_to_regular(key_file, peers=True)) < 4.5

@@ -49,7 +49,7 @@ def test_a_stream_comes_back_as_the_worker_gave_it(path):
     status, returned, data, _, _ = ask(path, streamed(path))
     assert status == 200
     assert returned["Content-Type"] == "text/event-stream"
-    # Nobody asked for the usage here, though the router does.
+    # The client did not ask for the usage, but the router does.
     assert payloads(data) == list(events(path, {}))
 
 

@@ -71,7 +71,7 @@ def test_what_has_been_searched_is_not_searched_again():
     splitter._begun = Counting()
     for _ in range(256):
         splitter.feed(b"x" * 1024)
-    # Each byte once for each of the three blank lines, but for the few before a chunk.
+    # Each byte is searched once per kind of blank line, except the few before a chunk.
     assert Counting.searched <= 3 * 256 * (1024 + 4)
 
 

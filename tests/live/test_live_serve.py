@@ -165,7 +165,7 @@ def test_openais_own_client_streams_through_it():
                 stream = await client.chat.completions.create(
                     model="m", messages=messages, stream=True, user="ann"
                 )
-                # It would trip over an event without choices, which it has not asked for.
+                # The client would fail on an event without choices, which it did not ask for.
                 assert [chunk.choices[0].delta.content async for chunk in stream] == WORDS
                 stream = await client.completions.create(
                     model="m", prompt="a", stream=True, stream_options={"include_usage": True}
@@ -412,7 +412,7 @@ def test_a_dry_run_starts_no_worker(monkeypatch):
         ((), "dlpm"),
         (("--scheduler", "vtc"), "vtc"),
         (("--scheduler", "vtc", "--gateway", "vtc"), "vtc"),
-        (("--router", "round-robin"), None),  # nobody has asked for a local scheduler
+        (("--router", "round-robin"), None),  # no local scheduler was requested
         (("--gateway", "vtc"), None),
     ],
 )

@@ -63,7 +63,7 @@ def test_requests_and_streams_over_https_and_nothing_else(pair):
             assert url.startswith("https://127.0.0.1:")
             async with session.post(url + GENERATE, json=streamed(GENERATE), ssl=trust) as answer:
                 told = answer.status, payloads(await answer.read())
-            with pytest.raises(ClientConnectorError):  # nobody trusts whom it signs itself
+            with pytest.raises(ClientConnectorError):  # nobody trusts a self-signed certificate
                 await session.get(f"{url}/health")
             with pytest.raises(ClientError):
                 await session.get(f"{url.replace('https', 'http')}/health")

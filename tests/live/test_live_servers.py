@@ -64,7 +64,7 @@ def test_all_are_ready_and_then_gone(tmp_path):
 
 def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     pids = tmp_path / "pids"
-    pids.touch()  # the good one may be stopped before it has begun
+    pids.touch()  # the working server may be stopped before it begins
     recipes = [recipe("good", "--pids", str(pids)), recipe("bad", "--exit", "3")]
     with pytest.raises(RunFailed) as caught:
         start_all(recipes, tmp_path, timeout_s=WAIT_S)
@@ -76,7 +76,7 @@ def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
 
 def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch):
     pids = tmp_path / "pids"
-    pids.touch()  # it may be given up before it has begun
+    pids.touch()  # the server may be stopped before it begins
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(start, "TELL_S", 0.2)
     with pytest.raises(RunFailed, match=r"slow was not ready within 1 s( \(starting\))?; its log"):

@@ -123,7 +123,7 @@ def test_after_a_worker_has_died_the_next_point_has_new_ones(tmp_path):
     first, second = store.finished().values()
     assert "ended during the run" in first.summary["notes"]["workers"]
     assert "workers" not in second.summary["notes"]
-    # Who died is started again within its run; the next run has new ones all the same.
+    # A dead worker is restarted within its run; the next run has new ones anyway.
     assert starts(store) == (3 if "worker-0 ended" in stderr else 2)
 
 

@@ -156,8 +156,8 @@ def test_every_number_of_a_summary_has_an_entry():
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
-    # Some are there only where weights differ from 1, clients have tenants, or somebody pads, in
-    # runs that record memory, and in those of recorded sessions.
+    # Some keys exist only with weights other than 1, with tenants, with padding, in runs that
+    # record memory, or in runs of recorded sessions.
     missing -= {one.key for one in (*MEMORY, *SESSIONS)}
     missing = {key for key in missing if not CATALOGUE[key].of_comparison}
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}

@@ -75,7 +75,7 @@ def judged(calls, table, end_s, horizon_s=100.0, clients=2):
     return shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
 
-# An idle cluster: a user who thinks for 10 s is due nothing meanwhile.
+# An idle cluster: a user who thinks for 10 s is due nothing in that time.
 
 IDLE = [call(0, depth, 13.0 * depth) for depth in range(4)]
 IDLE += [call(1, depth, 1 + 13.0 * depth, client=1) for depth in range(4)]
@@ -84,7 +84,7 @@ IDLE_PROGRAMS = [program(0, 4, finish_s=42.0), program(1, 4, 1, arrival_s=1.0, f
 
 def test_on_an_idle_cluster_what_was_due_is_what_was_served():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=31)
-    # Turns at 0, 13 and 26 s were over by 30 s; the fourth was due at 39 s, after the window.
+    # Turns at 0, 13 and 26 s ended by 30 s; the fourth was due at 39 s, after the window.
     assert got.service.tolist() == [3 * COST, 3 * COST]
     assert got.demand.tolist() == [3 * COST, 3 * COST]
     assert not got.contended
@@ -126,8 +126,8 @@ STARVED_PROGRAM = program(0, 4, finish_s=48.0)
 
 def test_a_starved_client_in_a_closed_loop_is_due_what_it_could_not_ask_for_yet():
     got = judged([*STARVED, *OTHERS], [STARVED_PROGRAM, *OTHER_PROGRAMS], end_s=24.5)
-    # Of three calls that it had made two were over: all but what it had asked for just now. Without
-    # the waits it would have made all four.
+    # Two of its three calls were complete: all but the last one. Without the waits it would have
+    # made all four.
     assert got.service.tolist() == [2 * COST, 8 * 4 * COST]
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.contended

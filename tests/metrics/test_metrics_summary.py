@@ -11,7 +11,7 @@ from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
 
-# Clients 0 (misbehaving) and 1, a run of 20 s, window [0, 10). Every number below is from these.
+# Client 0 (heavy) and 1, a run of 20 s, window [0, 10). All numbers below follow from these.
 PROGRAMS = programs(
     {"program_id": 0, "client": 0, "finish_s": 8, "demand_input_tokens": 500},
     {
@@ -119,7 +119,7 @@ EXPECTED = {
     "output_rate_tok_s": 6 / 10,
     "extend_rate_tok_s": 80 / 10,
     "queue_empty_share": 0,
-    "demand_limited": False,  # somebody waits from 0 to 2, 1 to 4 and 2 to the end
+    "demand_limited": False,  # some client waits from 0 to 2, 1 to 4 and 2 to the end
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
     # due were 110 and, with the 50 that nobody read, 92, of 152 delivered: 76 each

@@ -31,7 +31,7 @@ def over_seeds(*raw):
         ([metric(1.0)], " "),
         ([metric(None), metric(1.0), metric(3.0)], " *!"),
         ([{}, metric(1.0), metric(3.0)], " *!"),
-        # The first may be worse than all: neither the best nor the worst is known.
+        # The first may be worse than all, so neither the best nor the worst is known.
         ([metric(1.0, "lower_bound"), metric(2.0), metric(3.0)], "   "),
         ([metric(1.0), metric(8.0, "lower_bound"), metric(9.0, "lower_bound")], "*!!"),
         ([metric(1.0, "upper_bound"), metric(2.0)], "*!"),
@@ -54,7 +54,7 @@ def test_marks_are_only_what_is_certain(values):
     marks = marks_of(
         [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
     )
-    # Every way in which the unknown values may turn out.
+    # Every possible order of the unknown values.
     outcomes = list(
         product(
             *({"": [v], "lower_bound": [v, v + 9], "upper_bound": [v, 0.0]}[k] for v, k in values)

@@ -181,7 +181,7 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
     assert "nan" not in shown
     assert "jain_index, jain_index_actual: no client was served" in shown
     assert "client-1.p50_s: no program arrived" in shown
-    assert "std_itl" not in shown  # the table does not show it, so it need not excuse it
+    assert "std_itl" not in shown  # the table does not show it, so needs no note
     assert "fewer than" not in shown  # shown as a lower bound
     assert "largest -; no bound\n" in shown
     assert not re.search(r"- (s|tok/s)\b", shown)

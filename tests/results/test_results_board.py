@@ -40,7 +40,7 @@ def ranges(board):
     return {row.name: tuple(row.ranks) if row.ranks else None for row in board.rows}
 
 
-# Three seeds whose loads differ by more than the rows do: b is 2 above a in each, c is not certain.
+# Three seeds whose loads differ more than the rows: b is 2 above a in each, c is inconclusive.
 THREE = {"a": (10.0, 20.0, 33.0), "b": (12.0, 22.0, 35.0), "c": (15.0, 19.0, 36.0)}
 
 

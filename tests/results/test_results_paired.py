@@ -34,7 +34,7 @@ def test_the_mean_of_bounds_is_a_bound_of_the_same_kind_or_none():
     assert mean_value(values(1, 2)) == Value(1.5)
     assert mean_value(values(1, "> 2")) == Value(1.5, ">")
     assert mean_value(values("< 1", 2)) == Value(1.5, "<")
-    # The true mean of "at least 1" and "at most 3" may be anything.
+    # The true mean of "at least 1" and "at most 3" is unknown.
     assert mean_value(values("> 1", "< 3")) == Value(None, reason=MIXED)
     assert mean_value([]) == Value(None)
 
@@ -87,13 +87,13 @@ def test_a_missing_value_is_counted_and_leaves_it_open():
 
 
 def test_bounds_decide_as_far_as_they_go():
-    # The second is above 100 in two seeds: by how much nobody knows, but more it is.
+    # The second is above 100 in two seeds, by an unknown amount.
     found = difference(values(10, 11, 12), values("> 100", 99.0, "> 101"))
     assert (found.low is not None, found.high) == (True, None)
     assert found.p is None
     assert found.decision(Better.LESS) is WORSE
     assert decided(("> 100", 99.0, "> 101"), (10, 11, 12)) is BETTER
-    # It may be far above, so nothing says that it is below.
+    # The value may be far above, so it is not known to be below.
     assert decided((100, 101, 102), (10, 11, "> 12")) is CANNOT_TELL
     assert decided((10, 11, 12), (1, 2, "< 3")) is BETTER
 

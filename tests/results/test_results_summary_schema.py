@@ -16,7 +16,7 @@ from fairbench.results.summary_schema import check_summary
 
 GONE = object()
 ODD = (GONE, None, "a", [], {"a": 1})
-ROWS = {  # those that this short run has none of
+ROWS = {  # keys that this short run does not have
     "worst_windows": {
         "start_s": 1.0,
         "end_s": 11.0,

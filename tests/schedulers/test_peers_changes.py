@@ -189,7 +189,7 @@ def test_what_changed_so_long_ago_that_it_is_forgotten_is_told_with_everything()
     changes.note("b")
     changes.note("c")  # a was noted before version 1
     assert changes.exported(1) == ["b", "c"]
-    changes.note("d")  # b before 2: whoever knows 1 might not know of it
+    changes.note("d")  # b before 2: a router that knows 1 might not know of it
     assert changes.exported(1) is None
     assert changes.exported(2) == ["d"]
     assert changes.exported(99) is None  # nobody knows that

@@ -88,7 +88,7 @@ def test_a_tree_of_pages_matches_down_to_the_last_shared_border(head, a, b):
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6))
 def test_evictions_anywhere_in_the_pages_empty_the_tree(cuts):
-    # A server's cache is cut where its prompts part, which pages know nothing of.
+    # A server's cache is cut where its prompts diverge, which pages do not know.
     pages = segments_of(range(max(cuts)))
     tree = LocationTree(LocationNode)
     tree.insert(pages, 0)

@@ -65,7 +65,7 @@ def test_no_gap_exceeds_the_bound_that_is_printed_beside_it():
         elif gap is not None:
             assert gap <= bound, (gap, bound, spec.settings)
             near.append(gap / bound)
-    assert len(near) >= 12  # or it would have said nothing
+    assert len(near) >= 12  # otherwise it would have said nothing
     assert max(near) > 0.1
 
 

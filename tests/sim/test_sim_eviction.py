@@ -293,7 +293,7 @@ def test_max_min_takes_from_the_largest_unpinned_part_over_weight_of_those_above
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
-    # Below their shares all of them: the one that is nearest to its own, wishes included.
+    # All are below their shares: the one nearest to its own, requests included.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 

@@ -71,7 +71,7 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
     credits_ = scheduler.credits
-    credits_.let_go = lambda client: None  # credit that is left stays on the books
+    credits_.let_go = lambda client: None  # remaining credit stays on the books
     granted, refill = [], credits_.refill
 
     def watched(*told):

@@ -157,7 +157,7 @@ def behind_gateway(scheduler):
     ],
 )
 def test_a_gateway_charges_inputs_and_outputs_and_nothing_else(scheduler):
-    # Without a lift a counter is what the client was charged: in the end all it sent and got.
+    # Without a lift a counter is the client's total charge: all that it sent and got.
     made = behind_gateway(scheduler)
     assert made.run()
     while made.clock.next_ps() is not None:  # it has yet to hear of the last end

@@ -84,7 +84,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.touch(tokens[: node.depth])
         return node, place
 
-    # What engines and queues do.
+    # Rules for engines and queues.
 
     @rule(text=texts)
     def store(self, text):

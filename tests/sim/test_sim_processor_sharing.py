@@ -53,7 +53,7 @@ def serve(profile, jobs):
     return sequences
 
 
-# The profile's formula, written down once more: coefficients in ms, whole picoseconds a step.
+# The profile's formula, restated: coefficients in ms, whole picoseconds a step.
 
 
 def linear_ms(profile, tokens):
@@ -103,7 +103,7 @@ def test_equal_requests_end_together_when_the_formula_says(size):
 
 
 def test_equal_requests_one_by_one_step_by_step():
-    # The same once more without any closed form: 200 requests, 49 steps, each added by hand.
+    # The same without any closed form: 200 requests, 49 steps, each added by hand.
     size, tokens, outputs = 200, 1_000, 50
     time = prefill_ps(A100, [tokens] * size)
     for made in range(1, outputs):

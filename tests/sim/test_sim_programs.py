@@ -239,7 +239,7 @@ def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
     streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(5)]]
     found = finish(*cluster_of(streams, reaction=at_the_second))
     begun_s, ended_s = found.programs.arrival_s.tolist(), found.programs.finish_s.tolist()
-    # One at a time; what ends second has the third, and all others, begin just then.
+    # One at a time; the second to end has the third, and all others begin just then.
     assert begun_s == [0, ended_s[0], *[ended_s[1]] * 3]
     assert found.programs.status.tolist() == [FINISHED] * 5
     first = found.requests

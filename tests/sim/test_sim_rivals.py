@@ -27,7 +27,7 @@ LOCALS = {
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
-# What these do, others that run on vLLM in the fast suite do as well.
+# Other policies that run on vLLM in the fast suite do the same.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 

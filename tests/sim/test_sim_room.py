@@ -61,7 +61,7 @@ READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K
 @pytest.mark.parametrize("limits", [{}, {"profile": READS, "load_cap": 200}])
 @pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
 @given(st.integers(0, 10**6))
-@example(401_579)  # 12 tokens are left for a request of 12, or 12 and a rounding
+@example(401_579)  # 12 tokens are left for a request of 12, up to rounding
 @settings(max_examples=30, deadline=None)
 def test_what_would_fit_does_and_nothing_else(home_of, limits, seed):
     draw, policy = Random(seed), Asking(seed)

@@ -51,7 +51,7 @@ def test_demand_is_of_what_arrives_and_is_not_refused():
 
 
 def test_a_client_lacks_what_the_one_served_most_has_more_but_no_more_than_it_asked_for():
-    # Around 25: client 0 gets 10, client 1 nothing, and nobody asked for anything.
+    # Around 25: client 0 gets 10, client 1 nothing, and none asked for anything.
     assert windowed_difference(TWO, np.array([25.0]), window_s=10.0).tolist() == [0.0]
     # Around 10 (5 to 15): both get 5; client 0 asked for nothing, client 1 for 10.
     assert windowed_difference(TWO, np.array([10.0]), window_s=10.0).tolist() == [0.0]

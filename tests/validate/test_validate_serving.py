@@ -275,7 +275,7 @@ def test_the_command_writes_files_and_predictions(tmp_path):
     }  # fmt: skip
     for _ in range(2):
         result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
-    assert result.exit_code == 2  # a prediction that could be made again proves nothing
+    assert result.exit_code == 2  # a prediction that could be repeated proves nothing
 
 
 def test_profiles_of_other_gpus_have_the_measured_frontend():

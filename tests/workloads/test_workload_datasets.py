@@ -91,7 +91,7 @@ class TestLayouts:
 
     def test_joining_goes_round_and_stops_where_it_began(self, write):
         path = write({"text": text_of(100)}, {"text": text_of(2500)}, {"text": text_of(40)})
-        # 100+2500+40 is all there is; 2500+40+100 too; 40+100+2500 too.
+        # 100+2500+40 is everything; 2500+40+100 too; 40+100+2500 too.
         assert [item.text_tokens for item in items(load_source("judge", path))] == [2640] * 3
 
     def test_a_long_article_stays_alone(self, write):

@@ -24,7 +24,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # of Measured: what it is called in the table of ratios
+COLUMNS = {  # field of Measured -> its name in the table of ratios
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",

@@ -106,8 +106,8 @@ def test_what_is_cached_is_not_computed():
 @pytest.mark.parametrize(
     ("first", "end", "taken"),
     [
-        # Three wait, of 1 s each, and two run; of the running ones, of 11 tokens each, one is over
-        # every 11 x 0.1 / 2 s. Four have to be.
+        # Three wait, of 1 s each, and two run with 11 tokens each, one ending every 11 x 0.1 / 2 s.
+        # Four have to end.
         (1 + 3 * 1 + 4 * 0.55, None, True),
         (1 + 3 * 1 + 4 * 0.55 - 0.01, None, False),
         (None, 1 + 3 + 2.2 + 10 * 0.1, True),  # and ten steps
@@ -135,7 +135,7 @@ def test_outputs_are_those_of_the_client_and_at_most_what_it_allows():
             cluster.arrive(client, end=1 + 0.1 * steps + margin, most=most)
             assert (len(cluster.refused) == before) is taken
             if taken:
-                cluster.answer(output_tokens=0)  # not served: it says nothing of outputs
+                cluster.answer(output_tokens=0)  # unserved: it has no output
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_demoted_request_goes_when_nothing_waits_or_when_it_is_old():
     cluster = Cluster(policy="demote", aging_s=5.0)
     late = cluster.arrive(first=0.5)
     assert late.demoted
-    assert cluster.sent == [late]  # nothing else is there, so it goes all the same
+    assert cluster.sent == [late]  # nothing else is there, so it goes anyway
     others = [cluster.arrive() for _ in range(3)]
     late = [cluster.arrive(first=0.5) for _ in range(3)]
     assert cluster.sent[1:] == others
@@ -351,7 +351,7 @@ def test_nobody_is_lost_and_only_the_late_are_refused(events, way):
             cluster.go()
     if way["policy"] == "demote":
         assert not cluster.refused
-    # Each is in one place; and when all is answered nobody is left.
+    # Each is in one place, and none is left after all are answered.
     counts = Counter(map(id, [*cluster.sent, *cluster.refused]))
     assert max(counts.values(), default=1) == 1
     assert len(counts) + len(cluster.control) == len(made)

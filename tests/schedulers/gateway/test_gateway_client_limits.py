@@ -36,7 +36,7 @@ def test_a_client_alone_has_it_all_and_of_two_each_has_half():
     assert clients(home.sent) == "aaaa"
     for _ in range(3):
         home.arrive("b", WEIGHS_100)
-    assert clients(home.sent) == "aaaabb"  # nobody is taken anything away
+    assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
     assert clients(home.sent) == "aaaabb"  # two of a are under way, as many as its half is
@@ -298,7 +298,7 @@ def test_every_request_goes_once_or_is_refused_once(
         assert len(set(gone)) == len(gone)
         held = list(home.gateway)
         assert not set(gone) & set(held)
-        for client in CLIENTS:  # who has nothing under way has nothing held either
+        for client in CLIENTS:  # a client with nothing under way has nothing queued either
             under_way = [one for one in home.at if one.client == client]
             assert under_way or all(one.client != client for one in held)
 

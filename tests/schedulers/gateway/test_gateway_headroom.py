@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from gateway_helpers import Desk
 
-LATE = 5  # steps from an answer's end to when the next request can be there, on average
+LATE = 5  # mean steps from an answer's end until the next request can arrive
 PROMPT, OUTPUT, SPREAD = 48, 64, 32
 STEPS = {4: 6_000, 64: 1_000}  # by places
 

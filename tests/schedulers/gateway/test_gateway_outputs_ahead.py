@@ -20,7 +20,7 @@ def balance(made, client="a"):
 
 def test_what_is_expected_is_charged_when_it_goes_and_the_rest_when_it_is_over():
     made = desk()
-    assert balance(made) == 10 + 2 * 20  # nobody knew anything before
+    assert balance(made) == 10 + 2 * 20  # nothing was known before
     made.arrive("a")
     assert balance(made) == 50 + 10 + 2 * 20
     made.answer(output_tokens=23)
@@ -53,7 +53,7 @@ def test_no_more_than_what_is_allowed():
 def test_a_client_without_answers_is_expected_to_be_like_the_others():
     made = desk()
     made.arrive("b")
-    assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to who left last
+    assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to the client that left last
 
 
 def test_credit_that_is_given_back_does_not_exceed_a_quantum():

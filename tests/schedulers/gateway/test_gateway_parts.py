@@ -134,7 +134,7 @@ def test_utilization_goes_by_the_last_poll():
     desk = Desk("fcfs", "utilization", utilization__poll_s=0.1)
     for _ in range(20):
         desk.arrive("a", 1)
-    assert len(desk.at) == 20  # a herd: nobody waited at the poll
+    assert len(desk.at) == 20  # a herd: none waited at the poll
     desk.queued[0] = 5
     desk.now_s = 0.09
     desk.arrive("a", 1)

@@ -29,7 +29,7 @@ class Net:
             for _ in range(number)
         ]
         self.messages = []  # (origin, totals)
-        self.known = [{} for _ in self.desks]  # of each router: origin -> totals, heard at
+        self.known = [{} for _ in self.desks]  # for each router: origin -> totals, time received
         self.now_s = 0.0
 
     def counters(self, r):

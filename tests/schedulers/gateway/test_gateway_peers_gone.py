@@ -27,7 +27,7 @@ class Process:
             parts, fleet, "key", dispatcher, TERMS.forget_s, {"gateway": {0}}, name
         )
         self._clock = clock
-        self.of_others = defaultdict(Known)  # by name: what this one has heard that it knows
+        self.of_others = defaultdict(Known)  # by name: totals that this router has confirmed
 
     def _release(self):
         self.desk.now_s = self._clock.now_s
@@ -115,7 +115,7 @@ def test_what_a_peer_knows_it_is_not_told_again_but_now_and_then():
     b.serve("h", 5)
     told = tell(b, c)
     assert told.parts["gateway"].charged == {"h": {0: 5.0}}
-    assert told.gone == {}  # a's, since c has answered that it knows
+    assert told.gone == {}  # a's totals, since c has confirmed them
     assert tell(b, c).parts["gateway"].charged == {}
     b.of_others["c"].forget_sometimes(clock.now_s)  # the first time
     assert tell(b, c).parts["gateway"].charged.keys() == {"f", "g", "h"}

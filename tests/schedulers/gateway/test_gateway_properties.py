@@ -116,7 +116,7 @@ def test_of_a_fixed_set_of_clients_nobody_starves(policy, tokens, before):
     desk.arrive("b", 1)
     mine = desk.arrive("a", 400)
     for _ in range(2_000):
-        for client, size in tokens.items():  # whatever goes is made up for at once
+        for client, size in tokens.items():  # each dispatch is replaced at once
             if not any(request.client == client for request in desk.gateway):
                 desk.arrive(client, size)
         if mine in desk.sent:

@@ -173,8 +173,8 @@ def test_theorem_4_1_holds_whatever_deadlines_say(within, liars, seed):
     assert 0 < gap <= BOUND
 
 
-# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. Under the
-# last there is no end to what a lie gains, since time stands still here and nobody is ever late.
+# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. The gain from a
+# lie is unlimited in the last case, since time stands still and no request is late.
 LIES = [
     (dlpm_edf(quantum=QUANTUM), [(0.333, 864), (0.334, 786)]),
     (dlpm_edf(quantum=QUANTUM, within="credit"), [(0.327, 858), (0.339, 590)]),

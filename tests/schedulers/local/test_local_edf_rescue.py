@@ -78,7 +78,7 @@ def test_who_is_not_helped_by_it_takes_nothing(urgent, why):
         ((300.0, 500.0, 400.0), [1]),  # most time to spare
         ((300.0, 20.0, 400.0), [1]),  # late anyway: 40 tokens to go
         ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent one, 1.1 s to come back, 21 s to go
-        ((44.0, 43.0, 44.1), []),  # everyone would be late because of it
+        ((44.0, 43.0, 44.1), []),  # all others would be late because of it
     ],
 )
 def test_the_victim_is_who_can_spare_it(ends, victims):

@@ -10,9 +10,9 @@ from local_server import Server, call
 from fairbench.schedulers.registry import LOCALS, build_local
 from fairbench.schedulers.setup import Setup
 
-# With these, client a goes before client b whatever else there is.
+# With these, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
-# Those under which a flood of a may keep b waiting for ever, and why.
+# Schedulers under which a flood by a may keep b waiting for ever, and why.
 STARVE = {
     "lpm": "what is cached goes first",
     "lpm-client-cap": "the flood's limit is more than the engine's",

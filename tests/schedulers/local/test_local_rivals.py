@@ -293,7 +293,7 @@ def test_programs_are_forgotten_when_they_are_over():
     assert not programs.leave(last), "the one before it is under way"
     assert programs.leave(second)
     assert len(programs) == 0
-    for number in range(IDLE_PROGRAMS + 5):  # where nobody knows which are over
+    for number in range(IDLE_PROGRAMS + 5):  # where it is unknown which have ended
         unknown = call(number, "a", program=number + 1, left=None)
         programs.enter(unknown)
         programs.leave(unknown)

@@ -87,7 +87,7 @@ class TestVTCWithOverCommittedMemory:
     more with a long prompt; g's next request does not fit before they end.
     """
 
-    OUTPUTS = (1000, 2, 500, 333, 2, 250)  # those of 2 end at once, and a pass is made
+    OUTPUTS = (1000, 2, 500, 333, 2, 250)  # requests of 2 tokens end at once, and a pass is made
     LONG, SMALL_POOL = 600, 1_050
 
     def spread(self):

@@ -86,7 +86,7 @@ def test_then_the_two_gpus_share_its_load():
 def test_it_has_to_double_anew_for_a_third():
     driven = overloaded(1.0, 2.1, workers=3)
     assert driven.send(70.0, DOC, ("q3", 10)) == 2
-    # GPU 0's waits are forgotten; two requests that waited no longer do not bring them back.
+    # GPU 0's waits are forgotten; two requests that waited do not bring them back.
     assert driven.send(71.0, DOC, ("q4", 10), queued_s=2.0) == 2
     assert driven.send(72.0, DOC, ("q5", 10), queued_s=2.0) in (0, 2)
     assert driven.send(73.0, DOC, ("q6", 10)) in (0, 2)

@@ -63,13 +63,13 @@ def test_outputs_charged_ahead_are_settled_by_what_they_were():
     router = make(1, outputs="ahead", worker_quantum=10_000)
     first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
     router.route(first, 0.0)
-    router.on_finish(first, 0, answer(300), 0.0)  # nobody knew: 100 + 2 * 300
+    router.on_finish(first, 0, answer(300), 0.0)  # unknown: 100 + 2 * 300
     assert dict(router.credit["f"]) == {0: 10_000 - 700}
     router.route(second, 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 600}
     router.on_finish(second, 0, answer(50), 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 100}
-    router.route(request(2, "g", ("q", 10)), 0.0)  # of whom nothing is known: as all, 175
+    router.route(request(2, "g", ("q", 10)), 0.0)  # unknown client: as all, 175
     assert dict(router.credit["g"]) == {0: 10_000 - 10 - 350}
     router.on_failure(request(2, "g", ("q", 10)), 0, 0.0)
     assert dict(router.credit["g"]) == {0: 10_000}

@@ -269,7 +269,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
             router.on_finish(sent, worker, output, 0.0)
             if here and output.length:
                 naive.lengths.learn(sent.client, output.length)
-                # Prompts end in nothing of the kind: what follows them does not matter here.
+                # Prompts end in nothing of the kind: the following tokens do not matter here.
                 naive.tree.insert(sent.prompt, worker)
         elif kind == "leave" and told[0] in naive.up and len(naive.up) > 1:
             naive.up.discard(told[0])

@@ -85,7 +85,7 @@ def test_ties_go_to_the_first_worker_as_released_and_to_the_least_used_in_smg():
     for rules, expected in (("sgl-model-gateway", [0, 0, 0]), ("smg", [0, 1, 0])):
         send = make(CacheAware, rules=rules)
         sent = []
-        for name in "abc":  # each alone, so that nobody is busy when the next comes
+        for name in "abc":  # each alone, so that no worker is busy when the next arrives
             sent.append(send((name, 100)))
             send.end(len(sent) - 1)
         assert sent == expected
@@ -148,7 +148,7 @@ def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
     fleet.loads[first] = (1, 0, 0)
     assert send(("doc", 144), ("s", 16)) == first
     send.end(4)
-    # All three do, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
+    # All three wait, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
     fleet.loads[first] = (3, 0, 0)
     assert send(("doc", 144), ("t", 16)) == other
     for number in (0, 1, 2, 3, 5):
@@ -221,7 +221,7 @@ def test_llm_d_weighs_queue_and_pool_where_it_is_told_to():
 def test_aibrix_takes_the_best_match_that_is_not_too_busy():
     send = make(AibrixPrefixCache)
     first = send(("doc", 100))
-    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n fits always.
+    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n always fits.
     assert [send(("doc", 100), (str(n), 1)) for n in range(8)] == [first] * 8
     # 9 - 0 > 8: only the idle worker is matched, which holds nothing.
     assert send(("doc", 100)) == 1 - first

@@ -13,8 +13,8 @@ from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.setup import Setup
 
 WORKERS = 3
-# Routers that send one client's requests, all different, to some workers only: why is in the
-# test that shows it.
+# Routers that send one client's requests, all different, to only some workers: the test that shows
+# it says why.
 NARROW = {"vtc-basic"}
 
 EVENTS = st.lists(

@@ -80,7 +80,7 @@ def test_a_format_is_found_out_and_read(write, name):
     assert list(read.trace.clients) == clients
     assert rows_of(read.trace.table(0)) == rows
     assert read_trace(TraceParams(write(text), format=name)).trace.clients == tuple(clients)
-    for other in FORMATS:  # whoever names one is trusted, and what is not there is said
+    for other in FORMATS:  # a named format is trusted, and missing fields are reported
         if other not in (name, "csv", "jsonl", *ANSWERS):
             with pytest.raises(
                 (DataError, UsageError), match=r"no requests|wrong type|several runs"

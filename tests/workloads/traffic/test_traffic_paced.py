@@ -157,7 +157,7 @@ def test_random_gaps_keep_to_the_rates_in_the_mean(kind, burstiness):
     drawn = traffic_kind(kind, RANDOM[kind]).usual(Load(0, 20.0, burstiness, None, 100.0))
     even = replace(drawn, burstiness=None)
     assert drawn.expected_programs() == even.expected_programs()
-    # In each fifth of the run as many, within what gaps of this burstiness allow.
+    # Each fifth of the run has the same number, within what gaps of this burstiness allow.
     found, wanted = (
         [sum(20 * n <= t < 20 * n + 20 for t in every) for n in range(5)]
         for every in (times(drawn), times(even))

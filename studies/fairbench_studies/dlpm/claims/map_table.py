@@ -48,7 +48,7 @@ def _axis(readings: Sequence[Reading]) -> str:
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # A limit that is one cell's default may be none of another's.
+        # A limit that is one configuration's default may be none of another's.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name} {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)
