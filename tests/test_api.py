@@ -67,7 +67,7 @@ def test_a_run_is_what_the_command_saves(result, tmp_path):
         assert_same(getattr(result, name), getattr(loaded, name))
 
 
-def test_a_run_leaves_nothing_behind_unless_it_is_told_where(empty):
+def test_a_run_writes_nothing_without_a_directory(empty):
     result = fairbench.run(**TINY)
     assert result.path is None
     assert list(empty.glob("*/*")) == []
@@ -254,7 +254,7 @@ def test_a_plot_shows_every_client(result, swept):
         assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_plot_without_the_extra_says_so(result, monkeypatch):
+def test_a_plot_without_the_extra_names_it(result, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: None)
     with pytest.raises(fairbench.UsageError, match="pip install"):
         result.plot()
@@ -300,7 +300,7 @@ def test_a_comparison_is_a_latex_table(swept):
     assert fairbench.compare(swept.path).latex() == swept.latex()
 
 
-def test_importing_it_is_light():
+def test_the_import_is_light():
     code = (
         "import sys, fairbench; fairbench.__version__\n"
         "heavy = {'numpy', 'pyarrow', 'pydantic', 'typer', 'rich'} & set(sys.modules)\n"

@@ -70,6 +70,6 @@ def test_documents_named_in_the_code_exist():
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
-def test_every_key_says_where_it_is(key):
+def test_every_key_names_its_place(key):
     (row,) = (line for line in PAPERS.splitlines() if line.startswith(f"| `[{key}]` |"))
     assert "https://" in row or "in the same repository" in row

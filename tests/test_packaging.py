@@ -87,7 +87,7 @@ def test_the_command_runs_from_the_wheel(fresh, tmp_path):
     assert summary["completed"] > 0
 
 
-def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
+def test_a_wheel_names_the_installation_of_the_studies(fresh, tmp_path):
     preble = ["run", "--scheduler", "preble-code"]
     for arguments in (["reproduce", "claims"], ["reproduce", "--help"], ["plot", "fig7"], preble):
         done = subprocess.run(

@@ -61,7 +61,7 @@ def test_what_is_written_is_read_again(targets):
 
 
 @given(TARGETS, TARGETS)
-def test_the_upper_layer_counts_where_it_says_something(below, above):
+def test_the_upper_layer_takes_precedence(below, above):
     got = laid_over(below, above)
     for name in LATENCIES:
         assert getattr(got, name) == (getattr(above, name) or getattr(below, name))

@@ -125,7 +125,7 @@ def test_what_the_twin_took_is_kept_with_it(tmp_path):
     assert cut.store.spent().simulations == whole.store.spent().simulations
 
 
-def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
+def test_a_finished_search_can_be_extended(tmp_path, in_this_process):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
     first = ended.store.trials()
@@ -136,7 +136,7 @@ def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
     assert ended.store.plan() == replace(PLAN, trials=4)
 
 
-def test_how_a_search_goes_on_is_not_changed_while_it_does(tmp_path):
+def test_a_resumed_search_keeps_its_settings(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), PLAN)
     with run_folder(store.path, "search"):
         words = ["attack", "--resume", str(store.path), "--trials", "400"]
@@ -175,7 +175,7 @@ def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
     assert by_harm[1].p95 < found[1].trial.harms[0].p95
 
 
-def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
+def test_latency_is_the_mean_over_seeds_and_infinite_without_values():
     longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
     assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
     assert value_of((longer, endless), "latency") == inf
@@ -239,7 +239,7 @@ def test_a_figure_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["budget", "gpu_budget"])
-def test_who_asks_for_nothing_in_so_short_a_time_is_within_any_budget(tmp_path, which):
+def test_an_attacker_without_requests_is_within_any_budget(tmp_path, which):
     plan = Plan(**(vars_of(PLAN) | {which: 1e-9}))
     seeker = search(tmp_path, plan, duration=1e-3)
     attack = replayed(seeker.spec, seeker.workload(Behaviour()), ATTACK)
@@ -390,7 +390,7 @@ def _known_harms(seeker, name):
 
 
 @pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
-def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration):
+def test_every_trial_sends_as_many_programs_as_its_twin(tmp_path, duration):
     """The counts also agree where the duration is not a whole number of periods."""
     spec = spec_of(duration=duration)
     made = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
@@ -404,7 +404,7 @@ def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration
         assert programs_multiple(*both) == pytest.approx(1.0)
 
 
-def test_a_file_that_sends_more_than_its_twin_is_told():
+def test_a_file_that_sends_more_than_its_twin_is_reported():
     bursts = known_workload("bursts")
     short, whole = (pair(spec_of(duration=time_s), bursts) for time_s in (100.0, 120.0))
     assert programs_multiple(*short) == pytest.approx(1.2)  # on for 30 s of 100, not for 25
@@ -494,7 +494,7 @@ def test_a_damaged_search_is_one_line(tmp_path, file, content, complaint):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_search_that_cannot_be_written_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_a_search_that_cannot_be_written_stops(tmp_path, monkeypatch):
     store = SearchStore.create(tmp_path, spec_of(), PLAN)
 
     def refuse(**_):
@@ -567,7 +567,7 @@ def test_a_rediscovery_that_is_interrupted_does_not_say_how_to_go_on(tmp_path):
     assert "--resume" not in str(error.value)
 
 
-def test_a_rediscovery_is_not_gone_on_with(tmp_path):
+def test_a_rediscovery_cannot_be_resumed(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), replace(PLAN, confirm=0, keep=0))
     result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
     assert result.exit_code == 2
@@ -585,6 +585,6 @@ def test_a_quick_search_finds_the_padding_of_lpm(tmp_path):
     assert worst["kept"]["mean"] < 0.3
 
 
-def test_processors_are_told_in_seconds_where_hours_say_nothing():
+def test_short_cpu_times_are_shown_in_seconds():
     assert processors_text(0.0007) == "3 s"
     assert processors_text(2.014) == "2.01 hours"

@@ -79,7 +79,7 @@ def test_only_unusual_percentiles_have_to_be_asked_for():
     assert [parse_slo(text).rank for text in texts] == [None, 90, None, 90]
 
 
-def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
+def test_the_mean_is_judged_and_its_interval_shows_significance():
     slo = parse_slo("ttft_p99<2s")
     close = judge(slo, [summary(p99_ttft_ms=value) for value in (1000.0, 1500.0, 2900.0)])
     assert (close.met, close.certain, close.seeds_met, close.mean) == (True, False, 2, 1800.0)
@@ -90,13 +90,13 @@ def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
     assert far.high == pytest.approx(1010 + 4.302653 * 10 / 3**0.5)
 
 
-def test_more_may_be_better_and_the_limit_itself_only_where_it_says_so():
+def test_a_target_has_a_direction_and_may_include_its_limit():
     runs = [summary(min_entitlement_ratio=0.8)]
     assert not judge(parse_slo("min_share>80%"), runs).met
     assert judge(parse_slo("min_share>=80%"), runs).met
 
 
-def test_who_is_short_of_nothing_has_its_share():
+def test_a_client_without_shortage_has_its_full_share():
     notes = {"min_entitlement_ratio": NOT_CONTENDED}
     idle = summary(min_entitlement_ratio=None, notes=notes)
     slo = parse_slo("min_share>80%")

@@ -81,7 +81,7 @@ def test_a_wrong_clause_is_refused_before_anything_runs(folder, monkeypatch, cla
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_process):
+def test_a_changed_number_fails_until_the_baseline_is_updated(folder, in_this_process):
     stored = contents(folder)
     completed = json.loads(stored["mine/summary.json"])["completed"]
     changed = f"completed 1 {completed} "

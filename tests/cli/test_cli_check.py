@@ -82,7 +82,7 @@ def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
     assert "measured" not in result.stderr
 
 
-def test_measured_runs_too_few_to_tell_pass_only_when_told_to(tmp_path):
+def test_too_few_measured_runs_pass_only_with_the_flag(tmp_path):
     arguments = ["check", tmp_path / "a", tmp_path / "b", "--fail-if", "jain_index:-0.02"]
     measured(tmp_path / "a", "jain_index", [0.9, 0.91])
     measured(tmp_path / "b", "jain_index", [0.5, 0.8])

@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
+def test_the_command_list_shows_the_first_line_of_each_help(name):
     listed, loaded = get_command(app).commands[name], load(name)
     assert (listed.name, loaded.name) == (name, name)
     assert listed.get_short_help_str(1000) == loaded.get_short_help_str(1000)

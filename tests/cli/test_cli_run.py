@@ -82,7 +82,7 @@ def tiny(tmp_path_factory):
     return result, only(parent)
 
 
-def test_a_run_prints_who_got_what_and_where_the_files_are(tiny):
+def test_a_run_prints_the_clients_service_and_its_files(tiny):
     result, path = tiny
     lines = result.stdout.split("\n")
     assert lines[0].startswith("simulated on a100-80gb/llama-3.1-8b/")

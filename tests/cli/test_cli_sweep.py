@@ -125,7 +125,7 @@ def test_points_of_another_sweep_are_reused(swept, tmp_path):
     ).read_bytes()
 
 
-def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
+def test_a_sweep_that_runs_elsewhere_is_not_touched(swept):
     _, path = swept
     with run_folder(path, "alone"):
         before = contents(path)
@@ -159,7 +159,7 @@ def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_large_sweep_says_how_large_before_it_starts(capsys):
+def test_a_large_sweep_prints_its_size_first(capsys):
     said = r"2 simulations, about 300,000 requests: roughly [0-9,]+ min on [0-9]+ processors"
     LineProgress().tasks([200_000.0, 100_000.0])
     assert re.search(said, capsys.readouterr().err)

@@ -72,7 +72,7 @@ def test_what_was_chosen_for_a_stored_file_stays():
     assert resolve({"duration_s": 60}, {}, warmed).warmup_s == 20
 
 
-def test_a_changed_workload_of_a_stored_file_stays_unless_it_is_replaced():
+def test_a_changed_workload_of_a_stored_file_stays_unless_replaced():
     file = stored({}, {"tot.branches": 3})
     assert resolve({"scenario": "s2"}, {}, file).workload.params["branches"] == 3
     assert resolve({"workload": "tot"}, {}, file).workload == load_workload("tot")
@@ -85,7 +85,7 @@ def test_a_profile_that_its_gpu_does_not_imply_stays_whole():
     assert resolve({"gpu": "h100"}, {}, file) == resolve({"gpu": "h100"})
 
 
-def test_the_defaults_are_those_that_are_promised():
+def test_the_defaults_are_the_documented_ones():
     spec = resolve({})
     assert (spec.scheduler, spec.router, spec.local) == ("d2lpm", "d2lpm", "dlpm")
     assert (spec.dp, spec.seed, spec.burstiness, spec.clients) == (1, 0, 1.0, 3)

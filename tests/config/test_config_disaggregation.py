@@ -14,7 +14,7 @@ SIDES = {"prefill": 1, "decode": 3}
 PART = "disaggregation"
 
 
-def test_dp_is_the_number_of_all_replicas_and_the_router_has_those_that_compute_prompts():
+def test_dp_counts_all_replicas_and_the_router_uses_the_prefill_workers():
     spec = resolve(SIDES)
     assert (spec.dp, spec.prefill, spec.decode, spec.routed_workers) == (4, 1, 3, 1)
     colocated = resolve({"dp": 4})

@@ -12,7 +12,7 @@ def write(tmp_path, text):
     return path
 
 
-def test_a_file_says_what_flags_say(tmp_path):
+def test_a_file_can_set_everything_that_flags_can(tmp_path):
     path = write(
         tmp_path,
         'scheduler = "vtc"\ndp = 2\nrequest_rate = 1\n'
@@ -118,7 +118,7 @@ def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
         ({"seed": 1}, {}, "tokenizer = 'x.json'", True),
     ],
 )
-def test_who_is_to_blame_is_who_said_the_key(tmp_path, flags, settings, text, names_file):
+def test_errors_name_the_source_of_the_key(tmp_path, flags, settings, text, names_file):
     path = write(tmp_path, text)
     with pytest.raises(UsageError) as caught:
         resolve(flags, settings, read_experiment(path), path=path)

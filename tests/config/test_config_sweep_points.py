@@ -89,7 +89,7 @@ def test_quick_sends_forty_well_behaved_programs_in_all():
     ("axes", "size"),
     [({}, (20, None)), ({"num_programs": 3}, (3, None)), ({"duration_s": 9.0}, (None, 9.0))],
 )
-def test_what_a_flag_says_counts_more_than_quick(axes, size):
+def test_explicit_flags_override_quick(axes, size):
     quick = quickened(sweep(grid={"workload": "tot"}))
     (found,) = points(overridden(quick, axes, num_runs=1))
     assert (found.num_programs, found.duration_s) == size

@@ -160,12 +160,12 @@ def test_tenants_have_weights_as_clients_do():
         ({"client_names": ["acme//ann"]}, "letters, digits"),
     ],
 )
-def test_names_of_tenants_end_in_a_slash_and_those_of_clients_do_not(change, message):
+def test_only_tenants_names_end_in_a_slash(change, message):
     with pytest.raises((UsageError, DataError), match=message):
         resolve({"workload": TENANTS | change})
 
 
-def test_who_has_an_owner_that_its_name_does_not_tell_has_a_place_below_it():
+def test_a_client_with_an_owner_is_placed_below_it():
     owned = CHAT | {"client_owners": {"client-1": "client-0", "client-2": "mal"}}
     plans = resolve({"workload": owned, "weights": {"client-1": 2}}).client_plans()
     assert tenant_paths_of(plans) == {

@@ -30,7 +30,7 @@ def test_what_is_not(flag):
     assert without_secrets([flag, "1"]) == [flag, "1"]
 
 
-def test_a_flag_without_its_value_hides_nothing_else():
+def test_a_flag_without_a_value_hides_no_other_flag():
     assert without_secrets(["--api-key", "--x", "1"]) == ["--api-key", "--x", "1"]
 
 
@@ -47,7 +47,7 @@ def test_an_experiment_is_stored_without_and_its_servers_get_them():
     assert SECRET in one.backend.server_args
 
 
-def test_so_is_the_command_of_a_router():
+def test_secrets_in_router_commands_are_hidden():
     command = ["sh", "{port}", "{worker_urls}", "--api-key", SECRET]
     one = resolve({"backend": {"kind": "emulator", "router_command": command}})
     assert SECRET not in to_toml(one)
@@ -61,7 +61,7 @@ def test_so_is_the_command_of_a_router():
         check_live(again, LiveOptions())
 
 
-def test_so_is_a_sweep():
+def test_secrets_in_sweeps_are_hidden():
     args = ["--api-key", SECRET]
     base = {"workload": "chat", "backend": {"kind": "emulator", "server_args": args}}
     grid = [{"backend.server_args": [args, [f"--api-key={SECRET}"]]}]

@@ -45,7 +45,7 @@ def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
         run("-")
 
 
-def test_a_node_that_dies_while_it_is_connected_to_is_one_that_is_lost():
+def test_a_node_that_dies_during_connection_counts_as_lost():
     """A connection to a dying node counts as a lost node, which once ended in a traceback."""
     child = start_child(fake_bridge.serve_forgotten)
     with pytest.raises(EOFError):

@@ -80,7 +80,7 @@ def test_a_run_on_two_nodes_is_as_a_run_here(cluster, tmp_path):
     until_no_server()
 
 
-def test_a_node_killed_in_the_middle_takes_its_worker_and_nothing_else(cluster, tmp_path):
+def test_a_node_killed_during_a_run_takes_only_its_worker(cluster, tmp_path):
     with running(*LONG, *on(cluster), "--result-dir", tmp_path, "--json") as process:
         path = under_way(process, tmp_path)
         assert len(servers()) == 2

@@ -109,7 +109,7 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
         outcome.require_whole()
 
 
-def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
+def test_an_interrupted_sweep_prints_how_to_resume(tmp_path):
     store, specs = sweep_in(tmp_path, scheduler=["vtc", "fcfs"])
     context = RunContext(progress=Counting(), executor=InOrder(most=1))
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
@@ -120,7 +120,7 @@ def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
     assert len(outcome.cells) == 2
 
 
-def test_a_run_tells_its_progress_only_to_who_looks(tmp_path):
+def test_progress_is_reported_only_to_listeners(tmp_path):
     progress = Counting()
     with run_context(progress) as context:
         result, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, context)

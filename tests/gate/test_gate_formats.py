@@ -125,7 +125,7 @@ def test_the_last_digits_of_a_sum_are_the_processors():
     assert len(changes(summary(duration=1.0), summary(duration=1.0 + 1e-11))) == 1
 
 
-def test_the_table_fits_and_says_everything(outcome):
+def test_the_table_is_complete_and_fits(outcome):
     text = outcome_text(outcome)
     assert max(map(len, text.split("\n"))) <= 100
     lines = [" ".join(line.split()) for line in text.split("\n")]
@@ -158,7 +158,7 @@ def test_names_are_never_taken_for_markup():
     assert "clients.[/red].requests" in outcome_text(found)
 
 
-def test_markdown_has_whole_tables_whatever_the_names(outcome):
+def test_markdown_tables_stay_whole_with_any_names(outcome):
     lines = outcome_markdown(outcome).split("\n")
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
@@ -211,7 +211,7 @@ def test_junit_counts_what_it_lists(outcome, strict):
     )
 
 
-def test_junit_stays_xml_whatever_the_names():
+def test_junit_stays_xml_with_any_names():
     one = summary()
     found = judge([PairedPoint('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
     (suite,) = ET.fromstring(as_junit(found, cannot_tell_fails=True))

@@ -115,7 +115,7 @@ def test_equal_measured_runs_pass():
     assert repeated(f"{LESS}:+0%", [3.0] * 4, [3.0] * 4) == (PASS, "p = 1")
 
 
-def test_too_few_measured_runs_cannot_tell_however_bad_they_are():
+def test_too_few_measured_runs_are_inconclusive_at_any_difference():
     verdict, reason = repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0])
     assert (verdict, reason) == (CANNOT_TELL, "2 and 3 runs are too few for a test at 0.05")
     assert repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0], alpha=0.1).verdict is FAIL
@@ -139,7 +139,7 @@ def test_over_seeds_a_clause_is_judged_by_paired_changes():
     )
 
 
-def test_over_seeds_the_same_runs_pass_whatever_their_loads():
+def test_over_seeds_equal_runs_pass_at_any_loads():
     assert paired(f"{LESS}:+0%", [1.0, 50.0], [1.0, 50.0]) == (PASS, "")
     assert paired(f"{LESS}:+1%", [1.0, 50.0], [1.0, 50.0]).verdict is PASS
     assert paired(f"{MORE}:-0", [0.1, 0.9], [0.1, 0.9]) == (PASS, "")

@@ -91,6 +91,6 @@ def test_what_names_no_profile_is_a_usage_error(gpu, model, message):
         resolve_profile(gpu, model)
 
 
-def test_model_names_are_those_of_the_profiles():
+def test_model_names_match_the_profiles():
     assert {"llama-2-7b", "llama-3.1-8b", "llama-3.2-3b"} <= {*model_names()}
     assert {name.split("/")[1] for name in profile_ids()} == {*model_names()}

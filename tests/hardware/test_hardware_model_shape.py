@@ -36,7 +36,7 @@ def bundled(model):
         ("deepseek-v3", 671, 36.6),
     ],
 )
-def test_parameters_are_those_that_the_cards_say(model, parameters, active):
+def test_parameter_counts_match_the_model_cards(model, parameters, active):
     shape = bundled(model)
     assert shape.parameters / 1e9 == pytest.approx(parameters, rel=0.005)
     assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.02)

@@ -30,13 +30,13 @@ def plain_ms(profile, prefills, contexts):
 
 
 @given(profiles, st.lists(chunks, min_size=1, max_size=5))
-def test_a_prefill_takes_what_the_formula_says(profile, prefills):
+def test_a_prefill_takes_the_formulas_time(profile, prefills):
     expected_ps = plain_ms(profile, prefills, []) * 1e9
     assert profile.prefill_ps(prefills) == pytest.approx(expected_ps, rel=1e-9)
 
 
 @given(profiles, st.lists(st.integers(1, 30_000), min_size=1, max_size=40))
-def test_a_decode_step_takes_what_the_formula_says(profile, contexts):
+def test_a_decode_step_takes_the_formulas_time(profile, contexts):
     expected_ps = plain_ms(profile, [], contexts) * 1e9
     rounding_ps = QUANTUM_PS * (1 + sum(contexts))
     assert abs(profile.decode_ps(len(contexts), sum(contexts)) - expected_ps) <= rounding_ps

@@ -48,7 +48,7 @@ def recipes_of(spec, monkeypatch, gpus="0,1"):
     return recipes_here(spec)
 
 
-def test_a_server_is_told_its_scheduler_ports_and_events(monkeypatch):
+def test_a_servers_command_has_scheduler_ports_and_events(monkeypatch):
     spec = spec_of(
         {"dlpm.quantum": 50, "engine.max_running_requests": 8, "engine.mem_fraction_static": 0.5},
         server_args=["--enforce-eager"],
@@ -117,7 +117,7 @@ def test_metrics_say_what_serves():
         info_in("a page of something else")
 
 
-def test_a_server_must_evict_as_the_run_says():
+def test_a_server_must_use_the_runs_eviction_policy():
     flags = {"backend": {"kind": "vllm"}, "model": "m", "router": "round-robin", "local": "dlpm"}
     spec = resolve(flags | {"eviction": "quota"}, {"dlpm.quantum": 50, "quota.percent": {}})
     told = live_backend(spec)._plugin()

@@ -95,7 +95,7 @@ def test_a_trace_makes_the_same_calls_as_in_the_simulator(tmp_path):
 
 
 @pytest.mark.parametrize("clients", ["bbaacc", "cabcab", "abcabc"])
-def test_requests_of_one_time_are_sent_in_the_order_of_the_trace(tmp_path, clients):
+def test_simultaneous_requests_are_sent_in_the_order_of_the_trace(tmp_path, clients):
     path = tmp_path / "log.jsonl"
     request = {"input_tokens": 30, "output_tokens": 1}
     times = [0.0] * len(clients) + [2.0] * len(clients)
@@ -148,7 +148,7 @@ def test_texts_match_too(api, path):
         assert record.cached_tokens == before.input_tokens + before.output_tokens + roles
 
 
-def test_a_request_carries_who_what_and_how_long():
+def test_a_request_carries_client_prompt_and_length():
     records, server, _ = driven(small_spec("tot"), target={"headers": {"x-mine": "yes"}}, worker=3)
     by_key = Counter()
     for request in server.requests:
@@ -164,7 +164,7 @@ def test_a_request_carries_who_what_and_how_long():
     assert {record.worker for record in records.requests} == {3}
 
 
-def test_the_server_may_be_told_only_the_most():
+def test_the_server_may_get_only_the_output_limit():
     _, server, _ = driven(small_spec("chat"), target={"lengths": "free"})
     for request in server.requests:
         sampling = request.body["sampling_params"]
@@ -299,7 +299,7 @@ def test_a_connection_that_the_server_had_closed_is_no_error():
 # Load.
 
 
-def test_the_cap_on_concurrency_holds_and_who_was_held_is_counted():
+def test_the_concurrency_limit_holds_and_queued_requests_are_counted():
     spec = small_spec("tot", num_programs=4, request_rate=100.0)
     records, server, _ = driven(spec, target={"max_concurrency": 3}, gap_s=0.001)
     assert server.most == 3

@@ -57,7 +57,7 @@ def offset(at_s=0.0, offset_s=0.0, uncertainty_s=0.0):
     st.floats(min_value=-1e6, max_value=1e6),
     st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=5),
 )
-def test_a_skew_is_found_within_its_uncertainty_whatever_the_ways_there_and_back(skew_s, ways):
+def test_a_skew_is_within_its_uncertainty_for_any_network_delays(skew_s, ways):
     """Some round trips take longer than others, and differ in the two directions."""
     now_s, waits = 0.0, chain(ways, repeat(ways[-1]))
 
@@ -149,7 +149,7 @@ def test_what_is_known_of_a_clock_is_replaced_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [CLOCK_FILE]
 
 
-def test_a_driver_that_cannot_be_told_anything_has_died():
+def test_an_unreachable_driver_counts_as_dead():
     child = start_child(serve)
     child.process.kill()
     child.process.join()
@@ -186,7 +186,7 @@ def team_on(nodes, folders=()):
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
+def test_a_driver_that_reported_everything_may_be_lost(tmp_path, nodes, hangs_up):
     """The node may go before its message is read, or before the others end."""
     first, last = nodes
     for node in nodes:
@@ -208,7 +208,7 @@ def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
     assert team.clocks_again() == [None, None]
 
 
-def test_one_that_is_lost_before_it_has_told_everything_ends_the_run(tmp_path, nodes):
+def test_losing_a_driver_before_its_reports_ends_the_run(tmp_path, nodes):
     nodes[1].theirs.send(Written("requests.jsonl", b"{}\n"))
     nodes[1].lost = True
     (tmp_path / "1").mkdir()
@@ -235,7 +235,7 @@ def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):
     assert min(asked) >= 0
 
 
-def test_a_run_of_one_driver_is_left_as_it_is(tmp_path):
+def test_a_run_of_one_driver_is_unchanged(tmp_path):
     with Journal(tmp_path) as journal:
         journal.request(request(0))
     merge(tmp_path, 1.0)
@@ -275,7 +275,7 @@ def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
 
 
 @pytest.mark.slow
-def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
+def test_drivers_with_wrong_clocks_give_one_drivers_records(tmp_path):
     """The server is in this process and answers at once."""
     spec = small_spec("chat", clients=3, num_programs=4)
 
@@ -322,7 +322,7 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_drivers_is_as_a_run_of_one(tmp_path):
+def test_a_run_of_two_drivers_equals_a_run_of_one(tmp_path):
     for name, flags in (("one", []), ("two", ["--drivers", "2"])):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()

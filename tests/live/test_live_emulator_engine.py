@@ -43,7 +43,7 @@ def ran_for_ps(**config):
     return asyncio.run(main())
 
 
-def test_a_slow_worker_takes_so_many_times_as_long_whatever_the_time_scale():
+def test_a_slow_worker_is_slowed_by_its_factor_at_any_time_scale():
     usual = ran_for_ps()
     assert ran_for_ps(time_scale=50.0) == usual
     assert ran_for_ps(slowdown=3.0) == pytest.approx(3 * usual, rel=1e-6)

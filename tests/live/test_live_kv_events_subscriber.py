@@ -164,7 +164,7 @@ def test_what_is_too_old_to_be_asked_for_makes_the_cache_unknown():
     assert asyncio.run(run()) == (["clear", 7, 8], (1, 1))
 
 
-def test_a_worker_that_does_not_know_what_it_said_last_has_started_anew():
+def test_a_worker_with_unknown_events_counts_as_restarted():
     """The worker's first messages reached nobody, so no sequence number reveals the restart."""
 
     async def run(kept):
@@ -212,7 +212,7 @@ def test_numbers_that_start_again_are_a_worker_that_did():
     assert follow(0, 1, 2, 0, 1, last="clear")[0][:4] == [0, 1, 2, "clear"]
 
 
-def test_what_is_no_event_clears_everything_and_the_rest_goes_on():
+def test_an_invalid_event_clears_the_cache_and_following_continues():
     async def run():
         async with following(replay=False) as (worker, subscriber, log):
             await worker.send(0)
@@ -227,7 +227,7 @@ def test_what_is_no_event_clears_everything_and_the_rest_goes_on():
 GARBAGE = [b"", bytes(8), b"\xc1"]
 
 
-def test_who_cannot_be_read_is_followed_no_more_until_it_starts_anew(caplog):
+def test_an_unreadable_worker_is_ignored_until_its_restart(caplog):
     told = []
 
     async def run():
@@ -264,7 +264,7 @@ def test_now_and_then_a_message_that_cannot_be_read_is_no_reason_to_give_up():
     assert asyncio.run(run()) == (True, 2 * MAX_UNREADABLE)
 
 
-def test_who_replays_only_what_cannot_be_read_is_followed_no_more():
+def test_a_worker_with_unreadable_replays_is_ignored():
     told = []
 
     async def run():

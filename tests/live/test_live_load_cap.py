@@ -74,7 +74,7 @@ def test_sglang_would_fit_none_that_the_cap_refuses():
 
 
 @pytest.mark.parametrize(("number", "full"), [(2, False), (3, True)])
-def test_as_in_the_simulator_a_sglang_batch_is_full_once_the_cap_refused_somebody(number, full):
+def test_as_in_the_simulator_a_sglang_batch_is_full_after_a_refusal(number, full):
     hooks = Hooks(plugin_config("fcfs", CAP), "0.5.23")
     batch = SimpleNamespace(batch_is_full=False, is_empty=lambda: False, reqs=[])
     waiting = [Req() for _ in range(number)]
@@ -199,7 +199,7 @@ def test_every_backend_with_our_schedulers_obeys_it(kind):
     assert spec.settings[LOAD_CAP] == 400
 
 
-def test_a_server_that_is_as_it_is_does_not():
+def test_an_unmodified_server_does_not_support_the_cap():
     with pytest.raises(UsageError, match=r"engine.load_cap = 400: backend endpoint"):
         resolve({"backend": {"kind": "endpoint", "base_url": "http://x"}, "model": "m"}, CAP)
 

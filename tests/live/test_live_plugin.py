@@ -171,7 +171,7 @@ def test_a_proxy_is_not_asked_for_reports(monkeypatch):
         assert fetch_report(url) == []
 
 
-def test_a_server_that_says_something_else_is_an_error():
+def test_a_server_with_another_report_is_an_error():
     with answering(b"<html>") as url, pytest.raises(RunFailed, match="/server_info"):
         fetch_report(url)
     with pytest.raises(RunFailed, match="/server_info"):

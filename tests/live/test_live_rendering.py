@@ -133,7 +133,7 @@ def test_generate_answers_add_up(second):
     assert answer.rendered() == b"11,12,13"
 
 
-def test_openai_answers_count_texts_until_the_usage_says_better():
+def test_openai_answers_count_texts_without_usage():
     answer = AskChat(None).answer()
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},

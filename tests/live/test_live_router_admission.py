@@ -47,7 +47,7 @@ def asked(at, due_s=None, tokens=100):
     return replace(request, first_token_by_s=due_s)
 
 
-def test_who_would_be_late_is_told_by_how_much():
+def test_a_late_request_is_refused_with_the_delay():
     at = desk()
     assert at.dispatch(asked(at)) is not None
     assert at.dispatch(asked(at, 1.5)) is not None
@@ -59,7 +59,7 @@ def test_who_would_be_late_is_told_by_how_much():
     assert at.under_way == 2
 
 
-def test_a_request_whose_worker_failed_goes_again_and_leaves_no_trace():
+def test_a_retried_request_leaves_no_trace():
     at = desk(2)
     flight = at.dispatch(asked(at, 1.5))
     at.finish(flight, 0, failed=True)
@@ -72,7 +72,7 @@ def test_a_request_whose_worker_failed_goes_again_and_leaves_no_trace():
     assert estimator.expected_output(asked(at)) == 1  # its cost was not reported
 
 
-def test_the_router_hears_of_its_own_choice_when_it_was_overruled():
+def test_the_router_learns_when_its_choice_is_overruled():
     at = desk(2, "least-loaded", ahead="all")
     at.router.choose = lambda request, worker, now_s: 1 - worker
     flight = at.dispatch(asked(at))
@@ -153,7 +153,7 @@ def serve(*flags):
     return CliRunner().invoke(app, ["serve", *named, *settings])
 
 
-def test_the_plan_says_it():
+def test_the_plan_lists_admission_control():
     said = serve("admission.policy=refuse", "admission.profile=a100")
     assert said.exit_code == 0, said.output
     assert '"admission.policy" = "refuse"' in said.stdout

@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_lost_its_books_are_right(steps):
+def test_any_loss_leaves_the_books_right(steps):
     heard = []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     for what, prompt, tokens in steps:
@@ -73,7 +73,7 @@ def test_whatever_is_lost_its_books_are_right(steps):
 
 
 @given(STEPS)
-def test_without_events_it_is_the_simulated_cache(steps):
+def test_without_events_the_cache_is_the_simulated_one(steps):
     heard, plain = [], []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     same = AssumedCache(80, lambda *evicted: plain.append(evicted))

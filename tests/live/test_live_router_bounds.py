@@ -84,7 +84,7 @@ def page_of(registry):
     return generate_latest(registry).decode()
 
 
-def test_labels_are_those_of_the_last_clients_and_sums_stay(monkeypatch):
+def test_labels_cover_the_latest_clients_and_sums_stay(monkeypatch):
     monkeypatch.setattr(metrics, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
@@ -142,7 +142,7 @@ JUNK = {
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
-def test_a_body_that_is_not_compressed_as_it_says_leaves_no_traceback(path, junk, caplog):
+def test_a_wrongly_compressed_body_leaves_no_traceback(path, junk, caplog):
     """Each such request once left three tracebacks."""
 
     async def run():
@@ -174,7 +174,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_what_takes_long_to_read_is_refused_before_it_is_read(name):
+def test_expensive_bodies_are_refused_unread(name):
     class Never:
         def ids(self, text):
             raise AssertionError("it was read")

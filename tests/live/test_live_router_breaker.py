@@ -52,7 +52,7 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
     assert breakers.is_open(0)
 
 
-def test_a_probe_that_says_nothing_is_made_again():
+def test_an_inconclusive_probe_is_repeated():
     clock = Clock()
     breakers = Breakers(1, clock)
     for _ in range(3):
@@ -176,7 +176,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails():
     assert asyncio.run(run()) == ({1}, 0)
 
 
-def test_requests_that_fail_everywhere_eject_nobody():
+def test_requests_that_fail_everywhere_eject_no_worker():
     """Otherwise one client's odd requests would take every worker from the others."""
 
     async def run():
@@ -203,7 +203,7 @@ def test_the_only_worker_left_stays():
     assert asyncio.run(run()) == {1}
 
 
-def test_what_runs_at_a_worker_goes_on_when_it_is_ejected():
+def test_requests_at_an_ejected_worker_continue():
     async def run():
         async with cluster(2, held_at=2) as (under_test, workers):
             body = {**PATHS[GENERATE], "stream": True}

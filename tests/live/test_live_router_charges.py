@@ -28,19 +28,19 @@ def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cach
         assert 0 <= charge.output_tokens <= 50
 
 
-def test_what_a_worker_says_counts_if_it_can_be():
+def test_a_plausible_usage_report_counts():
     assert reported(Usage(100, 7, 32), ASKED) == Charge(100, 7, 32)
     assert reported(Usage(10**30, 10**30, 10**30), ASKED) == Charge(100, 50, 100)
     assert reported(Usage(-1, -1, -1), ASKED) == Charge(0, 0, 0)
 
 
-def test_what_nobody_read_to_its_end_is_known_or_estimated():
+def test_the_charge_of_an_unread_answer_is_known_or_estimated():
     assert broken_off(Usage(None, 7), ASKED, 1.0, None) == Charge(100, 7, 0)  # a stream's events
     assert broken_off(Usage(), ASKED, 1.0, 0.1) == Charge(100, 10, 0)
     assert broken_off(Usage(), ASKED, 1e9, 0.1) == Charge(100, 50, 0)
 
 
-def test_who_leaves_pays_for_what_was_kept_free_for_the_rest():
+def test_a_leaving_client_pays_for_its_reservation():
     """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
     than that.
     """
@@ -139,7 +139,7 @@ def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
 
 
 @pytest.mark.parametrize("said", [{"choices": [{"text": "a" * 8}]}, {"text": "no usage"}])
-def test_a_worker_that_says_nothing_does_not_make_a_prompt_free(said):
+def test_a_silent_worker_does_not_make_a_prompt_free(said):
     async def run():
         async with cluster(1, says=said) as (under_test, _):
             async with under_test.post(GENERATE) as answer:

@@ -31,7 +31,7 @@ class Taken:
         return place
 
 
-def test_the_youngest_that_waits_of_who_has_most_makes_room():
+def test_the_heaviest_clients_youngest_waiting_request_makes_room():
     with ExitStack() as stack:
         taken = Taken(stack, 4)
         for _ in range(4):
@@ -81,7 +81,7 @@ def test_a_client_has_a_limit_of_its_own():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 8))
-def test_there_are_never_more_than_there_are_places_and_all_become_free(asked, most):
+def test_slots_are_never_exceeded_and_all_become_free(asked, most):
     limit = ConcurrencyLimit(most, most, {})
     with ExitStack() as stack:
         held = []

@@ -77,7 +77,7 @@ def test_with_it_they_reach_the_worker(path, fields):
     ],
 )
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_other_engines_names_for_them_reach_nobody_even_with_it(path, name):
+def test_other_engines_constraint_fields_never_reach_a_worker(path, name):
     status, said, reached = ask(path, {name: BOMB}, patterns=True)
     assert (status, reached) == (400, None)
     assert name in said
@@ -152,7 +152,7 @@ ORDINARY = {
 }
 
 
-def test_an_ordinary_schema_is_passed_on_as_it_is():
+def test_an_ordinary_schema_is_forwarded_unchanged():
     for how in (formatted, tool):
         status, _, reached = ask(CHAT, how(ORDINARY))
         assert status == 200
@@ -206,7 +206,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_are_those_that_a_float32_tensor_and_the_engines_take(path, number):
+def test_numbers_are_limited_to_what_float32_and_engines_accept(path, number):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             body = json.dumps(PATHS[path])[:-1] + ", " + number + "}"

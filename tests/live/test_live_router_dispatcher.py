@@ -110,7 +110,7 @@ def test_finish_tells_the_router_once_with_the_output():
     assert dispatcher.under_way == 0
 
 
-def test_the_router_hears_when_an_answer_began_before_it_hears_of_its_end():
+def test_the_router_learns_of_the_first_token_before_the_end():
     clock = [3.0]
     dispatcher = Dispatcher(spy := Timed(), 2, POOL, lambda: clock[0])
     streamed, other = (dispatcher.dispatch(request(dispatcher)) for _ in range(2))
@@ -134,7 +134,7 @@ def test_a_routers_tree_does_not_grow_with_the_requests(settings):
     assert sum(node.length for node in router._tree.nodes()) == 96
 
 
-def test_a_leave_is_told_once_and_loses_what_was_there():
+def test_a_leave_is_reported_once_and_clears_the_worker():
     dispatcher = home(spy := Changing())
     lost = []
     first = dispatcher.dispatch(request(dispatcher))

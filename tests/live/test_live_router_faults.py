@@ -293,7 +293,7 @@ def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
     asyncio.run(run())
 
 
-def test_a_reader_that_stalls_gives_up_its_place(monkeypatch):
+def test_a_stalled_reader_loses_its_slot(monkeypatch):
     monkeypatch.setattr(exchange, "STALLED_S", 0.1)
 
     async def run():
@@ -355,7 +355,7 @@ def only_first(fault):
     return lambda number, _: fault if number == 0 else None
 
 
-def test_an_error_of_the_worker_is_passed_on_as_it_is():
+def test_a_workers_error_is_forwarded_unchanged():
     async def run():
         async with (
             null_server(faults=only_first(Fault("status", status=418))) as server,
@@ -382,7 +382,7 @@ def test_an_error_in_a_stream_counts_as_one():
     asyncio.run(run())
 
 
-def test_a_connection_that_breaks_by_itself_does_not_cost_the_worker_its_place():
+def test_a_broken_connection_does_not_eject_the_worker():
     async def run():
         faults = only_first(Fault("disconnect", after=1))
         async with null_server(faults=faults) as server, router_before([server]) as under_test:
@@ -447,7 +447,7 @@ async def junk(kind, path):
         ("no HTTP", True),
     ],
 )
-def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind, stream):
+def test_an_invalid_answer_is_retried_or_an_error(path, kind, stream):
     body = {**PATHS[path], "stream": stream}
 
     async def run():
@@ -468,7 +468,7 @@ def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind
     asyncio.run(run())
 
 
-def test_who_leaves_while_a_worker_that_failed_is_looked_at_is_counted():
+def test_a_client_that_leaves_during_a_health_check_is_counted():
     async def run():
         async with (
             junk("no HTTP, and then nothing", GENERATE) as (address, _, checked),
@@ -508,7 +508,7 @@ def test_a_stream_that_ends_without_a_word_gets_one(path):
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", GENERATE), ("PUT", GENERATE), ("POST", "/nothing")]
 )
-def test_who_sent_what_is_not_read_is_told_that_the_connection_is_closed(method, path):
+def test_a_client_with_an_unread_body_learns_that_the_connection_closes(method, path):
     """Otherwise a client would send its next request on that connection and get no answer."""
 
     async def body(answered):

@@ -34,7 +34,7 @@ def test_every_end_of_line_is_one(end, hide):
 
 
 @given(st.lists(st.sampled_from([b"\n", b"\r", b"data: x", b": y", b"z"]), max_size=30), st.data())
-def test_nothing_is_lost_or_moved_however_it_is_cut(parts, data):
+def test_any_cut_of_a_stream_loses_or_moves_nothing(parts, data):
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
     splitter = EventSplitter()

@@ -53,7 +53,7 @@ async def serving(pair, worker):
 
 
 @needs_openssl
-def test_requests_and_streams_over_https_and_nothing_else(pair):
+def test_only_https_requests_and_streams_are_served(pair):
     trust = ssl.create_default_context(cafile=pair[0])
 
     async def run():
@@ -78,7 +78,7 @@ def test_requests_and_streams_over_https_and_nothing_else(pair):
 
 
 @needs_openssl
-def test_it_says_what_is_wrong_with_a_pair(pair, tmp_path):
+def test_an_unusable_pair_is_named(pair, tmp_path):
     cert, key = pair
     other, locked = tmp_path / "other.pem", tmp_path / "locked.pem"
     openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", other)

@@ -48,7 +48,7 @@ def ask(client, ids, tokens, who="ann"):
     )
 
 
-def test_it_starts_servers_streams_follows_their_caches_and_leaves_nobody(served):
+def test_serve_starts_servers_streams_follows_caches_and_leaves_no_process(served):
     process, url, client = served
     started = tree(process.pid)
     assert len(engine_cores(process)) == 2

@@ -90,7 +90,7 @@ def theirs(name, client, prompt, outputs, computed):
     )
 
 
-def test_inside_vllm_a_step_is_of_those_that_decode_and_of_chunks():
+def test_inside_vllm_a_step_is_split_among_decoders_and_chunks():
     home = VLLMHome(plugin_config("vtc", {"vtc.charge": "gpu-time"}), Ledger(), SimpleNamespace())
     decodes, chunk = theirs("0", "a", 100, 5, 105), theirs("1", "b", 400, 0, 256)
     for one in (decodes, chunk):

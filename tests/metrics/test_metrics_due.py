@@ -136,7 +136,7 @@ def test_a_starved_client_in_a_closed_loop_is_due_what_it_could_not_ask_for_yet(
     assert got.ratio.tolist() == pytest.approx([1 / 2, 512 / 480])
 
 
-def test_it_is_due_as_much_if_the_run_ends_before_it_has_asked():
+def test_due_service_does_not_depend_on_the_runs_end():
     cut_off = [*STARVED[:2], call(0, 2, 24.0) | NEVER_SERVED]
     table = [program(0, 4, requests=3, status=UNFINISHED), *OTHER_PROGRAMS]
     got = judged([*cut_off, *OTHERS], table, end_s=24.5, horizon_s=24.5)
@@ -273,7 +273,7 @@ def test_admissions_that_were_not_reported_are_estimated():
     assert with_admissions(reported) is reported
 
 
-def test_the_queue_of_an_endpoint_is_estimated_and_said_to_be():
+def test_an_endpoints_queue_is_estimated_and_marked():
     unreported = [one | {"admitted_s": one["first_token_s"]} for one in IDLE]
     made = facts(window=Window(0, 31), horizon_s=43.0)
     table = requests(*unreported), programs(*IDLE_PROGRAMS), booked(unreported)

@@ -132,7 +132,7 @@ def test_a_small_run_by_hand():
     assert classes == [("fast", 2 / 3), ("batch", 1 / 6)]
 
 
-def test_without_targets_a_summary_says_nothing_of_them():
+def test_without_targets_a_summary_has_no_goodput():
     made, made_by = small_run()
     json = summarize(made, made_by, log(), facts()).to_json()
     keys = {*json, *json["notes"], *(key for one in json["clients"] for key in one)}
@@ -147,7 +147,7 @@ def test_clients_without_targets_are_not_counted():
     assert "goodput_classes" not in json
 
 
-def test_what_has_no_value_says_why():
+def test_an_undefined_value_has_a_reason():
     nothing = Targets(ttft=Target(1e-6))
     made, made_by = small_run()
     json = summarize(made, made_by, log(), promised(nothing, nothing)).to_json()

@@ -54,7 +54,7 @@ def test_what_is_always_there_does_not_change():
     assert chosen.keys() - plain.keys() == added | {f"p90_{n}_ms" for n in ("ttft", "tpot", "e2el")}
 
 
-def test_one_that_falls_among_unfinished_programs_is_a_lower_bound():
+def test_a_percentile_among_unfinished_programs_is_a_lower_bound():
     made, made_by = eleven()
     made[10] |= {"finish_s": NAN, "status": UNFINISHED}
     made_by[10] |= {"finish_s": NAN, "status": UNFINISHED}
@@ -91,7 +91,7 @@ def test_every_key_has_an_entry_and_no_other_has():
         assert metric_of(key) is None
 
 
-def test_tables_show_those_that_were_chosen_and_no_others():
+def test_tables_show_exactly_the_chosen_percentiles():
     for display in (Display.CLIENTS, Display.COMPARISON, Display.REPEATS):
 
         def percentiles(*chosen, display=display):

@@ -311,7 +311,7 @@ def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
 ABSENT = {"window": Window(10, 20), "horizon_s": 30.0, "clients": 3}
 
 
-def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behaved():
+def test_absent_clients_are_left_out_of_the_well_behaved_latency():
     early, refused = {"client": 2, "finish_s": 9}, {"client": 2, "status": REFUSED, "arrival_s": 5}
     mine = {"client": 1, "arrival_s": 10, "finish_s": 14}
     summary = summarize(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
@@ -326,7 +326,7 @@ def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behave
 @pytest.mark.parametrize(
     "kept_waiting", [{"finish_s": 11}, {"finish_s": 25}, {"status": UNFINISHED}]
 )
-def test_who_is_kept_waiting_all_the_time_is_not_absent(kept_waiting):
+def test_an_always_waiting_client_is_not_absent(kept_waiting):
     # As a user who sends the next program when this one is over.
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
     made = summarize(requests(), programs(*rows), log(), facts(**ABSENT))

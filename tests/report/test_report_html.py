@@ -52,7 +52,7 @@ def test_what_users_wrote_is_text_and_never_markup():
 
 
 @given(st.text(max_size=60))
-def test_a_page_is_well_formed_whatever_the_text(text):
+def test_a_page_is_well_formed_with_any_text(text):
     read = Reader(as_html(page(text)))
     assert read.tags == Reader(as_html(page("x"))).tags
 

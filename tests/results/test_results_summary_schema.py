@@ -77,7 +77,7 @@ def complaint_about(summary):
     return ""
 
 
-def test_every_value_may_be_gone_or_odd(summary):
+def test_every_value_may_be_missing_or_odd(summary):
     refused = shown = 0
     for place in places(summary):
         for odd in ODD:

@@ -134,7 +134,7 @@ def test_bounds_are_named_in_the_tables(store):
     assert [client["censored"] for client in clients] == ["", "p99_s", ""]
 
 
-def test_metrics_of_live_runs_stand_beside_those_of_simulated_ones(store):
+def test_metrics_of_live_runs_are_listed_with_simulated_ones(store):
     stored(store.runs, {"scheduler": "vtc"})
     live = {"simulated": False, "emulated": True, "errors": {"timeout": 2}, "lateness_p99_ms": 1.5}
     stored(store.runs, {"scheduler": "lpm"}, **live)

@@ -130,7 +130,7 @@ ALL_MS = (
 )
 
 
-def test_lengths_of_time_beside_times_whose_unit_only_their_size_says(plain, tmp_path):
+def test_latencies_with_ambiguous_units_are_refused(plain, tmp_path):
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", ALL_MS)
     assert "a.csv: ttft = 500: the unit is unknown, s or ms like its dates; " in str(error.value)

@@ -93,7 +93,7 @@ def test_sessions_last_until_their_last_answer(tmp_path, flags, rounds):
         {},
     ],
 )
-def test_a_session_is_a_program_whatever_the_columns_are_called(tmp_path, names):
+def test_a_session_is_a_program_under_any_column_name(tmp_path, names):
     requests = [REQUEST | one for one in closed(4, 3)]
     named = [{names.get(key, key): value for key, value in one.items()} for one in requests]
     file = tmp_path / "r.jsonl"

@@ -133,7 +133,7 @@ def test_an_unfinished_chunk_leaves_and_opens_the_batch():
     assert big.admitted_ps > small.finish_ps
 
 
-def test_a_batch_that_was_empty_forgets_that_it_is_full():
+def test_an_emptied_batch_loses_its_full_mark():
     home = Home(pool=100, full_reservation=True)
     back = come_back(home)
     small = home.send(5, 2, at_ps=500 * US)

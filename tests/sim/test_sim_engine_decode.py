@@ -187,7 +187,7 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])
-def test_an_arrival_is_heard_when_the_iteration_under_way_is_over(step_by_step):
+def test_an_arrival_takes_effect_after_the_iteration(step_by_step):
     home, heard = Home(pool=100, full_reservation=True, step_by_step=step_by_step), []
     home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
@@ -200,7 +200,7 @@ def test_an_arrival_is_heard_when_the_iteration_under_way_is_over(step_by_step):
     assert heard == [0, 1, 1 + 3, 1 + 4, 1 + 7]
 
 
-def test_what_has_arrived_is_queued_before_it_is_heard_of():
+def test_an_arrival_counts_as_queued_at_once():
     home = Home()
     running = home.send(10, 5)
     arrived = home.send(10, 5, at_ps=500 * US)  # the prefill ends at 1,100

@@ -286,7 +286,7 @@ def test_quotas_that_cannot_be_are_refused_in_one_line():
         build_eviction("maxmin", {})
 
 
-def test_max_min_takes_from_the_largest_unpinned_part_over_weight_of_those_above():
+def test_max_min_takes_the_largest_unpinned_part_over_weight():
     policy = build_eviction("max-min", {})
     policy.prepare(Setup(("a", "b", "c"), {"a": 1, "b": 2, "c": 1}, 100))
     above = [Claimant("a", 30, 20, 0), Claimant("b", 55, 41, 0), Claimant("c", 15, 15, 0)]
@@ -311,7 +311,7 @@ def test_retention_keeps_a_session_until_its_expected_return():
     assert policy.on_finish(call(3, 6.0, left=0), 30.0) == 30.0
 
 
-def test_counts_are_exact_whatever_the_order_of_claims():
+def test_counts_are_exact_in_any_order_of_claims():
     pool = Pool("max-min", 100, CLIENTS)
     for client in CLIENTS:
         pool.start(client, prompt("common", 30))

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_records():
     assert_same(one, other)
 
 
-def test_without_a_gateway_nothing_is_said_of_one():
+def test_without_a_gateway_none_is_mentioned():
     result = simulate(small_spec("fcfs", "chat"))
     assert "routed_s" not in result.requests
     assert "gateway" not in result.summary

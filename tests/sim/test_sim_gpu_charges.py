@@ -139,7 +139,7 @@ def test_weights_are_honoured():
     assert charged(VTC, {"x": 2.0}, charge="gpu-time") == pytest.approx(2, rel=0.1)
 
 
-def test_by_hand_what_was_predicted_is_put_right():
+def test_predictions_are_corrected_by_hand_computed_values():
     # A prompt of 10 tokens takes 1,100 us, two together 1,200: each its own 90, and half the rest.
     scheduler = VTC(VTC.Params(charge="gpu-time"))
     scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
@@ -152,7 +152,7 @@ def test_by_hand_what_was_predicted_is_put_right():
     assert scheduler.counters == {"x": 600 * US, "y": 600 * US}
 
 
-def test_where_it_cannot_be_it_is_refused():
+def test_impossible_charging_is_refused():
     with pytest.raises(UsageError, match="needs a timing profile, because the time of iterations"):
         VTC(VTC.Params(charge="gpu-time")).prepare(Setup())
     costs = Setup(costs=ProfileCosts(PLAIN))
@@ -189,7 +189,7 @@ def test_what_each_request_took_is_counted_where_its_router_asks(charge, more):
     assert any(worker.batch._time.each > 0 for worker in workers) == (charge == "gpu-time")
 
 
-def test_a_router_that_hears_of_gpu_time_wants_it():
+def test_a_router_that_receives_gpu_time_asks_for_it():
     class Hearing(RoundRobin):
         def on_gpu_time(self, request, worker, gpu_s):
             self.heard_s = gpu_s

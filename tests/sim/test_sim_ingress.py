@@ -156,7 +156,7 @@ def behind_gateway(scheduler):
         PredictiveVTC(PredictiveVTC.Params(lift="none", predictor="oracle", error=0.5)),
     ],
 )
-def test_a_gateway_charges_inputs_and_outputs_and_nothing_else(scheduler):
+def test_a_gateway_charges_exactly_inputs_and_outputs(scheduler):
     # Without a lift a counter is the client's total charge: all that it sent and got.
     made = behind_gateway(scheduler)
     assert made.run()
@@ -170,7 +170,7 @@ def test_a_gateway_charges_inputs_and_outputs_and_nothing_else(scheduler):
         assert counter == service[clients == client].sum()
 
 
-def test_a_gateway_hears_of_an_end_before_what_follows_from_it():
+def test_a_gateway_learns_of_an_end_before_its_consequences():
     scheduler = Recording()
     made = behind_gateway(scheduler)
     assert made.run()

@@ -300,7 +300,7 @@ def test_a_parent_goes_after_its_last_child():
     ]
 
 
-def test_what_is_locked_stays_and_so_does_the_path_above_it():
+def test_locked_nodes_and_their_paths_stay():
     cache, gone = collector(100)
     held = stored(cache, prompt("a", 10, "b", 5))
     stored(cache, prompt("a", 10, "c", 5))

@@ -87,7 +87,7 @@ def test_a_new_minibatch_waits_for_ten_steps():
     assert server.run().times()[1][0] == 1_050 + 10 * 1_010
 
 
-def test_after_ten_steps_it_is_tried_at_every_step_with_what_was_there_a_step_ago():
+def test_after_ten_steps_each_step_tries_with_the_previous_queue():
     """Arrivals during a step are read after the decision at its end: at the 13th, too late."""
     server = Server()
     server.send(5, 100)
@@ -212,7 +212,7 @@ def test_a_rate_limit_refuses_and_the_others_go_on():
     assert [s.status for s in server.run().sent] == [FINISHED, REFUSED, FINISHED]
 
 
-def test_the_scheduler_is_told_every_token_before_it_is_asked_again():
+def test_the_scheduler_gets_every_token_before_the_next_question():
     """a has had 20 + 2 * 6 when the pool is free again, b 12 + 2 * 6: b's next goes first."""
     server = Server(LCF(LCF.Params()), pool=60)
     server.send(20, 6, client="a")

@@ -41,7 +41,7 @@ def test_a_full_batch_is_not_asked_again_before_it_shrinks():
     assert home.scheduler.passes == 3  # for each, and when the first has finished
 
 
-def test_one_that_is_too_large_for_the_cap_runs_alone():
+def test_a_request_above_the_cap_runs_alone():
     home = Home(profile=READS, load_cap=1)
     sent = [home.send(100, 3, at_ps=at_ps) for at_ps in (0, 1, 2)]
     home.run()

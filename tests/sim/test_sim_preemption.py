@@ -105,7 +105,7 @@ def test_copies_take_their_time_and_nothing_runs_meanwhile(home_of):
 
 
 @HOMES
-def test_a_host_without_room_says_so(home_of):
+def test_a_host_without_room_refuses_the_swap(home_of):
     _, policy, first, _, _ = displaced(home_of, swap=True, host_tokens=30)
     assert not any(policy.answers)
     assert first.swapped_tokens == first.recompute_tokens == 0

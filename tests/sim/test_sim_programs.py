@@ -187,7 +187,7 @@ def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
     assert tables.requests.finish_s.tolist()[2] == pytest.approx(0.00322)
 
 
-def test_a_cut_off_run_says_what_is_unfinished_and_counts_what_was_done():
+def test_a_cut_off_run_counts_finished_and_unfinished_work():
     streams = [[(0.0, Calls(0, "x", (10, 40, 40)))], [(0.0005, Calls(1, "y", (20, 3, 70)))]]
     tables = finish(*cluster_of(streams), until_ps=(1100 + 4 * 1010 + 500) * US)
     assert tables.requests.status.tolist() == [UNFINISHED, UNFINISHED]
@@ -229,7 +229,7 @@ def test_a_client_that_watches_its_programs_starts_the_next_when_one_has_ended()
     assert two.arrival_s.tolist() == [0, 0, two.finish_s[0]]
 
 
-def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
+def test_a_reacting_client_holds_all_but_one_program():
     seen = []
 
     def at_the_second(ended):
@@ -249,7 +249,7 @@ def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
     assert {one.input_tokens for one in seen} == {10}
 
 
-def test_whoever_reacts_is_not_stuck_when_its_only_program_is_refused():
+def test_a_reacting_client_continues_after_its_only_program_is_refused():
     streams = [[(0.0, Calls(0, "x", (90, 5, 30))), (0.001, Calls(1, "x", (10, 2, 2)))]]
     found = finish(*cluster_of(streams, reaction=lambda ended: False))
     assert found.programs.status.tolist() == [REFUSED, FINISHED]

@@ -63,7 +63,7 @@ READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K
 @given(st.integers(0, 10**6))
 @example(401_579)  # 12 tokens are left for a request of 12, up to rounding
 @settings(max_examples=30, deadline=None)
-def test_what_would_fit_does_and_nothing_else(home_of, limits, seed):
+def test_would_fit_is_exact(home_of, limits, seed):
     draw, policy = Random(seed), Asking(seed)
     home = home_of(policy, seed, **limits)
     shared = prompt("a", 32, "b", 20), prompt("a", 32, "c", 11), prompt("a", 32)

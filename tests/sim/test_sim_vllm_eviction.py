@@ -228,7 +228,7 @@ def test_a_static_quota_binds_where_memory_is_free_and_a_lent_one_does_not():
         assert pool.cache.residency.held("x") == kept
 
 
-def test_retention_drops_what_nobody_awaits():
+def test_retention_drops_sessions_that_do_not_return():
     pool = BlockPool("retention", 4, SIZE, {"x": 1.0}, **{"retention.first_s": 5.0})
     for name in ("ended", "session"):
         pool.start("x", prompt(name, 4))

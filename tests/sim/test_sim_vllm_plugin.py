@@ -56,7 +56,7 @@ def test_an_aborted_request_is_forgotten_wherever_it_was():
     assert counters["output_tokens"] == 4 * 9 + 1
 
 
-def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
+def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
     """An example is a request whose grammar is being compiled: it keeps its position."""
     engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     scheduler = engine.scheduler

@@ -9,7 +9,7 @@ from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot
 
 
-def test_its_tables_are_those_of_the_file():
+def test_its_tables_match_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
     assert plot.put(page, plot.read()) == page
     assert page.count("±") >= len(plot.ROWS) * len(KNOWN) * 3

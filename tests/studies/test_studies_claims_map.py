@@ -134,7 +134,8 @@ def two_cells():
 def test_the_table_counts_contended_cells(tmp_path):
     lines = map_markdown(two_cells(), TITLES, "simulated on x").splitlines()
     assert (
-        lines[-1] == "| 1 | D2LPM's throughput is above VTC's | service rate | **1**: 0/1, 1/2: 2/2 |"
+        lines[-1]
+        == "| 1 | D2LPM's throughput is above VTC's | service rate | **1**: 0/1, 1/2: 2/2 |"
     )
     _, table = write_map(two_cells(), TITLES, "simulated on x", tmp_path)
     with table.open() as file:
@@ -172,7 +173,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_map_end_to_end_and_gone_on_with(tiny):
+def test_the_map_end_to_end_and_resumed(tiny):
     chart, folder = tiny
     first = filling(map_sweep([chart], folder.name), folder)
     assert len(first.jobs) == len(SCHEDULERS)

@@ -51,7 +51,7 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
     assert "D²LPM" in picture
 
 
-def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
+def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
@@ -171,7 +171,7 @@ def test_timings_of_another_machine_are_not_mixed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_reproduce_goes_on_after_an_interruption_and_never_runs_twice(tmp_path):
+def test_reproduce_resumes_and_never_runs_twice(tmp_path):
     arguments = ["reproduce", "fig12", "--quick", "--format", "svg", "--result-dir",
                  str(tmp_path / "runs"), "--output-dir", str(tmp_path / "plots")]  # fmt: skip
     with subprocess.Popen(

@@ -188,7 +188,7 @@ def test_a_gateway_holds_what_is_over_its_limit():
     ("policy", "order"),
     [("fifo, 2 at a time", [0, 1]), ("drr, 2 at a time", [0, 3]), ("DRR", [0, 3, 1, 2])],
 )
-def test_infergrids_drr_takes_who_had_the_fewest_requests(policy, order):
+def test_infergrids_drr_takes_the_client_with_the_fewest_requests(policy, order):
     # Client a sends three requests, then b one: a's second counts 2, b's first counts 1.
     fleet = OneWorker()
     queue = gateway_queue(policy, fleet)
@@ -198,7 +198,7 @@ def test_infergrids_drr_takes_who_had_the_fewest_requests(policy, order):
     assert fleet.sent == order
 
 
-def test_one_request_at_a_time_takes_what_the_profile_says():
+def test_one_request_at_a_time_takes_the_profiles_time():
     run = serving_run(record(), "here")
     simulated = replay(run, PROFILE)
     front = PROFILE.frontend
@@ -218,7 +218,7 @@ def test_a_later_run_of_a_set_finds_its_prompts_cached():
     assert cold.ttft_s - warm.ttft_s == pytest.approx(saved_ps / PS_PER_S, abs=1e-9)
 
 
-def test_a_bucket_refuses_the_flood_and_nobody_else():
+def test_a_bucket_refuses_only_the_flood():
     n = 40
     run = serving_run(
         open_record(

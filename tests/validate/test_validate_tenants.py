@@ -139,7 +139,7 @@ def turns(missing=(), idle_until=0, n=60):
     return run_of(columns=columns, gpu="a100-sxm4-80gb", model="llama-3.1-8b", engine="sglang")
 
 
-def test_a_turn_without_a_request_is_one_that_the_record_lacks():
+def test_a_turn_without_a_request_is_missing_in_the_record():
     run = turns(missing={20, 31, 35, 39}, idle_until=24)  # user-4 begins with turn 27
     sent, recorded = with_unanswered(run)
     assert (len(sent), int(recorded.sum())) == (len(run) + 4, len(run))
@@ -203,7 +203,7 @@ def test_many_clients_are_shown_by_kind():
     assert groups(run_of()) == ["a", "b"]
 
 
-def test_what_blis_said_stands_beside():
+def test_blis_predictions_are_shown():
     blis = {"tenants": {"a": {"ttft_percentiles": {"p50_us": 40_000, "p99_us": 60_000}}}}
     run = run_of(blis=blis)
     one, other = compare_tenants(run, run, ALL, "p").tenants

@@ -263,7 +263,7 @@ class TestTokens:
     def test_approximation_rounds_up(self, characters, tokens):
         assert ApproximateCounter().count("x" * characters) == tokens
 
-    def test_the_source_says_how_it_counted(self, write):
+    def test_the_source_states_its_token_count(self, write):
         source = load_source("tree-of-thought", write({"question": "a"}))
         assert source.token_count_method == "approximated: 4.6 characters a token"
 
@@ -298,7 +298,7 @@ class TestTokens:
         ):
             load_counter(str(path))
 
-    def test_an_unreadable_file_says_why(self, tmp_path, monkeypatch):
+    def test_an_unreadable_file_has_a_reason(self, tmp_path, monkeypatch):
         def denied(*arguments, **keywords):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

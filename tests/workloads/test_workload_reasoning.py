@@ -23,7 +23,7 @@ def reasoning(scenario, client=3, count=2000):
 
 
 @pytest.mark.parametrize(("scenario", "mean"), [("s1", 1502), ("s2", 6008)])
-def test_lengths_are_those_of_the_file(scenario, mean):
+def test_lengths_match_the_file(scenario, mean):
     lengths, allowed = reasoning(scenario)
     outputs = [made for _, made in lengths]
     assert sum(outputs) / len(outputs) == pytest.approx(mean, rel=0.05)

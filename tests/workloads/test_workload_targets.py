@@ -51,7 +51,7 @@ def test_a_class_is_laid_over_the_workload_and_flags_over_both(documented):
     }
 
 
-def test_flags_are_laid_over_those_of_an_experiment_file():
+def test_flags_override_an_experiment_file():
     file = tomllib.loads(to_toml(resolve({"workload": "chat", "goodput": {"ttft": "1s"}})))
     spec = resolve({"goodput": {"client-1.tpot": "2x"}}, {}, file)
     assert spec.goodput == {"ttft": "1s", "client-1.tpot": "2x"}
@@ -111,7 +111,7 @@ def small(documented, seed=0, **more):
     return simulate(resolve(flags | more)).summary
 
 
-def test_a_run_is_judged_and_says_so(documented):
+def test_a_run_is_judged_by_its_targets(documented):
     summary = small(documented, goodput={"web.ttft": "1x"})
     by_client = {one["client"]: one for one in summary["clients"]}
     assert by_client["web"]["goodput_ratio"] < 1 == by_client["reports"]["goodput_ratio"]

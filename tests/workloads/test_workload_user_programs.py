@@ -63,7 +63,7 @@ def test_its_parameters_are_checked(named):
         WorkloadSpec.model_validate(WORKLOAD | {"params": {"tokens": "seven"}})
 
 
-def test_without_the_variable_it_is_unknown(monkeypatch):
+def test_without_the_variable_the_kind_is_unknown(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(UsageError, match="unknown program kind 'echo'"):
         program_class("echo")

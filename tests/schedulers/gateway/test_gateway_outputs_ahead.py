@@ -18,7 +18,7 @@ def balance(made, client="a"):
     return made.gateway.balances[0][client]
 
 
-def test_what_is_expected_is_charged_when_it_goes_and_the_rest_when_it_is_over():
+def test_expected_output_is_charged_at_dispatch_and_corrected_at_the_end():
     made = desk()
     assert balance(made) == 10 + 2 * 20  # nothing was known before
     made.arrive("a")
@@ -100,7 +100,7 @@ def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
 
 
 @pytest.mark.parametrize("outputs", ["end", "ahead"])
-def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
+def test_schedulers_by_true_output_learn_it_either_way(outputs):
     made = Desk("dlpm-hold", gateway__outputs=outputs)
     made.arrive("a")
     made.answer(output_tokens=70)
@@ -113,7 +113,7 @@ def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
     "policy",
     ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
 )
-def test_others_are_as_they_were(policy):
+def test_other_policies_are_unchanged(policy):
     """These policies charge ahead themselves, charge nothing, or cannot refund."""
     orders = []
     for settings in ({}, {"gateway__outputs": "ahead"}):

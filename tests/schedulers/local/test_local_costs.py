@@ -56,7 +56,7 @@ def test_a_file_charges_what_its_function_grows_by(file):
     st.sampled_from([0.0, 0.5, 1.0]),
     st.lists(st.integers(1, 9), min_size=1),
 )
-def test_whatever_is_predicted_and_however_tokens_come_everyone_pays_the_cost(
+def test_every_client_pays_the_true_cost_under_any_prediction(
     tmp_path_factory, lengths, predictor, error, steps
 ):
     path = tmp_path_factory.getbasetemp() / "steep.py"

@@ -81,7 +81,7 @@ def test_the_order_by_hand(requests, order):
     assert served(edf(), requests)[0] == order
 
 
-def test_who_has_waited_long_goes_first_and_in_order_of_arrival():
+def test_long_waiting_requests_go_first_in_order_of_arrival():
     scheduler, queue = edf(aging_s=10.0), []
     view = ListView(queue, lambda request: 0)
     old = [request(0, first=-5.0, at_s=1.0), request(1, first=-9.0, at_s=0.0)]

@@ -85,10 +85,10 @@ def waits(name: str, steps: int) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in LOCALS if name not in STARVE])
-def test_a_flood_delays_nobody_for_ever(name):
+def test_a_flood_delays_no_client_for_ever(name):
     assert not waits(name, 100)
 
 
 @pytest.mark.parametrize("name", STARVE)
-def test_where_a_flood_does_it_is_shown(name):
+def test_schedulers_that_allow_endless_delays_are_shown(name):
     assert waits(name, 150)

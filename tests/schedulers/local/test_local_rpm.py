@@ -32,7 +32,7 @@ def test_a_request_exactly_60_seconds_old_still_counts():
     assert accepted([0, 60, 60.25], limit=1) == [0, 60.25]
 
 
-def test_the_fixed_window_starts_anew_each_minute():
+def test_the_fixed_window_restarts_each_minute():
     times_s = [50, 58, 59, 60, 61, 62, 119, 120]
     assert accepted(times_s, limit=2, window="fixed") == [50, 58, 60, 61, 120]
 
@@ -146,7 +146,7 @@ def test_what_is_delayed_goes_in_order_as_soon_as_the_limit_allows(times_s, limi
     assert released(times_s, limit=limit, window=window) == expected
 
 
-def test_one_that_is_held_back_does_not_stop_the_others_and_is_forgotten_when_withdrawn():
+def test_a_delayed_request_stops_no_others_and_may_be_withdrawn():
     scheduler, call, view = RPM(RPM.Params(limit=1, over="delay")), Calls(), QueueView()
     requests = [call("a"), call("a"), call("b")]
     for request in requests:

@@ -389,7 +389,7 @@ def room(router, request, clients):
 
 @FEW
 @given(st.data(), st.integers(2, 4), st.sampled_from([0, 5, 50]))
-def test_who_has_much_under_way_at_one_worker_has_some_at_every_other(data, workers, slack):
+def test_a_client_with_much_work_at_one_worker_has_some_at_every_other(data, workers, slack):
     router = FairFinish(FairFinish.Params(slack=float(slack)), workers)
     call, flights = Calls(), []
     for _ in range(120):

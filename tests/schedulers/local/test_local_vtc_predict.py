@@ -140,7 +140,7 @@ def test_errors_are_spread_over_the_whole_range_and_average_out():
     assert abs(sum(charges) / len(charges) - 100) < 1
 
 
-def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
+def test_the_artifact_charges_requests_beyond_their_prediction_again():
     """The charge occurs once per step that ends a request, and not within the prediction."""
     extra = {}
     for form in ("paper", "artifact-2023", "artifact"):

@@ -98,7 +98,7 @@ def test_what_is_kept_answers_as_the_unbounded_tree_or_knows_less(operations, li
 
 
 @given(operations, prompts())
-def test_below_its_limit_it_is_the_unbounded_tree(operations, probe):
+def test_below_its_limit_it_equals_the_unbounded_tree(operations, probe):
     bounded, unbounded = BoundedTree(), LocationTree(LocationNode)
     for one, other in zip(run(bounded, operations), run(unbounded, operations), strict=True):
         assert [(path(n), n.workers) for n in one.nodes()] == [

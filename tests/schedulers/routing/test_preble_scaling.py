@@ -83,7 +83,7 @@ def test_then_the_two_gpus_share_its_load():
     assert max(loads) - min(loads) < 10**6
 
 
-def test_it_has_to_double_anew_for_a_third():
+def test_it_must_double_again_for_a_third():
     driven = overloaded(1.0, 2.1, workers=3)
     assert driven.send(70.0, DOC, ("q3", 10)) == 2
     # GPU 0's waits are forgotten; two requests that waited do not bring them back.
@@ -197,7 +197,7 @@ def windows(*loads):
         ([(30, 9), (30, 3)], inf, []),
     ],
 )
-def test_who_decodes_far_more_than_usual(loads, ratio, workers):
+def test_a_gpu_that_decodes_far_more_than_usual(loads, ratio, workers):
     assert windows(*loads).decode_heavy(ratio) == as_bits(workers)
 
 

@@ -54,7 +54,7 @@ def shares_of_a_stuck_worker(**params):
     return stuck / 400
 
 
-def test_outputs_charged_at_the_end_draw_a_client_to_who_finishes_nothing():
+def test_charging_outputs_at_the_end_favours_a_stuck_worker():
     assert shares_of_a_stuck_worker() > 0.8  # 10 a request there, 1,010 elsewhere
     assert shares_of_a_stuck_worker(outputs="ahead") <= 0.5
 
@@ -267,7 +267,7 @@ def test_uncached_charge_is_at_least_one_token():
 
 
 @pytest.mark.parametrize(("insert_on_finish", "worker"), [(False, 1), (True, 0)])
-def test_a_finish_can_outweigh_late_eviction_news(insert_on_finish, worker):
+def test_a_finish_can_outweigh_late_eviction_reports(insert_on_finish, worker):
     router = make(2, insert_on_finish=insert_on_finish)
     first = request(0, "a", ("p", 40))
     assert router.route(first, 0.0) == 0

@@ -73,7 +73,7 @@ def test_a_failed_dispatch_gives_back_everywhere():
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_one_that_starts_late_knows_what_the_others_know_once_it_has_heard_them_all(busy):
+def test_a_late_router_knows_everything_after_all_messages(busy):
     made = routers(3)
     for number in range(30):
         one = made[number % 3]
@@ -100,7 +100,7 @@ def test_a_worker_that_is_away_for_one_router_alone_is_charged_once():
     assert other.credit["a"] == known
 
 
-def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
+def test_a_client_without_reports_counts_as_unused(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.BATCH", 1)
     one, other = routers(2)
@@ -112,7 +112,7 @@ def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
     assert list(one.credit) == ["b", "a"]
 
 
-def test_one_that_was_forgotten_begins_with_a_quantum_at_most(monkeypatch):
+def test_a_forgotten_client_begins_with_a_quantum_at_most(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr(worker_credits, "BATCH", 1)
     one, other = routers(2)

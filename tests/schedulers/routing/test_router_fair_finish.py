@@ -161,7 +161,7 @@ class TestSlackByHand:
         ]
         assert told == expected
 
-    def test_a_flood_of_another_client_drives_nobody_away_from_its_prefix(self):
+    def test_anothers_flood_drives_no_client_from_its_prefix(self):
         """b's 100 requests at 0 count for no more than a's own 257 of work there."""
         router = make(slack=5.2)
         router.route(request(0, "a", ("p", 100)), 0.0)
@@ -297,7 +297,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
 
 @given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
 @settings(max_examples=60)
-def test_it_is_the_formula_and_every_backlog_comes_back_to_nothing(events, slack):
+def test_it_equals_the_formula_and_every_backlog_returns_to_zero(events, slack):
     _, chosen = play(events, slack)
     assert play(events, slack)[1] == chosen
 
@@ -333,7 +333,7 @@ def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
     assert chosen == {1: 1, 4: 0}
 
 
-def test_weights_that_change_in_place_count_at_once():
+def test_weights_changed_in_place_count_at_once():
     """f and g keep h away by 356 each, the work of its request, until g has twice the weight."""
     weights = {"f": 1.0, "g": 1.0}
     router = make(weights=weights, slack=0)

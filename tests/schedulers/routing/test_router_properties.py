@@ -112,7 +112,7 @@ def test_what_shares_nothing_is_spread_over_all_workers(name):
     assert min(spread(name, "ab")) >= 8
 
 
-def test_vtc_basic_leaves_workers_idle_for_a_user_who_is_alone():
+def test_vtc_basic_leaves_workers_idle_for_a_lone_user():
     assert spread("vtc-basic", "a")[2] == 0
 
 

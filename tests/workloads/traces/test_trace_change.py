@@ -74,7 +74,7 @@ def test_what_is_written_is_read_as_the_same(table, tmp_path):
         write_trace(table, tmp_path / "written.jsonl")
 
 
-def test_every_line_is_as_the_published_schema_says(table, tmp_path):
+def test_every_line_follows_the_published_schema(table, tmp_path):
     lines = list(lines_of(table))
     for line in lines:
         assert set(line) <= set(TraceLine.model_fields)
@@ -101,12 +101,12 @@ def test_every_line_is_as_the_published_schema_says(table, tmp_path):
         ({}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_a_part_has_just_those_requests(table, flags, rows):
+def test_a_part_has_exactly_those_requests(table, flags, rows):
     part = cut(table, **flags)
     assert columns_of(part) == columns_of(table_of([ROWS[row] for row in rows]))
 
 
-def test_what_cannot_be_cut_is_said(table):
+def test_an_impossible_cut_is_refused(table):
     with pytest.raises(UsageError, match="Did you mean 'alice'"):
         cut(table, clients=["alise"])
     with pytest.raises(

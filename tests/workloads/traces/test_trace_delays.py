@@ -68,7 +68,7 @@ def test_sessions_of_mooncakes_form_need_no_time(read):
     ("names", "columns", "think_s"),
     [({}, "", 0.5), ({"delay": "delay_s"}, "", 500), ({"delay": "w"}, "delay_us=w", 0.0005)],
 )
-def test_a_delay_is_in_milliseconds_unless_its_name_says_otherwise(read, names, columns, think_s):
+def test_a_delay_is_in_milliseconds_unless_its_name_differs(read, names, columns, think_s):
     renamed = [{names.get(key, key): value for key, value in one.items()} for one in STEPS]
     assert programs(read(renamed, columns=columns).trace)[0][1][0] == (0, think_s)
 

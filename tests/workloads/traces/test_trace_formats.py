@@ -134,7 +134,7 @@ def test_a_run_is_chosen_by_its_line(write):
     assert rows_of(read.trace.table(0)) == [(0, 1, 256, 7), (1.25, 0, 99, 8)]
 
 
-def test_lists_of_a_run_are_of_one_length(write):
+def test_lists_of_a_run_have_equal_lengths(write):
     with pytest.raises(DataError, match="must be lists of the same length"):
         read_trace(TraceParams(write(lines({**RUN, "client": [1]}))))
 

@@ -62,7 +62,7 @@ def test_what_is_too_much_to_draw_may_be_taken_in_part(tmp_path, monkeypatch):
     assert len(trace.table(0, 6.0)) > 100
 
 
-def test_a_run_draws_by_its_seed_and_says_so(path):
+def test_a_run_draws_by_its_seed_and_is_marked(path):
     flags = {"trace": path, "scheduler": "fcfs", "duration": 900.0}
     one, again, other = (fairbench.run(**flags, seed=seed) for seed in (0, 0, 1))
     assert repr(one.requests.to_pylist()) == repr(again.requests.to_pylist())

@@ -40,7 +40,7 @@ def usual(kind, load=LOAD):
     return traffic_kind(kind, PARAMS[kind]).usual(load)
 
 
-def test_constant_is_one_gap_after_the_other_from_a_random_part_of_one():
+def test_constant_has_equal_gaps_after_a_random_start():
     found = times(usual("constant"))
     assert len(found) == 200
     assert 0 <= found[0] < 0.5
@@ -86,7 +86,7 @@ def test_phases_send_what_their_rates_add_up_to_in_any_window(one_s, other_s):
 
 
 @pytest.mark.parametrize("kind", PARAMS)
-def test_a_count_ends_it_and_one_who_sends_more_sends_more_of_them(kind):
+def test_a_count_ends_the_stream_also_at_higher_rates(kind):
     load = LOAD._replace(num_programs=7)
     assert len(times(usual(kind, load))) == usual(kind, load).expected_programs() == 7
     more = traffic_kind(kind, PARAMS[kind]).misbehaving(load, 3.0, None)
@@ -115,7 +115,7 @@ def test_what_has_no_even_gaps_is_refused(kind, changed, said):
         usual(kind, LOAD._replace(**changed))
 
 
-def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
+def test_an_instant_ramp_and_a_stopped_heavy_client_are_refused():
     with pytest.raises(UsageError, match="num_programs: not supported for arrivals of kind ramp"):
         usual("ramp", LOAD._replace(until_s=inf, num_programs=5))
     with pytest.raises(UsageError, match="give the client arrivals of kind phases"):
@@ -201,7 +201,7 @@ def test_bursts_by_hand():
     assert sum(t % 10 >= 8 for t in found) == pytest.approx(200, abs=11)
 
 
-def test_phases_that_repeat_begin_anew():
+def test_repeating_phases_start_again():
     day = [{"for_s": 10.0, "multiple": 1.0}, {"for_s": 10.0, "multiple": 0.0}]
     once, again = (
         traffic_kind("phases", {"phases": day, "repeat": repeat}).usual(LOAD)

@@ -40,7 +40,7 @@ def sent(kind, client, **load):
     return [(at_s, item.text_tokens, item.exchanges) for at_s, item in arrivals]
 
 
-def test_clients_are_those_of_the_trace_in_the_order_of_their_ids(trace):
+def test_clients_are_the_traces_in_the_order_of_their_ids(trace):
     kind = trace()
     assert sent(kind, 0) == [(1.5, 20, ((0, 6),))]
     assert [at_s for at_s, *_ in sent(kind, 1)] == [0.0, 1.5, 3.0]
@@ -63,7 +63,7 @@ def test_packed_or_by_path(tmp_path):
     assert len(sent(traffic_kind("trace", {"file": str(path)}), 1)) == 3
 
 
-def test_a_file_that_is_not_packed_although_its_name_says_so(trace):
+def test_a_file_that_is_not_compressed_despite_its_name(trace):
     with pytest.raises(DataError, match=r"vtc_arena_trace\.jsonl\.gz: cannot be read"):
         sent(trace(name="vtc_arena_trace.jsonl.gz"), 0)
 
