@@ -54,7 +54,7 @@ def assert_same(one, other):
     assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN differs from itself
 
 
-def test_a_run_is_what_the_command_saves(result, tmp_path):
+def test_a_run_equals_the_commands_saved_one(result, tmp_path):
     command = ["run", "--workload", "chat", "--scenario", "none", "--num-programs", "1"]
     command += ["--scheduler", "vtc", "--seed", "3", "--result-dir", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
@@ -277,7 +277,7 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
             one.plot("parameter")
 
 
-def test_a_sweep_that_was_not_saved_draws_what_it_knows(swept):
+def test_an_unsaved_sweep_draws_its_results(swept):
     pytest.importorskip("seaborn")
     unsaved = fairbench.load_sweep(swept.path)
     unsaved.path = None

@@ -33,7 +33,7 @@ SOURCES = [
 ]
 
 
-def test_nothing_refers_to_what_readers_do_not_have():
+def test_nothing_refers_to_files_that_readers_do_not_have():
     found = [
         f"{name}: {text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for name, text in SOURCES

@@ -48,7 +48,7 @@ def test_numbers_of_the_index_match_the_results():
     assert missing == []
 
 
-def test_python_in_the_reference_calls_what_is_there():
+def test_python_in_the_reference_calls_existing_functions():
     """The names are the package's, and the keywords are flags of the command of the same name."""
     (block,) = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
     calls = [

@@ -325,7 +325,7 @@ def _writes(call: ast.Call, name: str) -> bool:
         ("open(path, 'w'); path.open('ab'); path.open(mode='x'); os.open(path, 0)", []),
     ],
 )
-def test_what_reads_a_file(code: str, found: list[str]) -> None:
+def test_calls_that_read_a_file(code: str, found: list[str]) -> None:
     assert list(reads(ast.walk(ast.parse(code)))) == found
 
 

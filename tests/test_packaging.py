@@ -57,7 +57,7 @@ def test_the_wheel_holds_one_package_and_the_workloads(built):
     assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
 
 
-def test_the_sdist_holds_what_the_repository_does(built):
+def test_the_sdist_holds_the_repositorys_files(built):
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}

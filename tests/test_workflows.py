@@ -106,7 +106,7 @@ def test_a_comment_gives_the_reason_of_a_failed_check(tmp_path):
     assert said in done.stderr
 
 
-def test_gates_judge_what_the_docs_recommend():
+def test_gates_judge_the_recommended_metrics():
     """The docs recommend the worst windowed share, the well-behaved P95 and the throughput."""
     gates = [
         (kind, params["fail_if"])
@@ -130,7 +130,7 @@ def test_gates_judge_what_the_docs_recommend():
         assert all(clause in option.help for clause in wanted)
 
 
-def test_the_examples_do_what_their_names_say():
+def test_the_examples_do_as_named():
     found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
     (check,), (gate,) = found["pull-request.yml"], found["fairbench-gate.yml"]
     assert gate[1]["output"].value == "github"

@@ -196,7 +196,7 @@ def test_a_search_of_few_choices_ends():
     assert len(found) == 2
 
 
-def test_files_leave_out_what_is_usual():
+def test_files_omit_default_values():
     text = attack_file(attacked(Behaviour(padding_tokens=7)))
     assert "padding_tokens = 7" in text
     assert "max_new_multiple" not in text
@@ -214,7 +214,7 @@ def test_the_optimiser_goes_where_trials_were_good_and_repeats_itself():
     assert tpe_behaviours(all_choices, 4, 40, 8, scored, tried) != found
 
 
-def test_the_optimiser_does_not_come_back_to_what_is_impossible():
+def test_the_optimiser_does_not_repeat_impossible_choices():
     pytest.importorskip("optuna")
     few = {"identities": (1, 2, 3, 5)}
     tried = [Behaviour(identities=2), Behaviour(identities=3)]

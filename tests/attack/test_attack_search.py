@@ -113,7 +113,7 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
-def test_what_the_twin_took_is_kept_with_it(tmp_path):
+def test_the_twins_results_are_kept_with_it(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
     # One run of the twin is kept, the trial after it is not.
@@ -372,7 +372,7 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
     assert (bursts["found"], bursts["trial"]) == (False, None)
 
 
-def test_what_is_sought_is_known_and_in_the_order_of_schedulers():
+def test_searched_attacks_are_known_and_in_the_order_of_schedulers():
     groups = [scheduler for scheduler, _ in by_scheduler()]
     assert len(set(groups)) == len(groups)
     for one in SOUGHT:
@@ -549,7 +549,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
         (["sybl"], "unknown attack 'sybl': choose from"),
     ],
 )
-def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
+def test_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["attack", *words])
     assert result.exit_code == 2

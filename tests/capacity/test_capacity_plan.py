@@ -28,7 +28,7 @@ def carried_out(folder, executor=None, **given):
 
 
 @pytest.mark.slow
-def test_a_plan_is_what_brute_force_finds(tmp_path):
+def test_a_plan_equals_brute_force(tmp_path):
     grid = {"schedulers": ["vtc", "lpm"], "high": 4, "num_runs": 1}
     plan = carried_out(tmp_path, **grid)
     everything = OneByOne()
@@ -65,7 +65,7 @@ def test_a_trace_is_its_own_load(tmp_path):
     assert clusters.load.rate is None
 
 
-def test_prices_say_what_is_cheaper(tmp_path):
+def test_prices_show_the_cheapest(tmp_path):
     given = {"gpus": ["a100", "h100"], "prices": {"a100": 1.0, "h100": 1.5}, "num_runs": 1}
     given |= {"low": 2, "high": 3}
     rows = carried_out(tmp_path, **given)
@@ -75,7 +75,7 @@ def test_prices_say_what_is_cheaper(tmp_path):
     assert rows["cheaper"] == ([1] if costs[1] < costs[0] else [])
 
 
-def test_what_is_finished_is_not_run_again(tmp_path):
+def test_finished_points_are_not_run_again(tmp_path):
     store = begin(question(num_runs=1, low=2, high=2), tmp_path)
     first = carry_out(store, RunContext(executor=OneByOne()))
     again = OneByOne()

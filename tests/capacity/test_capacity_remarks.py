@@ -67,7 +67,7 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         ),
     ],
 )
-def test_what_is_special_of_a_choice(given, bounds, said):
+def test_peculiarities_of_a_choice(given, bounds, said):
     assert remarks(choice(**given), **bounds) == [said]
 
 

@@ -65,7 +65,7 @@ def test_a_wrong_target_is_one_line(text, complaint):
 @pytest.mark.parametrize(
     "text", ["refused<=0", "min_share>=100%", "service_rate_tok_s>5000", "clients.a.tree_share>1"]
 )
-def test_a_limit_at_the_end_of_what_is_possible_is_one(text):
+def test_a_limit_at_the_end_of_the_range_counts(text):
     assert parse_slo(text).text == text
 
 
@@ -113,7 +113,7 @@ def test_a_lower_bound_of_a_latency_keeps_no_limit():
 
 
 @pytest.mark.parametrize(("unfinished", "met"), [(1, True), (2, False)])
-def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, met):
+def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(unfinished, met):
     """With 100 requests one may lie beyond the 99th percentile, and two may not."""
     slo = parse_slo("ttft_p99<2s")
     run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)

@@ -65,7 +65,7 @@ RUN = ("run", "--workload", "chat", "--num-programs", "1", "--disable-tqdm", "--
         ),
     ],
 )
-def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
+def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
     command = [sys.executable, "-c", report + code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -103,7 +103,7 @@ sys.setprofile(note)
         ("import fairbench; fairbench.run(workload='chat', num_programs=1)", 110),
     ],
 )
-def test_a_simulated_run_executes_only_what_it_needs(tmp_path, code, most):
+def test_a_simulated_run_executes_only_needed_code(tmp_path, code, most):
     command = [sys.executable, "-c", CALLED + code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     called = done.stderr.split()

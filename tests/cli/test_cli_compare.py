@@ -62,7 +62,7 @@ def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
     assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
 
 
-def test_more_seeds_are_added_to_what_is_there(compared, tmp_path, in_this_process):
+def test_more_seeds_are_added_to_existing_ones(compared, tmp_path, in_this_process):
     folder = tmp_path / "copy"
     shutil.copytree(compared[1], folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}

@@ -176,7 +176,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, complaint):
     assert complaint in result.stderr
 
 
-def test_what_cannot_be_written_or_read_is_one_line(run, tmp_path):
+def test_files_that_cannot_be_written_or_read_are_one_line(run, tmp_path):
     result = invoke("report", run, "-o", tmp_path / "none" / "r.html")
     assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
     broken = tmp_path / "broken"

@@ -166,7 +166,7 @@ def test_set_wins_over_the_engine_flag(tmp_path):
     assert "KV pool 100,000 tokens" in result.stdout
 
 
-def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
+def test_ctrl_c_keeps_finished_work_and_marks_it_incomplete(tmp_path):
     # Ten simulated hours, which the test interrupts after a few programs.
     script = tmp_path / "run.py"
     script.write_text(

@@ -83,7 +83,7 @@ def test_a_stored_run_over_another_window_has_the_rates_of_that_window(run):
     assert got["bound_source"] == "VTC Theorem 4.4"
 
 
-def test_the_requests_alone_give_what_does_not_need_the_service_log(run):
+def test_the_requests_alone_give_every_metric_without_the_service_log(run):
     summary = json.loads((run / "summary.json").read_text())
     got = scored(run / "requests.parquet", "--misbehaving", "client-2,client-3")
     assert got["layout"] == "fairbench"

@@ -241,7 +241,7 @@ def endless(parent, signum):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
+def test_an_interrupted_sweep_keeps_finished_points(tmp_path, signum, code):
     returncode, stdout, stderr, store = endless(tmp_path, signum)
     assert (returncode, stdout) == (code, "")
     size, *told, last = stderr.splitlines()
@@ -258,7 +258,7 @@ def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
+def test_a_killed_sweep_loses_only_running_points(tmp_path):
     returncode, *_, store = endless(tmp_path, signal.SIGKILL)
     assert returncode == -signal.SIGKILL
     (identity,) = store.finished()

@@ -73,7 +73,7 @@ def test_a_flag_changes_the_stored_backend_and_keeps_the_rest_of_it():
 
 
 @pytest.mark.parametrize("before", [{}, SGLANG, EMULATOR, ENDPOINT])
-def test_another_backend_drops_what_only_the_stored_one_meant(before):
+def test_another_backend_drops_the_stored_ones_settings(before):
     assert resolve({"backend": {"kind": "sim"}}, {}, stored(before)) == resolve({})
     assert resolve({"backend": {"kind": "emulator"}}, {}, stored(before)).gpu == resolve({}).gpu
     assert resolve(ENDPOINT, {}, stored(before)) == resolve(ENDPOINT)
@@ -167,7 +167,7 @@ def test_other_times_than_a_stored_endpoint_had():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(flags, settings, expected):
+def test_nonsense_is_refused(flags, settings, expected):
     assert expected in complaint(flags, settings)
 
 

@@ -58,11 +58,11 @@ def stored(*arguments):
         {"scenario": "s2"},
     ],
 )
-def test_what_a_stored_file_only_had_by_default_gives_way_to_flags(flags):
+def test_stored_defaults_give_way_to_flags(flags):
     assert resolve(flags, {}, stored({})) == resolve(flags)
 
 
-def test_what_was_chosen_for_a_stored_file_stays():
+def test_stored_choices_stay():
     file = stored({"duration_s": 480, "num_programs": 7, "seed": 3}, {"dlpm.quantum": 7})
     spec = resolve({"workload": "long-qa"}, {}, file)
     assert (spec.duration_s, spec.warmup_s) == (480, 48)

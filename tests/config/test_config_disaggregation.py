@@ -72,7 +72,7 @@ def test_a_comparison_is_planned_and_resumed_with_both_sides():
         ({**SIDES, "memory_records": True}, "memory_records = True: not with prefill and decode"),
     ],
 )
-def test_what_a_disaggregated_cluster_is_not_is_refused_in_one_line(flags, complaint):
+def test_unsupported_parts_of_a_disaggregated_cluster_are_refused_in_one_line(flags, complaint):
     assert complaint in message(flags)
 
 

@@ -80,7 +80,7 @@ def test_flags_replace_the_gateway_of_a_file_with_its_detector():
         ),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(flags, settings, expected):
+def test_errors_are_named_in_one_line(flags, settings, expected):
     assert expected in message(flags, settings)
 
 

@@ -60,7 +60,7 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
         ),
     ],
 )
-def test_wrong_values_name_field_value_and_what_is_allowed(flags, expected):
+def test_wrong_values_name_field_value_and_allowed_values(flags, expected):
     assert message(flags) == expected
 
 

@@ -84,7 +84,7 @@ def test_wrong_types_in_a_file_are_one_line(file, expected):
         ("[settings.tot]\nbranches = 0", "tot.branches = 0: must be"),
     ],
 )
-def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, expected):
+def test_errors_in_a_file_name_the_file(tmp_path, text, expected):
     path = write(tmp_path, text)
     file = read_experiment(path)
     with pytest.raises(DataError) as caught:
@@ -92,7 +92,7 @@ def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, expected):
     assert str(caught.value).startswith(f"{path}: {expected}")
 
 
-def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
+def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     path = write(tmp_path, "dp = 0\nseed = 1\nwarmup_s = 30\n")
     file = read_experiment(path)
     with pytest.raises(UsageError, match=r"^dp = -1: must be"):

@@ -28,7 +28,7 @@ def test_a_grid_is_every_combination_in_order():
     ]
 
 
-def test_a_point_is_what_its_keys_resolve_to():
+def test_a_points_keys_are_resolved():
     grid = {"scheduler": "dlpm", "dlpm.quantum": [1000, 5000]}
     base = {"workload": "judge", "duration_s": 480.0, "engine.max_total_tokens": 50_000}
     expected = [
@@ -146,6 +146,6 @@ def test_there_are_as_many_points_as_combinations(axes):
         ({"grid": {"vtc.chargee": "input"}}, "unknown parameter of vtc 'chargee'"),
     ],
 )
-def test_what_is_wrong_with_its_points_is_named(tables, complaint):
+def test_errors_in_its_points_are_named(tables, complaint):
     with pytest.raises(UsageError, match=complaint):
         points(sweep(**tables))

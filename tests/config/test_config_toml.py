@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
-def test_what_is_written_reads_back_the_same(data):
+def test_a_written_file_reads_back_unchanged(data):
     assert tomllib.loads(dumps(data)) == data
 
 

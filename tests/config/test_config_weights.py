@@ -49,7 +49,7 @@ def test_flags_are_laid_over_the_workloads_own(flags, expected):
     assert weights_of({"workload": NAMED, **flags}) == expected
 
 
-def test_without_weights_an_experiment_is_what_it_was():
+def test_without_weights_an_experiment_is_unchanged():
     plain = resolve({"workload": "chat"})
     assert plain.weights is None
     assert "weights" not in stored(plain)
@@ -74,7 +74,7 @@ def test_a_stored_run_with_weights_of_vtc_still_loads_and_they_are_the_experimen
     assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
 
 
-def test_what_is_nearer_to_the_user_counts_more():
+def test_settings_nearer_to_the_user_take_precedence():
     file = stored(resolve({"scheduler": "vtc", "weights": {"client-0": 2, "client-1": 2}}))
     assert weights_of({}, {"vtc.weights": {"client-0": 3}}, file) == {"client-0": 3, "client-1": 2}
     both = {"vtc.weights": {"client-0": 3, "client-1": 3}}

@@ -17,7 +17,7 @@ SECRET = "sk-do-not-store"
 @pytest.mark.parametrize(
     "flag", ["--api-key", "--admin-api-key", "--hf-token", "--ssl-keyfile-password", "--API_KEY"]
 )
-def test_what_is_secret(flag):
+def test_secret_flags(flag):
     assert is_secret(flag)
     assert without_secrets([flag, SECRET, "--x", "1"]) == [flag, "***", "--x", "1"]
     assert without_secrets([f"{flag}={SECRET}", "y"]) == [f"{flag}=***", "y"]
@@ -26,7 +26,7 @@ def test_what_is_secret(flag):
 @pytest.mark.parametrize(
     "flag", ["--max-total-tokens", "--tokenizer-path", "--chunked-prefill-size", "--ssl-keyfile"]
 )
-def test_what_is_not(flag):
+def test_flags_that_are_not_secret(flag):
     assert without_secrets([flag, "1"]) == [flag, "1"]
 
 

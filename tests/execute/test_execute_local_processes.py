@@ -72,7 +72,7 @@ def test_a_task_that_fails_or_dies_takes_no_other_with_it():
     assert str(died.error) == "its process died (exit code -9)"
 
 
-def test_an_interruption_stops_what_runs_and_begins_nothing_more(monkeypatch, tmp_path):
+def test_an_interruption_stops_running_tasks_and_begins_no_others(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     interrupted = Interruption()
     marks = [tmp_path / f"{number}.mark" for number in range(3)]

@@ -80,7 +80,7 @@ def test_repeats_take_any_executor(tmp_path):
     assert (repeats.path / "intervals.json").exists()
 
 
-def test_repeats_that_are_interrupted_keep_what_was_begun(tmp_path):
+def test_interrupted_repeats_keep_their_begun_runs(tmp_path):
     context = RunContext(executor=InOrder(most=1))
     repeats = repeat(resolve(TINY), 3, tmp_path, LiveOptions(), context)
     assert repeats.combined["seeds"] == [0]
@@ -173,7 +173,7 @@ def _simulated(parent):
     return run_and_save(resolve(TINY), LiveOptions(), parent, RunContext())[0]
 
 
-def test_only_what_was_killed_is_recovered(tmp_path):
+def test_only_killed_runs_are_recovered(tmp_path):
     _, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, RunContext())
     with pytest.raises(UsageError, match="this run is saved already; print it with `fairbench"):
         recover_run(path)

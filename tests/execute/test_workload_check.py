@@ -61,7 +61,7 @@ def test_the_calls_of_a_judge_by_hand():
 
 
 @pytest.mark.parametrize("cell", ["judge.s2", "long-qa.s1", "chat.s1", "reasoning.s2"])
-def test_the_load_is_about_what_the_cells_of_the_default_loads_measured(cell):
+def test_the_load_is_near_the_measured_default_loads(cell):
     workload, scenario = cell.split(".")
     found = facts(workload, scenario=scenario)
     assert found["load"] == pytest.approx(float(ROWS[cell]["multiple"]), rel=0.25)

@@ -96,7 +96,7 @@ def test_values_take_no_more_memory_than_was_counted(value, ascii_only):
     "line",
     ['{"a": 1}', "[[],[],[]]", '{"k": {"l": "text"}, "é": [1.5, -7e99]}', '"\\ud83d\\ude00 a"'],
 )
-def test_what_was_counted_is_not_far_above(line):
+def test_the_count_is_not_far_above(line):
     data = f"[{','.join([line] * 1000)}]".encode()
     assert size_of(json.loads(data)) <= memory_of(data) <= 8 * size_of(json.loads(data))
 

@@ -24,7 +24,7 @@ def test_many_mutated_files():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_is_mutated_is_valid(name):
+def test_mutated_files_are_valid_first(name):
     with prepared() as here:
         for other, (data, _) in INPUTS.items():
             (here / other).write_bytes(data)

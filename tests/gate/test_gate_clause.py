@@ -69,7 +69,7 @@ def test_the_choices_for_an_unknown_metric_have_a_worse_side():
     assert "'dp'" not in str(raised.value)
 
 
-def test_what_is_neither_better_nor_worse_has_no_clause():
+def test_a_metric_without_a_worse_side_has_no_clause():
     with pytest.raises(UsageError, match="has no worse direction; choose a metric that has one"):
         parse_clause("dp:+1", KNOWN)
 

@@ -43,7 +43,7 @@ def test_every_clause_is_judged_at_every_point(outcome):
     assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell"
 
 
-def test_what_no_clause_names_is_shown_as_well(outcome):
+def test_metrics_without_a_clause_are_shown_too(outcome):
     ((_, found),) = outcome.changes.items()
     texts = [(one.metric, one.before.text, one.after.text, one.difference) for one in found]
     assert texts == [("duration", "8.125", "8.25", "+1.54%")]

@@ -82,7 +82,7 @@ def test_a_bound_is_judged_as_far_as_it_goes(before, after, verdict):
     assert exact(f"{LESS}:+10%", before, after).verdict is verdict
 
 
-def test_a_bound_on_what_should_be_large_is_turned_round():
+def test_a_bound_on_a_better_when_high_metric_is_reversed():
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.4").verdict is PASS
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is CANNOT_TELL
     assert exact(f"{MORE}:-0.1", 0.5, "< 0.4").verdict is FAIL

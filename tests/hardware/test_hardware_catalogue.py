@@ -86,7 +86,7 @@ def test_every_full_id_picks_itself():
         ),
     ],
 )
-def test_what_names_no_profile_is_a_usage_error(gpu, model, message):
+def test_an_unknown_profile_name_is_a_usage_error(gpu, model, message):
     with pytest.raises(UsageError, match=message):
         resolve_profile(gpu, model)
 

@@ -69,7 +69,7 @@ CLIENTS = st.dictionaries(
 
 @settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(CHUNKS, CLIENTS, st.integers(1, 5_000))
-def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
+def test_parts_add_up_to_a_steps_time(chunks, clients, steps):
     requests = sum(one.requests for one in clients.values())
     context = sum(one.context_tokens for one in clients.values())
     if chunks:

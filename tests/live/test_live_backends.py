@@ -36,7 +36,7 @@ def test_every_kind_is_served(kind):
     assert not same_workers(spec, resolve({}))
 
 
-def test_tables_call_a_run_by_what_served_it():
+def test_tables_name_a_runs_backend():
     info = {"version": "0.5.23", "max_total_num_tokens": 7, "mem_fraction_static": 0.5}
     own = spec_of("sglang", backend={"kind": "sglang", "schedule_policy": "lpm"})
     served = live_backend(own).served(info)

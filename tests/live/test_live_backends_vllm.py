@@ -103,12 +103,12 @@ def test_a_python_without_vllm_is_refused(monkeypatch):
         ({"schedule_policy": "lpm"}, "fcfs"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused(backend, says):
+def test_features_that_vllm_lacks_are_refused(backend, says):
     with pytest.raises(UsageError, match=says):
         spec_of(**backend)
 
 
-def test_metrics_say_what_serves():
+def test_metrics_name_the_scheduler():
     report = {"local": "dlpm", "params": PARAMS, "weights": {}}
     pool = {"max_total_num_tokens": 499 * 16, "page_size": 16}  # a block stays unused
     assert info_in(METRICS) == pool | {"fairbench": report}
@@ -152,12 +152,12 @@ def test_a_server_with_another_scheduler_is_refused():
         Asked(spec_of(schedule_policy="fcfs"), METRICS).verify()
 
 
-def test_what_a_server_does_not_answer_is_a_failed_run():
+def test_an_unanswered_request_is_a_failed_run():
     with answering() as url, pytest.raises(RunFailed, match="/metrics"):
         live_backend(spec_of()).info(url)
 
 
-def test_the_router_learns_of_a_vllm_worker_what_it_does_of_others(tmp_path):
+def test_the_router_learns_a_vllm_workers_facts_like_others(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 2048}')
 
     async def run():

@@ -43,7 +43,7 @@ def test_a_name_without_deadlines_is_unchanged():
     assert untagged("ann;due=500,,25", 5.0, scale=2.0) == ("ann", Due(6.0, None, 0.05))
 
 
-def test_what_is_due_in_a_lifetime_has_a_name_that_is_read():
+def test_deadlines_within_a_lifetime_have_readable_names():
     name, due = untagged(tagged("ann", Due(1e300, -1e300, 1e300), 5.0), 5.0)
     assert name == "ann"
     assert None not in due
@@ -70,7 +70,7 @@ def test_an_objective_is_nobodys_business_where_none_is_configured():
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "1e3", "soon", "86400001", "9" * 99, "٣"])
-def test_what_is_no_deadline_is_a_bad_request(text):
+def test_an_invalid_deadline_is_a_bad_request(text):
     with pytest.raises(
         Problem, match=r"x-request-deadline-ms: .* must be a number of milli"
     ) as bad:

@@ -116,7 +116,7 @@ def obey_the_header(number, request):
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_later_prompts_match_what_the_server_produced(incremental):
+def test_later_prompts_match_the_servers_output(incremental):
     records, server, _ = driven(small_spec("chat"), incremental=incremental, keep=True)
     by_id = {record.request_id: record for record in records.requests}
     turns = {}
@@ -261,7 +261,7 @@ def driven_against(reply):
         return read_records(Path(folder))
 
 
-def test_what_is_not_http_is_an_error():
+def test_invalid_http_is_an_error():
     records = driven_against(b"220 mail.example ESMTP\r\n")
     assert {record.error.partition(":")[0] for record in records.requests} == {"not HTTP"}
     assert {record.status for record in records.requests} == {"refused"}
@@ -447,7 +447,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path):
 # The end.
 
 
-def test_an_interrupted_run_keeps_what_was_under_way_as_unfinished():
+def test_an_interrupted_run_keeps_running_requests_as_unfinished():
     records, server, result = driven(
         small_spec("tot", num_programs=3),
         chunks=3,
@@ -489,7 +489,7 @@ asyncio.run(drive(spec, Target(sys.argv[1]), Path(sys.argv[2]), vocab=VOCAB))
 """
 
 
-def test_what_had_finished_survives_sigkill(tmp_path):
+def test_finished_requests_survive_sigkill(tmp_path):
     async def main():
         async with null_server(chunks=2) as server:
             command = [sys.executable, "-c", KILLED, server.url, str(tmp_path)]

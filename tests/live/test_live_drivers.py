@@ -91,7 +91,7 @@ def test_the_clock_of_another_process_is_found_within_its_uncertainty():
         child.process.join()
 
 
-def test_a_difference_within_what_is_uncertain_is_no_drift():
+def test_a_difference_within_the_uncertainty_is_no_drift():
     early = offset(10.0, 5.0, 0.25)
     assert Comparison(early).drift_s == 0.0
     assert Comparison(early, offset(20.0, 5.5, 0.25)).drift_s == 0.0
@@ -141,7 +141,7 @@ def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
     assert [clock.before.offset_s for clock in clocks(tmp_path)] == [0.0, 1.0, 2.0]
 
 
-def test_what_is_known_of_a_clock_is_replaced_whole(tmp_path):
+def test_a_clocks_estimate_is_replaced_whole(tmp_path):
     write_clock(tmp_path, Comparison(offset(1.0)))
     with (tmp_path / CLOCK_FILE).open() as before:
         write_clock(tmp_path, Comparison(offset(1.0), offset(2.0)))
@@ -338,7 +338,7 @@ def test_a_run_of_two_drivers_equals_a_run_of_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_what_several_drivers_had_done_is_kept_however_it_ends(tmp_path, signum):
+def test_several_drivers_records_are_kept_at_any_end(tmp_path, signum):
     with running(*LONG, "--result-dir", tmp_path) as process:
         records = "*/live/driver-1/requests.jsonl"
         wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)

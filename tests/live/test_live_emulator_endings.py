@@ -110,7 +110,7 @@ def test_a_stream_stops_as_the_whole_answer_would(interval):
     assert usage["usage"]["completion_tokens"] == -(-(end + len(stop)) // 5)
 
 
-def test_generate_reports_what_stopped_it():
+def test_generate_reports_its_stop_reason():
     async def test(emulator, session):
         async def reason(headers=None, **sampling):
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 9, **sampling}}

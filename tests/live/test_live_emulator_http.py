@@ -138,7 +138,7 @@ def test_the_official_client_reads_the_stream():
         ("/v1/chat/completions", b"[" * 10_000),
     ],
 )
-def test_what_cannot_be_served_is_a_bad_request(path, body):
+def test_unsupported_requests_are_bad_requests(path, body):
     async def test(emulator, session):
         async with session.post(path, data=body) as answer:
             return answer.status, await answer.json(), emulator.engine.finished
@@ -163,7 +163,7 @@ def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
     assert "do not fit the KV pool of 100 tokens" in answer["message"]
 
 
-def test_what_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_at_once():
     async def test(_, session):
         body = {"input_ids": [1] * 80, "sampling_params": {"max_new_tokens": 30}}
         async with session.post("/generate", json=body) as answer:

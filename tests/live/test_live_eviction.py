@@ -134,7 +134,7 @@ def test_a_backend_starts_servers_with_the_policy_of_the_run():
         ({"memory_records": True}, "memory_records = True: backend sglang"),
     ],
 )
-def test_what_no_server_can_do_is_refused(flags, message):
+def test_settings_that_no_server_supports_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
         spec_of(**flags)
 

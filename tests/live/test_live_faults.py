@@ -37,7 +37,7 @@ def get_json(url):
 
 
 @pytest.mark.slow
-def test_a_dead_and_a_stalled_worker_cost_only_what_the_dead_one_was_doing(tmp_path):
+def test_a_dead_and_a_stalled_worker_cost_only_the_dead_ones_requests(tmp_path):
     spec = resolve(
         {
             "workload": "chat",

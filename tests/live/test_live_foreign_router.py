@@ -52,7 +52,7 @@ def simulated():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--drop-headers"]])
-def test_its_workers_are_known_by_what_they_say_themselves(tmp_path, options):
+def test_its_workers_are_known_by_their_own_names(tmp_path, options):
     found, path, _ = ran(tmp_path, *behind(*options))
     assert (found["complete"], found["scheduler"], found["router"]) == (
         *(True, "external+fcfs"),

@@ -79,7 +79,7 @@ PROMPTS = st.lists(
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
 @given(data=st.data())
-def test_a_router_believes_cached_what_is(block_size, data):
+def test_a_routers_assumed_cache_is_real(block_size, data):
     cache, tree = Cache(block_size), LocationTree(LocationNode)
     index = BlockIndex(lambda prefix, tokens: tree.evict(prefix, tokens, WORKER), lambda: None)
     prompts = data.draw(st.lists(PROMPTS, min_size=1, max_size=4))
@@ -134,7 +134,7 @@ def test_a_block_below_one_in_the_middle_of_a_run():
     assert heard([STORED, below, BlockRemoved([3])]) == ([(prefix, 32)], 2)
 
 
-def test_what_was_stored_before_we_listened_is_nothing_to_us():
+def test_events_before_the_subscription_are_ignored():
     unknown = BlockStored([8], 7, IDS, 64, None)
     assert heard([unknown, BlockRemoved([7, 8])]) == ([], 0)
 

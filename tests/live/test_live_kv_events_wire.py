@@ -33,7 +33,7 @@ EVENTS = STORED | st.builds(BlockRemoved, st.lists(HASH), MEDIUM) | st.builds(Al
 
 
 @given(st.integers(0, 2**62), st.lists(EVENTS, max_size=4), st.none() | st.integers(0, 7))
-def test_what_is_encoded_is_decoded(seq, events, rank):
+def test_encoded_values_are_decoded(seq, events, rank):
     batch = EventBatch(1.5, events, rank)
     assert decode(encode(seq, batch, b"kv")) == NumberedBatch(seq, batch)
 

@@ -204,7 +204,7 @@ def test_an_unmodified_server_does_not_support_the_cap():
         resolve({"backend": {"kind": "endpoint", "base_url": "http://x"}, "model": "m"}, CAP)
 
 
-def test_the_engine_forgets_what_it_learned_when_it_begins_afresh():
+def test_a_restarted_engine_forgets_its_measurements():
     cap = plugin_config("fcfs", CAP).load_cap()
     one = Request(0, "a", 0, 0, (), 100, 5)
     cap.enter(one)

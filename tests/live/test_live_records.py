@@ -253,7 +253,7 @@ def test_the_summary_has_every_key_of_a_simulated_one():
     assert live["service_gap_bound"] is not None
 
 
-def test_the_summary_counts_what_the_client_saw():
+def test_the_summary_counts_the_clients_observations():
     live = summary(DONE, UNDER_WAY, FAILED)
     assert (live["completed"], live["unfinished"]) == (1, 1)
     assert (live["failed"], live["refused"]) == (1, 0)
@@ -325,7 +325,7 @@ def test_a_killed_run_ends_with_its_last_record():
         (b"", "line 1: not JSON"),
     ],
 )
-def test_what_served_a_killed_run_is_damaged(tmp_path, content, complaint):
+def test_a_killed_runs_servers_are_damaged(tmp_path, content, complaint):
     (tmp_path / SERVED_FILE).write_bytes(content)
     with pytest.raises(DataError, match=rf"{re.escape(SERVED_FILE)}(, line 1)?: ") as caught:
         recover(small_spec("chat"), tmp_path)

@@ -162,7 +162,7 @@ def test_openai_answers_count_texts_without_usage():
         (generate_event([], 0, {"type": "abort", "message": "no room"}), "no room"),
     ],
 )
-def test_what_a_server_complains_of_is_kept(payload, said):
+def test_a_servers_complaint_is_kept(payload, said):
     with pytest.raises(BadEvent, match=said):
         AskGenerate(VOCAB).answer().take(payload)
 

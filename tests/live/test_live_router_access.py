@@ -156,7 +156,7 @@ def test_requests_a_minute():
     at.quotas.ask("bob")  # a client without a quota
 
 
-def test_tokens_a_minute_are_what_was_really_had_and_debts_are_paid_back():
+def test_tokens_per_minute_are_actual_usage_and_debts_are_repaid():
     at = Minutes(tokens=600)  # 10 a second
     assert at.ask() == 0
     at.serve(100, Charge(100, 50, 80))

@@ -168,7 +168,7 @@ def test_the_plan_lists_admission_control():
         (["admission.margin=0"], "admission.margin"),
     ],
 )
-def test_what_is_wrong_is_one_line(flags, why):
+def test_errors_are_one_line(flags, why):
     said = serve(*flags)
     assert said.exit_code == 2
     (line,) = said.stderr.strip().splitlines()

@@ -118,7 +118,7 @@ def test_so_are_its_series(monkeypatch):
     assert exporter._label("client-1") == "client-1"
 
 
-def test_what_a_server_asks_itself_is_nobodys():
+def test_a_servers_own_requests_belong_to_no_client():
     """Such requests were once charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH

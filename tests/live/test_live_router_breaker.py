@@ -117,7 +117,7 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
-def test_what_two_workers_refuse_is_the_clients_own_fault(status):
+def test_an_error_of_two_workers_is_the_clients_own_fault(status):
     """The client gets the second worker's error, and no worker is blamed."""
 
     async def run():
@@ -128,7 +128,7 @@ def test_what_two_workers_refuse_is_the_clients_own_fault(status):
     assert asyncio.run(run()) == ({status}, {0, 1, 2}, 60)
 
 
-def test_what_a_worker_serves_in_between_acquits_it():
+def test_a_success_in_between_acquits_a_worker():
     """Otherwise one client could have a worker ejected with requests that only this
     worker refuses.
     """

@@ -20,7 +20,7 @@ COUNTS = st.none() | st.integers(-(2**70), 2**70)
 
 
 @given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.none() | st.floats(1e-6, 1e6))
-def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cached, elapsed, pace):
+def test_no_charge_is_negative_or_above_the_request(read, produced, cached, elapsed, pace):
     usage = Usage(read, produced, cached)
     left = broken_off(usage, ASKED, elapsed, pace, left=True)
     for charge in (reported(usage, ASKED), broken_off(usage, ASKED, elapsed, pace), left):
@@ -67,7 +67,7 @@ def usage(read, produced):
 
 @pytest.mark.parametrize(("said", "booked"), [(-(10**9), 0), (10**9, 3)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_workers_usage_is_clamped_to_what_was_asked(said, booked, stream):
+def test_a_workers_usage_is_clamped_to_the_request(said, booked, stream):
     """A negative count once ended the stream with a traceback; a large one corrupted credits."""
 
     async def run():
@@ -95,7 +95,7 @@ async def leave(under_test, worker, path, body, until_said=b""):
 
 
 @pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
-def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_what_has_come(path):
+def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_output_so_far(path):
     async def run():
         async with cluster(1, held_at=2) as (under_test, (worker,)):
             await leave(under_test, worker, path, streamed(path), b"two")

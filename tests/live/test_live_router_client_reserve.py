@@ -73,7 +73,7 @@ def test_without_the_reserve_or_a_known_size_all_requests_go():
     assert flooded(64, limits_clients=True, info={}) == (64, 1)
 
 
-def test_what_an_operator_sets_counts_instead():
+def test_an_operators_setting_takes_precedence():
     settings = {"gateway.client_requests": 4, "gateway.client_reserve": 1}
     router = {"gateway": "fcfs", "saturation": "none", "limits_clients": True}
     assert flooded(64, **router, settings=settings) == (2, 1)

@@ -165,7 +165,7 @@ def test_an_ordinary_schema_is_forwarded_unchanged():
     assert ask(GENERATE, sampling(json_schema="$$ANY$$"))[0] == 200
 
 
-def test_of_a_key_that_comes_twice_the_worker_reads_what_was_checked():
+def test_of_a_repeated_key_the_worker_reads_the_checked_value():
     text = '{"title": "a", "type": "string", "type": "null"}'
     _, _, reached = ask(GENERATE, sampling(json_schema=text))
     assert reached["sampling_params"]["json_schema"] == '{"title":"a","type":"null"}'
@@ -182,7 +182,7 @@ MANY = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("fields", MANY)
-def test_what_is_looked_at_in_every_step_is_little(path, fields):
+def test_fields_evaluated_in_every_step_are_limited(path, fields):
     status, _, reached = ask(path, sampling(**fields) if path == GENERATE else fields)
     assert (status, reached) == (400, None)
 

@@ -168,14 +168,14 @@ def test_without_workers_there_is_a_problem():
         dispatcher.dispatch(request(dispatcher))
 
 
-def test_what_cannot_be_in_the_pool_any_more_is_evicted_oldest_first():
+def test_prompts_beyond_the_pool_are_evicted_oldest_first():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 416, kind) for kind in range(3)]  # two fit
     serve(dispatcher, made)
     assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
 
 
-def test_what_is_asked_for_again_is_younger():
+def test_a_repeated_prompt_becomes_younger():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 416, kind) for kind in range(3)]
     serve(dispatcher, made[:2])
@@ -317,7 +317,7 @@ def test_a_router_may_hold_requests_until_one_is_over():
     assert at.under_way == 1
 
 
-def test_what_is_held_goes_when_a_worker_comes_and_waits_while_none_is_up():
+def test_queued_requests_go_when_a_worker_joins_and_wait_while_none_is_up():
     at, sent = holding(), []
     at.leave(1)
     first, second = (at.make_request("a", ids(10, n), 5, -1, 0) for n in range(2))

@@ -65,7 +65,7 @@ def test_a_truncated_or_invalid_body_is_a_400(encoding, data):
     assert answered(encoding, data)[::2] == (400, 0)
 
 
-def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
+def test_a_compression_bomb_is_decoded_only_to_the_size_limit():
     """The body decodes to 64 MiB of blanks, sent in 64 KiB."""
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(64)) + packer.flush()

@@ -71,7 +71,7 @@ def test_the_vocabulary_is_that_of_the_models_files_if_they_are_at_hand(tmp_path
     assert ask(GENERATE, {"input_ids": [2048]}, info={"model_path": str(tmp_path)})[0] == 400
 
 
-def test_an_operator_can_say_what_no_worker_does():
+def test_an_operator_can_set_facts_that_no_worker_reports():
     async def run(**router):
         async with (
             cluster(1, router=router) as (under_test, _),
@@ -176,7 +176,7 @@ def test_a_client_cannot_choose_the_request_id_at_a_worker(path, stream):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_clients_send_and_means_nothing_is_left_out(path):
+def test_meaningless_fields_of_clients_are_left_out(path):
     body = {**PATHS[path], "lora_path": None, "return_hidden_states": False, "metadata": {"a": 1}}
     status, _, reached, _ = ask(path, body, sent={headers.CLIENT: "ann"})
     assert status == 200

@@ -38,7 +38,7 @@ print(before - mib())
     not hasattr(ctypes.CDLL(None), "malloc_trim"),
     reason="memory is given back by glibc's malloc_trim",
 )
-def test_what_is_free_but_lies_below_something_small_is_given_back():
+def test_free_memory_below_a_small_object_is_returned():
     done = subprocess.run(
         [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, check=True
     )

@@ -275,7 +275,7 @@ def test_a_stream_counts_until_its_end():
     run(test)
 
 
-def test_a_worker_that_fails_gives_back_what_was_charged():
+def test_a_failing_workers_charge_is_refunded():
     async def test():
         async with cluster(1, router=ONE, status=500) as (under_test, _):
             assert await ask(under_test, "ann") == 500

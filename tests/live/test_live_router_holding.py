@@ -108,7 +108,7 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
 
 
 @pytest.mark.usefixtures("holding")
-def test_what_is_held_goes_elsewhere_when_the_worker_dies():
+def test_queued_requests_go_elsewhere_when_the_worker_dies():
     async def test():
         async with cluster(2, held_at=0) as (under_test, workers):
             asked = [ask(under_test, client) for client in "abcd"]

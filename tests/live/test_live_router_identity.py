@@ -32,7 +32,7 @@ def test_the_strongest_name_counts():
 
 
 @pytest.mark.parametrize("name", ["a" * 129, "ä", "a\x00", "a\r\nx: y"])
-def test_what_cannot_travel_in_a_header_is_no_name(name):
+def test_names_that_a_header_cannot_carry_are_refused(name):
     with pytest.raises(Problem, match="printable"):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
 

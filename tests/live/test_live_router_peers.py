@@ -300,7 +300,7 @@ async def ask(under_test, client):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(flags, words, tmp_path):
+def test_conflicting_flags_are_refused_in_one_line(flags, words, tmp_path):
     (tmp_path / "key").write_text("k\n")
     flags = [str(tmp_path / "key") if flag == "KEY" else flag for flag in flags]
     done = CliRunner().invoke(app, ["serve", "--port", "0", "--worker-url", NOBODY, *flags])

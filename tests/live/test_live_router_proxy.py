@@ -85,7 +85,7 @@ def test_openai_calls_are_signed_in_their_header_and_otherwise_unchanged(path):
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
-def test_what_a_body_has_already_is_there_once(options):
+def test_existing_fields_of_a_body_are_not_repeated(options):
     body = {**streamed(COMPLETIONS), "stream_options": options}
     status, _, data, seen, _ = ask(COMPLETIONS, body)
     asked = {**(options or {}), "include_usage": True}
@@ -99,7 +99,7 @@ def test_a_routing_key_in_the_body_names_the_client_but_does_not_override_the_he
     assert ask(GENERATE, body, **{headers.CLIENT: "ann"})[3][0][2]["routing_key"] == "ann"
 
 
-def test_what_workers_need_is_passed_on():
+def test_fields_that_workers_need_are_forwarded():
     sent = {headers.PROGRAM: "7", headers.DEPTH: "2", headers.OUTPUT_TOKENS: "5"}
     reached = ask(GENERATE, **sent, Authorization="Bearer for-the-worker")[3][0][1]
     assert {name: reached[name] for name in sent} == sent
@@ -186,7 +186,7 @@ def test_malformed_bodies_get_a_400_in_openais_shape(path, body, complaint):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b'{"text": "\xff"}', b'{"text": "\\ud83d"}', b"[" * 100_000]
 )
-def test_what_is_not_a_json_object_gets_a_400(data):
+def test_a_body_that_is_no_json_object_gets_a_400(data):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             url = under_test.url + GENERATE

@@ -57,7 +57,7 @@ def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(mon
     assert splitter.feed(b"data: 1\n\n") == [(b"data: 1\n\n", True)]
 
 
-def test_what_has_been_searched_is_not_searched_again():
+def test_searched_bytes_are_not_searched_again():
     """32 MiB without a blank line once took 50 s, since each chunk was searched from the start."""
 
     class Counting(bytearray):

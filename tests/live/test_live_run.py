@@ -72,7 +72,7 @@ def test_an_emulated_run_is_stored_and_marked(short):
 
 
 @pytest.mark.slow
-def test_an_emulated_run_sends_what_a_simulated_one_does(short):
+def test_an_emulated_run_sends_the_simulated_requests(short):
     _, path = short
     spec = resolve({}, {}, read_experiment(path / "experiment.toml"))
     simulated = simulate(spec.model_copy(update={"backend": None}))

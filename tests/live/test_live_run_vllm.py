@@ -67,7 +67,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path, scheduler):
     assert set(requests["worker"]) == {0, 1}
 
 
-def test_the_router_follows_what_the_servers_cache(tmp_path):
+def test_the_router_follows_the_servers_caches(tmp_path):
     """When the router is interrupted, its records end in a consistent state."""
     with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)

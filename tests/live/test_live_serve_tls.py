@@ -114,7 +114,7 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
         (("--tls-cert", "/", "--tls-key", "none.pem"), "--tls-cert /: cannot be read"),
     ],
 )
-def test_what_is_missing_is_one_line(arguments, complaint):
+def test_missing_parts_are_one_line(arguments, complaint):
     result = CliRunner().invoke(app, ["serve", "--port", "0", *WORKER, *arguments])
     assert result.exit_code == 2
     assert complaint in result.stderr.replace("\n", " ")

@@ -137,7 +137,7 @@ def test_serve_shows_the_output_of_a_server_that_fails_to_start(tmp_path, monkey
     assert all("--tp-size 2 " in line for line in started)
 
 
-def test_an_interruption_while_starting_ends_what_was_started(tmp_path):
+def test_an_interruption_while_starting_ends_started_servers(tmp_path):
     pids = tmp_path / "pids"
     with pytest.raises(KeyboardInterrupt):
         start_all(

@@ -128,7 +128,7 @@ def test_the_gate_the_schema_and_the_documents_know_it(toy, tmp_path):
     assert metric_table() not in docs
 
 
-def test_what_it_has_no_value_for_is_null_with_the_reason_of_the_entry(monkeypatch):
+def test_a_missing_value_is_null_with_its_entrys_reason(monkeypatch):
     nothing = Metric(
         key="nothing", heading="nothing", undefined="so it is",
         compute=lambda tables, facts: float("nan"),

@@ -52,7 +52,7 @@ def request(arrival=0.0, ttft=0.5, decode=1.0, output=11, **more):
         (request(status=REFUSED, first_token_s=NAN, finish_s=NAN), NAN),
     ],
 )
-def test_the_slack_of_a_request_is_what_its_tightest_target_leaves(made, slack):
+def test_the_slack_of_a_request_is_that_of_its_tightest_target(made, slack):
     got = judged(requests(made), QUICK, None)
     assert got.slack_s[0] == pytest.approx(slack, nan_ok=True)
     assert got.met[0] == (slack >= 0)

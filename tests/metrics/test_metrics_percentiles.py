@@ -43,7 +43,7 @@ def test_chosen_percentiles_by_hand():
     assert json["p90_tpot_ms"] == pytest.approx(90 * (10 - 1))  # 0.9 n s over ten gaps
 
 
-def test_what_is_always_there_does_not_change():
+def test_permanent_objects_do_not_change():
     plain, chosen = summary(), summary((50, 90, 95, 99))
     nested = {"clients", "notes"}
     assert all(plain[key] == chosen[key] for key in plain.keys() - nested)
@@ -74,7 +74,7 @@ def test_of_nothing_they_say_why():
 
 
 @pytest.mark.parametrize("text", ["0", "100", "50,50", "50,,90", "p50", "99.9", "-5", "50;90", "٥"])
-def test_what_is_not_allowed(text):
+def test_refused_combinations(text):
     with pytest.raises(UsageError, match="whole numbers from 1 to 99"):
         parse_percentiles(text)
 

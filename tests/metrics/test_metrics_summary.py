@@ -226,7 +226,7 @@ def test_by_weight_indices_and_rows_are_of_normalised_service():
         assert {key: before[key] for key in unweighted} == {key: after[key] for key in unweighted}
 
 
-def test_reasons_say_what_is_the_matter():
+def test_reasons_name_the_cause():
     notes = summarize(*CASES["one client"]).notes
     assert notes["service_gap_bound"] == "fcfs"
     assert notes["max_service_gap"] == "no two clients were backlogged together"
@@ -276,7 +276,7 @@ def test_service_bounds_in_the_client_view_use_its_rate():
     assert summary.fairness.service_gap_bound_s == pytest.approx(4000 / 15.2)
 
 
-def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
+def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
     # of [VTC] eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an
     # admission
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))

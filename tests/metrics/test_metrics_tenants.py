@@ -58,7 +58,7 @@ def test_an_explicit_owner_counts_like_one_in_the_name():
     assert [one.get("owner") for one in runs[1].clients.values()] == [None, "mal", "mal", None]
 
 
-def test_weights_and_what_is_not_asked_for_stay_within_the_tenant():
+def test_weights_and_unused_shares_stay_within_the_tenant():
     """a has weight 3 and is entitled to 900 of 1,200: x wants 100, so y gets 800; b gets 300."""
     clients = clients_of("a/x", "a/y", "b")
     facts = facts_of(clients, tenant_weights={"a/": 3.0})

@@ -70,7 +70,7 @@ def test_a_client_without_requests():
     assert one.programs_served == 0
 
 
-def test_what_is_useful_in_a_window_to_each_client():
+def test_useful_service_of_each_client_in_a_window():
     padding = {0: Padding(100, 4)}
     early, late = (
         useful(TABLES, padding, Window(*times), ServiceWeights()).tolist()

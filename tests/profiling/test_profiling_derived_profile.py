@@ -85,7 +85,7 @@ def test_the_grade_names_its_source():
     )
 
 
-def test_the_pool_is_what_the_weights_leave():
+def test_the_pool_is_the_memory_beside_the_weights():
     pool = pool_of(shape("qwen3-14b"), H100, 1, "fp16")
     assert pool.tokens(0.83) == int((78.8 * 0.83 - pool.weights_gib) * 2**30 / 163_840)
     with pytest.raises(

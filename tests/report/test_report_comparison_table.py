@@ -51,7 +51,7 @@ def test_the_best_and_the_worst_of_a_configuration_are_marked(tmp_path):
     }
 
 
-def test_what_prints_the_same_is_marked_the_same(tmp_path):
+def test_equal_printed_values_are_marked_alike(tmp_path):
     text = comparison_text(
         cells(
             tmp_path,

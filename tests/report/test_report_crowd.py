@@ -52,7 +52,7 @@ def test_lorenz_by_hand():
     assert lorenz([0.0, 0.0]) is None
 
 
-def test_by_weight_what_each_is_entitled_to_is_equal():
+def test_by_weight_entitlements_are_equal():
     assert lorenz([1.0, 4.0, 2.0], [1.0, 4.0, 2.0]).gini == pytest.approx(0)
     split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])  # one of weight 2 is two of weight 1
     whole = lorenz([3.0, 1.0], [2.0, 1.0])

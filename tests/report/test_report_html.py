@@ -41,7 +41,7 @@ def page(text):
     return Page(text, text, [Headline(text, text, text)], [text], sections)
 
 
-def test_what_users_wrote_is_text_and_never_markup():
+def test_users_texts_are_never_markup():
     harmless = Reader(as_html(page("client-1")))
     read = Reader(as_html(page(HOSTILE)))
     assert read.tags == harmless.tags

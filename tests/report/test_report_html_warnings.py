@@ -85,7 +85,7 @@ def test_a_queue_or_fast_tokens_or_no_profile_hide_no_backlog(changes):
     assert list(run_warnings({**FINE, **changes})) == []
 
 
-def test_what_is_undefined_or_unknown_is_no_trouble():
+def test_undefined_and_unknown_values_are_shown():
     changes = {"victim_p99_s": None, "max_service_gap": None, "demand_limited": None}
     assert list(run_warnings({**FINE, **changes})) == []
 

@@ -86,7 +86,7 @@ def text(summary, **options):
     return summary_text(summary, path=Path("results/runs/x"), **options)
 
 
-def test_what_a_run_shows():
+def test_the_contents_of_a_runs_page():
     assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
 
 
@@ -187,7 +187,7 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
     assert not re.search(r"- (s|tok/s)\b", shown)
 
 
-def test_what_never_finished_took_longer_than_the_run():
+def test_unfinished_programs_took_longer_than_the_run():
     assert "after 211 / > 1,080 / > 1,080 s" in text(SUMMARY | {"time_to_90pct_s": None})
 
 

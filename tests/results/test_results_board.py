@@ -187,7 +187,7 @@ def test_the_table_notes_an_uncertain_percentile():
     assert "P99: each client has at least 300 latencies." in board_text(make_board(many))
 
 
-def test_folding_what_has_no_ratio():
+def test_folding_values_without_a_ratio():
     assert folded([Value(0.0), Value(4.0)], Fold.GEOMETRIC) == Value(None, reason=NO_RATIO)
     assert folded([Value(0.0), Value(4.0)], Fold.MEAN) == Value(2.0)
     assert folded([Value(1.0, ">"), Value(4.0, "<")], Fold.MEAN).raw is None

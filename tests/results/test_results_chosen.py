@@ -34,7 +34,7 @@ def rate(experiment, value, scenario="s1"):
         ({"gpu": "h200", "clients": 5}, {}, ["clients"]),
     ],
 )
-def test_what_defaults_would_not_give_was_chosen(flags, settings, chosen):
+def test_values_that_differ_from_defaults_were_chosen(flags, settings, chosen):
     assert chosen_keys(tables(flags, settings)) == chosen
 
 
@@ -85,7 +85,7 @@ def test_the_profile_and_limit_of_before_were_defaults():
     assert any(one.startswith("gpu = ") for one in spec_changes(old, None, other_gpu, []).by_choice)
 
 
-def test_what_changes_no_record_is_no_difference():
+def test_changes_without_effect_on_records_are_no_difference():
     one = tables({"request_rate": 0.5, "tag": "x"})
     other = rate(rate(tables({"request_rate": 0.5}), 9.0, "s2"), 9.0)
     other["workload"]["description"] = "better words"

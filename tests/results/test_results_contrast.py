@@ -60,7 +60,7 @@ def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
     assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)  # of the same seeds
 
 
-def test_json_has_every_number_and_null_for_what_is_unknown(pair):
+def test_json_has_every_number_and_null_for_unknown_ones(pair):
     document = json.loads(json.dumps(contrast_json([pair]), allow_nan=False))
     (one,) = document["comparisons"]
     assert document["level"] == 0.95

@@ -119,7 +119,7 @@ def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_path):
+def test_an_existing_directory_stays_when_a_run_directory_cannot_be_made(tmp_path):
     (tmp_path / "results").mkdir()
     with pytest.raises(UsageError):
         directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)

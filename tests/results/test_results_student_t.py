@@ -44,7 +44,7 @@ def test_p_values_equal_the_closed_forms():
     assert two_sided_p(0.0, 7) == 1.0
 
 
-def test_what_is_no_probability_or_no_degree_is_refused():
+def test_invalid_probabilities_and_degrees_are_refused():
     with pytest.raises(ValueError, match=r"probability 1: must be"):
         quantile(1, 3)
     with pytest.raises(ValueError, match=r"probability 0\.3: must be"):

@@ -45,7 +45,7 @@ def test_runs_of_other_points_are_not_in_it(store):
     assert store.finished() == {}
 
 
-def test_what_was_left_half_done_is_discarded(store):
+def test_half_finished_directories_are_discarded(store):
     whole = stored(store.runs, {"scheduler": "lpm"})
     stored(store.runs, {"scheduler": "vtc"}, complete=False)
     hidden = store.runs / ".writing-1234"
@@ -79,7 +79,7 @@ def test_rows_of_clients_alone_are_read_back(store):
     assert store.alone() == {"k": rows}
 
 
-def test_what_other_sweeps_finished_is_taken_once(store, tmp_path):
+def test_other_sweeps_finished_points_are_taken_once(store, tmp_path):
     for number, scheduler in enumerate(("lpm", "lpm", "dlpm", "fcfs")):
         other = SweepStore.create(tmp_path / f"{number}", SWEEP, points(SWEEP))
         stored(other.runs, {"scheduler": scheduler})

@@ -81,7 +81,7 @@ class TestExpectedOutputs:
         assert lengths.expected("b") == 90
         assert lengths.expected("c") == 45
 
-    def test_what_is_long_ago_counts_little(self):
+    def test_old_service_counts_little(self):
         lengths = OutputLengths()
         for tokens in [1000] * RECENT + [10] * 20 * RECENT:
             lengths.learn("a", tokens)
@@ -173,7 +173,7 @@ def test_settings():
         load_cap("auto", Nothing())
 
 
-def test_a_real_server_has_to_learn_what_steps_take():
+def test_a_real_server_learns_the_duration_of_steps():
     """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the
     cap is 400.
     """

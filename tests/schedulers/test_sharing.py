@@ -43,7 +43,7 @@ def test_a_recomputed_prefix_is_paid_again_and_keeps_its_owner():
     assert paid(SharedCharges("split"), *events) == {"a": 45, "b": 90, "c": 45}
 
 
-def test_only_what_was_evicted_is_paid_for_again():
+def test_only_evicted_tokens_are_paid_again():
     events = [("a", 90), ("b", 40)]  # the last 40 tokens were gone
     assert paid(SharedCharges("split"), *events) == {"a": 65, "b": 65}
     assert paid(SharedCharges("owner"), *events) == {"a": 130, "b": 0}

@@ -83,7 +83,7 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER + "    hold = True", "unknown hook 'hold'.*mean 'holds'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_clear_line(name_files, tmp_path, text, message):
+def test_errors_in_a_file_are_one_clear_line(name_files, tmp_path, text, message):
     if text is not None:
         (tmp_path / "mine.py").write_text(text)
     name_files(tmp_path / "mine.py")

@@ -194,7 +194,7 @@ def test_the_metrics_of_three_requests_by_hand(tmp_path):
     assert got["mean_e2el_ms"] == 3000.0
 
 
-def test_what_the_records_do_not_say_is_null_with_the_reason(tmp_path):
+def test_missing_metrics_are_null_with_a_reason(tmp_path):
     got = summary_of(read_scored([write_plain(tmp_path)]))
     assert got["max_service_gap"] is None
     assert "max_service_gap" in got["notes"]

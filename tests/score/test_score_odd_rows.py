@@ -230,13 +230,13 @@ def test_a_file_may_begin_with_a_failure(tmp_path):
         ({"ttft": None}, "request 2: it ended, but its first token is missing"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path, change, complaint):
+def test_impossible_values_are_named(tmp_path, change, complaint):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {"worker": 0}, change)
     assert complaint in str(caught.value)
 
 
-def test_what_never_came_is_minus_one(tmp_path):
+def test_a_missing_value_is_minus_one(tmp_path):
     scored = scored_rows(tmp_path, {}, {"ttft": -1, "latency": -1})
     assert scored.requests.status.tolist() == [FINISHED, REFUSED]
 

@@ -145,7 +145,7 @@ def test_an_exports_fields_of_a_request_can_be_mapped(tmp_path):
     assert scored.clients == ("sql",)
 
 
-def test_what_guidellm_cut_off_is_unfinished(tmp_path):
+def test_requests_cut_off_by_guidellm_are_unfinished(tmp_path):
     content = guidellm()
     late = ("ann", 3.0, 3.5, None, 10, 4)
     content["benchmarks"][0]["requests"]["incomplete"] = [guidellm_request(late)]
@@ -270,7 +270,7 @@ def test_an_export_that_is_damaged_is_one_line(tmp_path, content):
 
 @pytest.mark.parametrize("layout", ["vllm", "sglang"])
 @pytest.mark.parametrize("ttft", ["none", "whole"])
-def test_what_was_not_streamed_ends_after_its_latency(tmp_path, layout, ttft):
+def test_an_unstreamed_answer_ends_after_its_latency(tmp_path, layout, ttft):
     latencies = [3.0, 3.0, 0.0]
     record = bench(REQUESTS, itls=[[]] * 3, latencies=latencies, request_rate="inf")
     record["ttfts"] = latencies if ttft == "whole" else [0.0] * 3

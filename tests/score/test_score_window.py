@@ -121,7 +121,7 @@ def test_sessions_of_two_clients_may_have_one_name(tmp_path):
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.05])
-def test_what_comes_at_once_is_scored_to_the_last_answer(tmp_path, jitter_s):
+def test_bursts_are_scored_to_the_last_answer(tmp_path, jitter_s):
     requests = [
         {"client": "ab"[n % 2], "start": jitter_s * n, "ttft": 1.0 + n, "latency": 2.0 + n}
         for n in range(10)

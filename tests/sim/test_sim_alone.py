@@ -101,7 +101,7 @@ def test_each_percentile_is_the_better_of_both_routers(monkeypatch):
             assert row[key] == min(one[key] for one in single)
 
 
-def test_what_does_not_fit_the_part_has_no_latency():
+def test_a_client_that_does_not_fit_its_part_has_no_latency():
     # A third of the pool holds no document.
     spec = resolve({"workload": "long-qa", "num_programs": 2}, {"engine.max_total_tokens": 45_000})
     rows = simulate_alone(spec)

@@ -76,7 +76,7 @@ def summary_of(scheduler, dp=1, **settings):
     ).summary
 
 
-def test_a_scheduler_that_charges_otherwise_has_no_bound_on_what_we_count():
+def test_a_scheduler_with_other_charges_has_no_bound_on_service():
     summary = summary_of("dlpm", dlpm__extend_weight=1000)
     assert summary["service_gap_bound"] is None
     assert summary["notes"]["service_gap_bound"] == (

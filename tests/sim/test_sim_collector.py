@@ -50,7 +50,7 @@ def test_the_collector_is_restored_after_an_error_too(was_on, was_frozen):
         gc.enable()
 
 
-def test_what_a_simulation_leaves_is_freed_before_its_metrics(monkeypatch):
+def test_a_simulations_memory_is_freed_before_its_metrics(monkeypatch):
     caches, alive = [], []
     made, summed = Simulation.__init__, "fairbench.sim.run.metrics_of"
 

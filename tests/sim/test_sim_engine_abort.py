@@ -80,7 +80,7 @@ def test_a_running_request_ends_with_the_step_under_way_and_the_others_go_on():
     assert home.scheduler.finished == [0, 1]
 
 
-def test_what_an_aborted_request_has_produced_stays_cached():
+def test_an_aborted_requests_output_stays_cached():
     home = Home()
     first = home.send(10, 50)
     again = home.send(prompt("own-0", 10, "out-0", 4), 1, at_ps=10_000 * US)
@@ -100,7 +100,7 @@ def test_a_request_with_a_computed_prompt_ends_with_its_first_token():
     assert home.decodes() == []
 
 
-def test_what_is_over_cannot_be_aborted():
+def test_a_finished_request_cannot_be_aborted():
     home = Home(Finishes())
     done = []
     first = home.send(10, 2, on_done=done.append)

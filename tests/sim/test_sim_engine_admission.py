@@ -286,7 +286,7 @@ def test_the_largest_request_that_fits_runs_to_its_end():
 @pytest.mark.parametrize(
     ("full_reservation", "admitted_us"), [(False, 1100), (True, 1100 + 99 * 1010)]
 )
-def test_the_ratio_scales_what_running_requests_reserve(full_reservation, admitted_us):
+def test_the_ratio_scales_running_requests_reservations(full_reservation, admitted_us):
     home = Home(pool=200, full_reservation=full_reservation)
     home.send(10, 100)
     # 190 free; 99 to go reserve 69.3 or 99; the second needs 10 + 80 + 1 = 91.

@@ -118,7 +118,7 @@ def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
     assert home.scheduler.tokens == 80
 
 
-def test_a_retracted_request_reserves_only_what_it_has_yet_to_make():
+def test_a_retracted_request_reserves_only_its_remaining_output():
     # Inputs 20 and 5, both decode from 2250 on; after 35 steps all of 95 tokens are in use.
     home = Home(pool=95)
     first = home.send(20, 40)
@@ -162,7 +162,7 @@ def test_cached_prompts_are_evicted_before_anything_is_retracted():
     assert before.scheduler.retracted == []
 
 
-def test_a_decode_step_evicts_only_what_it_lacks():
+def test_a_decode_step_evicts_only_the_missing_tokens():
     home = Home(pool=99)
     for number, key in enumerate("ab"):
         home.send(prompt(key, 1), 1, at_ps=number * 5000 * US)
@@ -213,7 +213,7 @@ def test_an_arrival_counts_as_queued_at_once():
     assert home.worker.queued_count == 0
 
 
-def test_what_is_under_way_is_known_at_any_time():
+def test_requests_under_way_are_known_at_any_time():
     home = Home(chunked_prefill_size=100, max_running_requests=2)
     sent = [home.send(*shape) for shape in ((10, 30), (250, 5), (10, 5))]
     home.run(until_ps=1500 * US)

@@ -141,7 +141,7 @@ def test_the_next_sort_touches_them_in_the_order_that_the_last_one_left():
     assert queue.keys_by_eviction() == ["c", "b", "a"]
 
 
-def test_requests_that_cut_one_node_touch_what_lies_behind_in_the_order_of_the_list():
+def test_requests_that_cut_one_node_touch_the_rest_in_list_order():
     queue = Queue(prompt("a", 40), prompt("b", 4))
     queue.arrive(prompt("a", 30, "x", 9))
     queue.arrive(prompt("b", 4, "x", 9))
@@ -158,7 +158,7 @@ def test_requests_that_cut_one_node_touch_what_lies_behind_in_the_order_of_the_l
     ]
 
 
-def test_what_is_stored_is_not_cut_before_a_waiting_request_is_matched_again():
+def test_a_stored_prompt_is_not_cut_before_the_next_match():
     queue = Queue()
     queue.arrive(prompt("a", 20, "x", 9))
     queue.sort()

@@ -130,12 +130,12 @@ def test_a_run_on_lightllm_that_is_cut_off_keeps_its_records_right():
         ({"engine": "vllm", "backend": {"kind": "emulator"}}, {}, "backend emulator has its own"),
     ],
 )
-def test_what_no_engine_would_obey_is_refused(given, settings, said):
+def test_settings_that_no_engine_would_obey_are_refused(given, settings, said):
     with pytest.raises(UsageError, match=said):
         resolve(given, settings)
 
 
-def test_what_vllm_would_not_start_with_is_refused():
+def test_settings_that_vllm_would_refuse_are_refused():
     with pytest.raises(UsageError, match="max_num_batched_tokens = 64: must be at least"):
         simulate(vllm_spec("fcfs", vllm__max_num_batched_tokens=64, vllm__max_num_seqs=65))
 

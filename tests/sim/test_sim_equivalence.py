@@ -65,7 +65,7 @@ def served_by_fcfs(workload):
 
 
 @pytest.mark.parametrize("workload", CASES)
-def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
+def test_the_small_runs_force_evictions_and_retractions(workload, monkeypatch):
     """Otherwise the tests of this file would prove little."""
     seen = Counter()
 

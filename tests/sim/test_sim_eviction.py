@@ -201,7 +201,7 @@ def test_who_is_below_its_share_loses_nothing_while_nobody_pins_more_than_its_ow
                     assert held[lost] > pool.share(lost)
 
 
-def test_lru_lets_a_flood_take_what_max_min_keeps():
+def test_lru_lets_a_flood_evict_tokens_that_max_min_keeps():
     def hits(name):
         pool = Pool(name, 100, {"x": 1.0, "y": 1.0})
         found = []
@@ -248,7 +248,7 @@ def test_a_shared_prefix_outlives_the_claim_of_the_client_above_its_share():
     assert pool.cache.residency.held("x") == 10
 
 
-def test_lfu_drops_what_was_used_least():
+def test_lfu_drops_the_least_used_tokens():
     pool = Pool("lfu", 30, {"x": 1.0})
     for name in ("often", "often", "once", "late"):
         pool.start("x", prompt(name, 10))

@@ -80,7 +80,7 @@ def test_a_router_may_hold_requests_until_something_changes():
     assert router.sent == sorted(router.sent)  # numbered as they arrived
 
 
-def test_what_is_held_at_the_end_is_recorded_without_a_worker():
+def test_requests_queued_at_the_end_are_recorded_without_a_worker():
     class Closed(Choosy):
         limit = 0
 

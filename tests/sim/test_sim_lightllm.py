@@ -103,7 +103,7 @@ def test_a_step_that_ends_a_request_lets_the_server_read_before_it_decides():
     assert server.run().times()[2][0] == 1_100 + 13 * 1_020
 
 
-def test_what_arrives_during_a_prefill_is_read_before_the_next_decision():
+def test_arrivals_during_a_prefill_are_read_before_the_next_decision():
     server = Server(max_wait_tokens=1)
     server.send(5, 100)
     server.send(5, 100, at_us=500)
@@ -196,7 +196,7 @@ def test_the_number_of_running_requests_is_limited():
     assert [t[0] for t in times] == [0, 0, times[0][2]]
 
 
-def test_what_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_at_once():
     server = Server(pool=30, max_prefill_tokens=20)
     outsized, long, largest = server.send(21, 1), server.send(20, 10), server.send(20, 9)
     server.run()

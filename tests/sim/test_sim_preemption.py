@@ -78,7 +78,7 @@ def displaced(home_of, swap, host_tokens=1000):
 
 
 @HOMES
-def test_what_is_swapped_is_not_computed_again(home_of):
+def test_swapped_tokens_are_not_recomputed(home_of):
     _, policy, first, urgent, held = displaced(home_of, swap=True)
     assert policy.answers[0] is True
     assert first.retracted_ps == urgent.admitted_ps < urgent.finish_ps <= first.readmitted_ps
@@ -87,7 +87,7 @@ def test_what_is_swapped_is_not_computed_again(home_of):
 
 
 @HOMES
-def test_what_is_not_swapped_is_computed_again(home_of):
+def test_tokens_not_swapped_are_recomputed(home_of):
     _, policy, first, _, held = displaced(home_of, swap=False)
     assert policy.answers[0] is True
     assert first.swapped_tokens == 0

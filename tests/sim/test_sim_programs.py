@@ -81,7 +81,7 @@ def test_calls_one_after_the_other_add_up_and_sleep_takes_its_time():
     assert fake.run(program()) == ((Segment("a", 2), Segment("b", 3)), None, 5.25)
 
 
-def test_gather_of_nothing_and_of_what_does_not_wait():
+def test_gather_of_nothing_and_of_finished_calls():
     fake = Fake()
 
     async def ready():
@@ -196,7 +196,7 @@ def test_a_cut_off_run_counts_finished_and_unfinished_work():
     assert tables.service.output_tokens.sum() == 5
 
 
-def test_outputs_are_cut_at_what_the_client_allows():
+def test_outputs_are_cut_at_the_clients_limit():
     tables = finish(*cluster_of([[(0.0, Calls(0, "x", (10, 40, 7)))]]))
     assert tables.requests.output_tokens.tolist() == [7]
 

@@ -117,7 +117,7 @@ def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
     assert urgent.admitted_ps == first.retracted_ps < second.finish_ps
 
 
-def test_what_the_same_pass_has_admitted_counts():
+def test_admissions_of_the_same_pass_count():
     """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could replace them.
 
     800 are free, but only 229 of them for the last one, and 499 without the first are not enough.

@@ -212,6 +212,6 @@ def test_the_same_seed_gives_the_same_records():
         ({"routers": 2}, {"routers.skew": 0.5}, "routers.skew"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(flags, settings, words):
+def test_impossible_values_are_refused_in_one_line(flags, settings, words):
     with pytest.raises(UsageError, match=words):
         resolve(flags, settings)

@@ -191,7 +191,7 @@ def test_no_more_run_than_may():
     assert [s.admitted_ps for s in sent] == [0, 0, sent[0].finish_ps]
 
 
-def test_what_can_never_fit_is_refused():
+def test_a_request_that_can_never_fit_is_refused():
     home = VLLMHome(blocks=3)
     just, over = home.send(40, 9), home.send(40, 10)
     home.run()

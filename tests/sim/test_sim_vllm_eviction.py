@@ -193,7 +193,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
             assert held == {"x": 8, "y": 12}  # x has two blocks of its last two tokens
 
 
-def test_a_spare_block_goes_before_what_was_used_and_claims_stay():
+def test_a_spare_block_goes_before_used_ones_and_claims_stay():
     """x and y compute the same four tokens, so the last of two blocks exists twice."""
     pool = BlockPool("lfu", 5, SIZE, CLIENTS)
     common = prompt("common", 4)

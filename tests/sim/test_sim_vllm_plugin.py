@@ -86,7 +86,7 @@ def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
         (plugin_environment("dlpm", {"dlpm.no_room": "skip"}), "tries others than the first"),
     ],
 )
-def test_what_cannot_be_meant_ends_the_server_with_a_line(change, says, monkeypatch, capsys):
+def test_impossible_settings_end_the_server_with_a_line(change, says, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         fair_engine(LIMITS, "vtc", {}, lambda: 0.0, environment=change)
     assert ended.value.code == 2

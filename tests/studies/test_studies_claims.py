@@ -365,7 +365,7 @@ def page():
     return judged, settings
 
 
-def test_the_page_opens_with_what_comes_out(monkeypatch):
+def test_the_page_begins_with_its_result(monkeypatch):
     monkeypatch.setattr(
         "fairbench_studies.dlpm.claims.table._basis", lambda source: f"basis {source}"
     )
@@ -404,6 +404,6 @@ def test_the_page_as_files(tmp_path, monkeypatch):
     assert "[claims-map.md](claims-map.md)" in write(*page(), tmp_path / "results")[0].read_text()
 
 
-def test_a_setting_without_a_figure_judges_only_what_it_has():
+def test_a_setting_without_a_figure_judges_only_its_data():
     judged = judge_all([Setting(AUTHORS, {"fig4": timings(40)})])
     assert [one.claim.number for one in judged if one.parts] == [17]

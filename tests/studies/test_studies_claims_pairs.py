@@ -81,7 +81,7 @@ def test_an_undefined_value_is_inconclusive():
     ("d2lpm", "vtc", "outcome", "bound"),
     [(900.0, None, HOLDS, ">"), (None, 900.0, REVERSED, "<"), (None, None, INCONCLUSIVE, "")],
 )
-def test_what_never_ended_took_at_least_as_long_as_the_run(d2lpm, vtc, outcome, bound):
+def test_an_unfinished_program_took_at_least_the_run(d2lpm, vtc, outcome, bound):
     """The run lasted 1,000 s."""
     seen = SOONER.seen(at((d2lpm,), (vtc,), "time_to_100pct_s"))
     assert (seen.outcome, seen.bound) == (outcome, bound)
@@ -178,7 +178,7 @@ def test_a_part_is_judged_by_the_decided_configurations(outcomes, expected):
 
 
 @given(st.lists(st.sampled_from([HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED]), max_size=12))
-def test_what_is_mostly_reversed_never_holds_and_the_other_way_round(outcomes):
+def test_a_mostly_reversed_part_never_holds_and_vice_versa(outcomes):
     told = Tally("rate", dict(enumerate(map(Seen, outcomes)))).outcome()
     swapped = [{HOLDS: REVERSED, REVERSED: HOLDS}.get(one, one) for one in outcomes]
     opposite = Tally("rate", dict(enumerate(map(Seen, swapped)))).outcome()

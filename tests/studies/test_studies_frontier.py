@@ -75,7 +75,7 @@ class TestFrozen:
         assert parts["development"] <= {0, 1, 2, 3, 4}
         assert min(parts["test"]) >= 6
 
-    def test_the_tuned_are_what_the_rule_chose_of_as_many_trials_each(self, preset):
+    def test_the_tuned_settings_follow_the_rule_with_equal_trials(self, preset):
         name = f"frontier-tuning-{preset}.csv" if preset else "frontier-tuning.csv"
         with (RESULTS / name).open(encoding="utf-8") as file:
             trials = list(csv.DictReader(file))
@@ -183,7 +183,7 @@ class TestEstimate:
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
 
     @pytest.mark.parametrize("gain", [inf, -inf, nan])
-    def test_what_is_no_number_proves_nothing(self, gain):
+    def test_invalid_numbers_prove_nothing(self, gain):
         found = estimate({"a": [gain, 0.1], "b": [0.1, 0.2]})
         assert isnan(found.ratio)
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
@@ -215,7 +215,7 @@ class TestRelation:
 
 
 class TestCompare:
-    def test_marks_say_what_is_certain(self):
+    def test_marks_show_significance(self):
         here = {
             OURS: outcome(),
             D2LPM: outcome(

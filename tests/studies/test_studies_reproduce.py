@@ -69,7 +69,7 @@ def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):
     assert r"\begin{tabular}" in table.read_text(encoding="utf-8")
 
 
-def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
+def test_plot_finds_the_runs_of_reproduce(swept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "runs").mkdir(parents=True)
     (tmp_path / "results" / "runs" / "fig8-quick").symlink_to(swept)
@@ -143,7 +143,7 @@ def timed_point(workers, waiting):
     return {"workers": workers, "waiting": waiting} | dict.fromkeys(parts, 1.0)
 
 
-def test_reproduce_times_only_what_is_missing(tmp_path):
+def test_reproduce_times_only_missing_points(tmp_path):
     every = [(w, q) for w in TIMED_WORKERS for q in TIMED_QUEUES]
     kept = [timed_point(*pair) for pair in every if pair != (1, 50)]
     (tmp_path / "fig4-quick").mkdir()

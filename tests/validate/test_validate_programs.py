@@ -130,7 +130,7 @@ def test_the_policy_costs_the_host_time():
     assert slow.latencies_s.mean() > 1.3 * fast.latencies_s.mean()
 
 
-def test_the_command_shows_what_it_can_and_fails(tmp_path):
+def test_the_command_shows_valid_runs_and_fails(tmp_path):
     path = tmp_path / "runs.json"
     path.write_text(json.dumps([record(), record("two", flags="--schedule-po sjf")]))
     result = CliRunner().invoke(app, ["validate", str(path)])

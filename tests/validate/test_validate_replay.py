@@ -256,7 +256,7 @@ def test_the_fitted_profile_is_there_but_never_the_default():
     assert resolve_profile(FITTED_PROFILE, "llama-2-7b").profile_id == FITTED_PROFILE
 
 
-def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
+def test_the_calibration_finds_made_up_servers_constants(monkeypatch):
     """A minibatch takes 14 ms; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
     monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
     monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))

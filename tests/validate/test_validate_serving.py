@@ -173,7 +173,7 @@ class OneWorker:
         return WorkerLoad(len(self.sent), 0)
 
 
-def test_a_gateway_holds_what_is_over_its_limit():
+def test_a_gateway_queues_requests_over_its_limit():
     fleet = OneWorker()
     queue = gateway_queue("fifo, 2 at a time", fleet)
     for number in range(4):
@@ -245,7 +245,7 @@ def test_a_bucket_refuses_only_the_flood():
     assert 1_000 * replay(alone, PROFILE).ttft_s == pytest.approx([ttft_ms], abs=1e-6)
 
 
-def test_predictions_do_not_read_what_was_measured(tmp_path):
+def test_predictions_do_not_read_the_measurements(tmp_path):
     run, other = record(run_id="sglang-a100-fixed-c1-run2"), record(run_id="other-c1-run2")
     other["columns"] = {
         name: column for name, column in run["columns"].items() if "_s" not in name[-2:]

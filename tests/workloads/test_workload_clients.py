@@ -182,7 +182,7 @@ class TestSettings:
         assert (wrong.params.branches, calm.params.branches) == (4, 3)
         assert (wrong.params.output_tokens, calm.params.output_tokens) == (64, 64)
 
-    def test_wins_over_what_the_scenario_gives_everyone(self):
+    def test_overrides_the_scenarios_value_for_all(self):
         spec = with_settings(load_workload("tot"), {"branches": 2})
         assert {plan.params.branches for plan in plan_clients(spec, "s2")} == {2}
 
@@ -275,7 +275,7 @@ class TestMix:
             ({"params": {"branches": 2}}, "scenarios.s1.others.params"),
         ],
     )
-    def test_what_is_wrong_is_named(self, changed, complaint):
+    def test_errors_are_named(self, changed, complaint):
         table = load_workload("mix").model_dump(mode="json", exclude_none=True)
         table["scenarios"]["s1"]["others"][0].update(changed)
         with pytest.raises(ValueError, match=complaint):

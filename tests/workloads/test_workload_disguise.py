@@ -82,7 +82,7 @@ class TestPrefixOfAnother:
             copied += bool(before)
         assert copied > 1
 
-    def test_what_it_lacks_is_text_of_its_own(self):
+    def test_missing_text_is_replaced_by_unique_text(self):
         for job in jobs(self.spec(50_000), 0):
             calls = calls_of(job)
             assert sum(part.length for part in calls[0].prompt[:-3]) == 50_000
@@ -115,7 +115,7 @@ class TestLongerAnswers:
         assert longer.demand.input_tokens == plain.demand.input_tokens
         assert longer.demand.output_tokens == 16 * plain.demand.output_tokens
 
-    def test_it_announces_what_it_will_produce_or_more(self):
+    def test_it_announces_its_output_or_more(self):
         *_, after = self.pair(output_multiple=4, max_new_multiple=2.5)
         assert [call.max_new_tokens for call in after] == [1024, 1024, 1024, 8]
         *_, after = self.pair(output_multiple=2, max_new_multiple=2.5)
@@ -249,6 +249,6 @@ def test_a_scenario_may_have_fewer_clients():
         ({"output_multiple": True}, {}, "output_multiple"),
     ],
 )
-def test_what_is_refused(wrong, keys, complaint):
+def test_refused_values(wrong, keys, complaint):
     with pytest.raises((ValidationError, ValueError), match=complaint):
         workload([wrong], **keys)

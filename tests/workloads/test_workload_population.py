@@ -45,7 +45,7 @@ def rates(plans):
 class TestSizes:
     @settings(max_examples=20)
     @given(st.floats(0, 3), st.integers(1, 300))
-    def test_zipf_sums_to_what_was_asked_and_falls_by_its_law(self, exponent, count):
+    def test_zipf_sums_to_the_total_and_falls_by_its_law(self, exponent, count):
         sizes = Sizes(zipf=exponent).multiples(count)
         assert sum(sizes) == pytest.approx(count)
         for rank, size in enumerate(sizes, start=1):
@@ -168,7 +168,7 @@ class TestPresence:
         assert last_arrival_s([plan], 3) == comes[-1]
         assert expected_programs(plan) == pytest.approx(2.0 * 15)
 
-    def test_windows_over_a_rate_that_changes_count_what_is_in_them(self):
+    def test_windows_over_a_changing_rate_count_their_arrivals(self):
         ramp = traffic_kind("ramp", {"from_multiple": 0.0, "to_multiple": 1.0})
         source = ramp.usual(Load(0, 1.0, 1.0, None, 100.0))
         windows = Presence(windows=((0.0, 50.0), (90.0, 200.0)))

@@ -112,7 +112,7 @@ def test_the_mean_of_tools_is_over_programs():
     assert mean == pytest.approx(1395, abs=1)
 
 
-def test_an_agents_prompts_grow_by_what_it_did_and_saw():
+def test_an_agents_prompts_grow_by_its_actions_and_observations():
     calls = calls_of(build("agent"), service_s=1.0)
     assert 34 <= len(calls) <= 62
     for before, after in pairwise(calls):

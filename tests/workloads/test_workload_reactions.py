@@ -54,13 +54,13 @@ def test_claims_belong_to_the_claiming_client():
         ({"weight": 0.0}, "weight"),
     ],
 )
-def test_what_is_refused(wrong, complaint):
+def test_refused_values(wrong, complaint):
     with pytest.raises(ValidationError, match=complaint):
         claiming(**wrong)
 
 
 @pytest.mark.parametrize("key", ["reaction = 'refill'", "output_multiple = 2"])
-def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(tmp_path, key):
+def test_behaviours_of_simulated_clients_are_refused_before_any_server_starts(tmp_path, key):
     judge = Path(__file__).parents[2] / "workloads/judge.toml"
     reacting = f"[scenarios.x]\nrate = 1.0\nmisbehaving = [{{ client = 0, {key} }}]\n"
     file = tmp_path / "reacting.toml"

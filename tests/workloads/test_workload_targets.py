@@ -58,7 +58,7 @@ def test_flags_override_an_experiment_file():
     assert resolve({}, {}, file).goodput == {"ttft": "1s"}
 
 
-def test_without_targets_an_experiment_is_what_it_was():
+def test_without_targets_an_experiment_is_unchanged():
     plain = to_toml(resolve({"workload": "chat"}))
     assert "goodput" not in plain
     assert "targets" not in plain
@@ -127,7 +127,7 @@ def test_a_run_is_judged_by_its_targets(documented):
     assert combined["clients"][0]["goodput_ratio"]["runs"] == 2
 
 
-def test_targets_do_not_change_what_is_simulated():
+def test_targets_do_not_change_the_simulation():
     flags = {"workload": "chat", "scenario": "none", "num_programs": 3, "scheduler": "vtc"}
     plain = simulate(resolve(flags))
     judged = simulate(resolve(flags | {"goodput": {"ttft": "100ms", "e2el": "3x"}}))

@@ -83,7 +83,7 @@ def test_without_the_variable_the_kind_is_unknown(monkeypatch):
         (["1 / 0"], "ZeroDivisionError"),
     ],
 )
-def test_what_is_refused(named, texts, complaint):
+def test_refused_values(named, texts, complaint):
     named(*texts)
     with pytest.raises(UsageError, match=complaint):
         program_class("unknown")

@@ -52,7 +52,7 @@ def test_each_user_thinks_and_takes_every_nth_program():
     assert fmean(user.next(0.0).at_s for user in users) == pytest.approx(2.0, rel=0.2)
 
 
-def test_what_a_user_asks_does_not_depend_on_when():
+def test_a_users_requests_do_not_depend_on_time():
     one, two = loops()[1][0], loops()[1][0]
     fast = [one.next(float(turn)).program.demand for turn in range(5)]
     slow = [two.next(9.0 * turn).program.demand for turn in range(5)]
@@ -163,6 +163,6 @@ def test_a_heavy_client_has_a_multiple_of_the_users():
         ),
     ],
 )
-def test_what_a_loop_cannot_do_is_refused(scenario, flags, said):
+def test_settings_impossible_in_a_loop_are_refused(scenario, flags, said):
     with pytest.raises(UsageError, match=said):
         plan_clients(spec(**scenario), "s1", **flags)

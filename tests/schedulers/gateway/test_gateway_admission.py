@@ -96,7 +96,7 @@ def test_an_idle_worker_takes_as_long_as_the_prefill():
     assert cluster.control.retry_after_s() == pytest.approx(0.01)
 
 
-def test_what_is_cached_is_not_computed():
+def test_cached_tokens_are_not_computed():
     cluster = Cluster(matched=lambda request: 60)
     cluster.arrive(first=0.4)
     cluster.arrive(first=0.39)

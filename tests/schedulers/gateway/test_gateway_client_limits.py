@@ -251,7 +251,7 @@ class Costs(CostModel):
         return 0.0
 
 
-def test_auto_is_what_the_load_cap_is():
+def test_auto_equals_the_load_cap():
     class OneWorker:
         def workers(self):
             return (0,)

@@ -53,7 +53,7 @@ def test_a_program_is_as_old_as_its_first_call_though_that_never_waited():
     assert went(desk) == [0, 1, 3, 2]
 
 
-def test_what_is_of_no_program_goes_by_arrival():
+def test_requests_without_a_program_go_by_arrival():
     desk = home()
     for program in (-1, 5, -1, 0, 5, 0):
         desk.arrive("a", WEIGHS_100, program=program)

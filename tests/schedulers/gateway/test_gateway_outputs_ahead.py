@@ -32,7 +32,7 @@ def test_expected_output_is_charged_at_dispatch_and_corrected_at_the_end():
     assert balance(made) == 106 + 10 + 2 + 10 + 2 * 22
 
 
-def test_what_no_worker_has_served_is_given_back_and_is_no_answer():
+def test_unserved_charges_are_refunded_and_no_answer():
     made = desk()
     made.arrive("a")
     made.answer(output_tokens=0)
@@ -41,7 +41,7 @@ def test_what_no_worker_has_served_is_given_back_and_is_no_answer():
     assert balance(made) == 60 + 10 + 2 * 20
 
 
-def test_no_more_than_what_is_allowed():
+def test_limits_are_not_exceeded():
     made = Desk("vtc", gateway__outputs="ahead")
     made.arrive("a")
     made.answer(output_tokens=500)
@@ -135,7 +135,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, at_once=st.integers(1, 5))
-def test_once_all_is_over_each_client_has_paid_for_what_it_had(steps, at_once):
+def test_in_the_end_each_client_has_paid_its_true_cost(steps, at_once):
     """This holds for any estimate and any order of requests."""
     made = Desk("vtc", concurrency__requests=at_once, gateway__outputs="ahead", vtc__lift="none")
     had = dict.fromkeys("abc", 0)

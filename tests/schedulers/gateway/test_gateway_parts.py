@@ -97,7 +97,7 @@ def test_concurrency_is_over_the_pool():
 
 
 @pytest.mark.parametrize(("headroom", "most"), [(0, 4), (1, 6), (3, 10)])
-def test_headroom_is_beyond_what_each_worker_runs(headroom, most):
+def test_headroom_is_beyond_each_workers_running_limit(headroom, most):
     desk = Desk("fcfs", workers=2, concurrency__requests=2, concurrency__headroom=headroom)
     for _ in range(12):
         desk.arrive("a")
@@ -164,7 +164,7 @@ def test_utilization_counts_kv_memory_and_means_over_workers():
     assert len(desk.at) == 2
 
 
-def test_utilization_with_credit_counts_what_the_poll_has_not_seen():
+def test_utilization_with_credit_counts_requests_since_the_poll():
     desk = Desk("fcfs", "utilization", utilization__credit=True)
     for _ in range(20):
         desk.arrive("a", 1)

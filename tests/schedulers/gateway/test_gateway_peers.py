@@ -90,7 +90,7 @@ def held(net, r):
     return [request.client for request in net.desks[r].gateway]
 
 
-def test_after_an_exchange_all_know_what_all_have_charged():
+def test_after_an_exchange_all_routers_know_all_charges():
     net = Net(2, ahead_tok_s=10.0, requests=8)
     net.desks[1].arrive("b", 10)  # charged 10 there
     net.desks[0].arrive("a", 100)
@@ -269,7 +269,7 @@ class Watch:
     ahead=st.sampled_from([0.0, 5.0, 1000.0]),
     weights=st.sampled_from([{}, {"a": 4.0, "c": 0.5}]),
 )
-def test_what_routers_know_whom_they_let_go_and_the_bound(events, number, ahead, weights):
+def test_knowledge_dispatch_and_the_bound_of_routers(events, number, ahead, weights):
     net = Net(number, ahead_tok_s=ahead, weights=weights)
     for r in range(number):
         net.desks[r].arrive("a", 1)

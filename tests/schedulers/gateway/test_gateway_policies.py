@@ -35,7 +35,7 @@ def test_llm_d_vtc_charges_128_outputs_and_never_looks_again():
     assert (counters["long"], counters["short"]) == (1452, 1452)
 
 
-def test_llm_d_vtc_corrected_charges_what_was_produced():
+def test_llm_d_vtc_corrected_charges_the_true_output():
     desk = one_at_a_time("llm-d-vtc", llm_d_vtc__corrected=True)
     desk.arrive("a", 100)
     desk.serve(2, output_tokens=1_000)
@@ -257,7 +257,7 @@ CALLS = st.tuples(st.sampled_from(["a/x", "a/y", "b"]), st.integers(1, 90), st.i
 @pytest.mark.parametrize("tenants", [None, "tree"])
 @pytest.mark.parametrize("policy", ["wfq", "drr"])
 @given(calls=st.lists(CALLS, max_size=30))
-def test_charges_add_up_to_what_was_served(policy, tenants, calls):
+def test_charges_add_up_to_the_service(policy, tenants, calls):
     desk = one_at_a_time(policy, **{f"{policy}__tenants": tenants})
     scheduler, charged = desk.gateway._bands[0].scheduler, Counter()
     charge = scheduler.charge
@@ -321,7 +321,7 @@ def test_wfq_charges_the_output_at_the_end():
     assert order_of(desk, 1) == "b"
 
 
-def test_token_bucket_refuses_what_is_over_the_rate():
+def test_token_bucket_refuses_requests_over_the_rate():
     desk = Desk("token-bucket", "none", token_bucket__rate_per_min=60, token_bucket__burst=2)
     for _ in range(4):
         desk.arrive("a")
@@ -354,7 +354,7 @@ def test_any_local_scheduler_works_at_the_gateway():
     assert desk.gateway.balances[0]["a"] == 3 * 10 + 2 * (1 + 1 + 7)
 
 
-def test_dlpm_at_the_gateway_goes_by_what_is_cached():
+def test_dlpm_at_the_gateway_uses_the_workers_caches():
     cached = {"x": 9, "y": 0}
     desk = one_at_a_time("dlpm", matched=lambda request: cached.get(request.prompt[0].key, 0))
     for key in ("y", "y", "x"):

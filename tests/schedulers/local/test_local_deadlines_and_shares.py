@@ -183,7 +183,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("scheduler", "expected"), LIES, ids=["client", "credit", "edf-dlpm"])
-def test_what_a_liar_gains(scheduler, expected):
+def test_the_gain_of_a_liar(scheduler, expected):
     assert BOUND == 4600
     for liars, (share, gap) in zip(("", "a"), expected, strict=True):
         fresh = type(scheduler)(scheduler.params)

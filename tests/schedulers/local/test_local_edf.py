@@ -99,7 +99,7 @@ JOBS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 16)), min_size=1, ma
 
 @given(JOBS)
 @settings(max_examples=60)
-def test_what_some_order_can_do_in_time_it_does(jobs):
+def test_edf_meets_every_feasible_set(jobs):
     requests = [request(i, tokens, first=float(due)) for i, (tokens, due) in enumerate(jobs)]
     _, in_time = served(edf(), requests)
     best = max(kept(order, jobs) for order in permutations(range(len(jobs))))

@@ -82,6 +82,6 @@ def test_no_client_exceeds_it_and_room_is_left_for_no_other_reason(arrivals, mos
     assert free.admitted == plain.admitted
 
 
-def test_what_is_no_limit():
+def test_invalid_limits():
     with pytest.raises(UsageError, match=r"lpm-client-cap.max_running = 0"):
         build_local("lpm-client-cap", {"lpm-client-cap.max_running": 0})

@@ -23,7 +23,7 @@ def accepted(times_s, client="a", **params):
     return [time_s for time_s in times_s if scheduler.accepts(call(client), time_s)]
 
 
-def test_the_sliding_window_counts_what_was_accepted_in_the_last_60_seconds():
+def test_the_sliding_window_counts_acceptances_in_the_last_60_seconds():
     # 20 and 30 are refused and leave no trace: at 60.5 only the one of 10 counts (and 0 is over).
     assert accepted([0, 10, 20, 30, 60.5, 61, 70.5], limit=2) == [0, 10, 60.5, 70.5]
 
@@ -131,7 +131,7 @@ def test_delayed_until_the_sliding_window_has_room():
     st.integers(1, 4),
     st.sampled_from(["sliding", "fixed"]),
 )
-def test_what_is_delayed_goes_in_order_as_soon_as_the_limit_allows(times_s, limit, window):
+def test_delayed_requests_go_in_order_as_soon_as_the_limit_allows(times_s, limit, window):
     def crowd(out, now_s):
         if window == "fixed":
             return sum(t // 60 == now_s // 60 for t in out)

@@ -132,7 +132,7 @@ def test_late_bookings_are_complete_when_read(kind, weights, told, steps):
 
 
 @pytest.mark.parametrize("kind", [DLPM, DLPMThenEDF, HoldingDLPM, UpstreamDLPM, EDFThenDLPM])
-def test_a_pass_goes_by_what_was_made_by_then(kind):
+def test_a_pass_uses_the_tokens_made_by_then(kind):
     scheduler = kind(kind.Params(quantum=100))
     home = Server(scheduler, slots=99)
     home.arrive(*(call(number, client) for number, client in enumerate("aaab")))

@@ -43,7 +43,7 @@ def make(kind, weights=None, **params):
 
 
 @pytest.mark.parametrize(("kind", "params"), FLAT)
-def test_without_tenants_the_tree_is_what_there_is_without_it(kind, params):
+def test_without_tenants_the_tree_changes_nothing(kind, params):
     """Clients come and go; decisions, service and balances are compared at each step."""
     weights = {"a": 0.7, "b": 1.1}
     logs = []

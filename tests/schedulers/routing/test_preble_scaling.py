@@ -202,7 +202,7 @@ def test_a_gpu_that_decodes_far_more_than_usual(loads, ratio, workers):
 
 
 @pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])
-def test_what_is_explored_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
+def test_exploration_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
     # Prefill and decoding in ms, GPU 0: 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5; GPU 1: 55.8 + 8.96
     # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2: 1.23 times that.
     driven = Driven(imbalance_ratio=ratio)

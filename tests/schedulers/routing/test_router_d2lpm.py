@@ -59,7 +59,7 @@ def test_charging_outputs_at_the_end_favours_a_stuck_worker():
     assert shares_of_a_stuck_worker(outputs="ahead") <= 0.5
 
 
-def test_outputs_charged_ahead_are_settled_by_what_they_were():
+def test_outputs_charged_ahead_are_settled_by_their_length():
     router = make(1, outputs="ahead", worker_quantum=10_000)
     first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
     router.route(first, 0.0)
@@ -75,7 +75,7 @@ def test_outputs_charged_ahead_are_settled_by_what_they_were():
     assert dict(router.credit["g"]) == {0: 10_000}
 
 
-def test_what_was_charged_ahead_and_comes_back_buys_no_credit():
+def test_refunds_of_charges_ahead_buy_no_credit():
     """After an answer of 2,000, twenty requests that turn out to be 1 each got quanta meanwhile."""
     router = make(1, outputs="ahead", worker_quantum=1_000)
     sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
@@ -103,7 +103,7 @@ class FixedCosts:
         return 0.05
 
 
-def test_gpu_time_is_charged_ahead_without_what_a_batch_shares():
+def test_gpu_time_is_charged_ahead_without_the_shared_part_of_a_batch():
     """Otherwise 30 requests at once would be refunded 30 iterations, which is many quanta."""
     router = make(1, charge="gpu-time", worker_quantum=1000)
     router.prepare(Setup(costs=FixedCosts()))

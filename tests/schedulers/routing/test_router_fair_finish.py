@@ -173,7 +173,7 @@ class TestSlackByHand:
         assert router.route(request(101, "a", ("p", 100)), 0.0) == 0
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
-    def test_what_a_match_costs_to_compute_is_by_the_engine(self):
+    def test_a_matchs_cost_is_the_engines(self):
         """The prompt has 499 tokens beyond an iteration's fixed part, at 1.024 ms per 1,023 /
         1,024.
         """
@@ -181,7 +181,7 @@ class TestSlackByHand:
         assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
         assert make(slack=inf)._slack(0) == 0
 
-    def test_what_was_learned_of_a_client_counts(self):
+    def test_a_clients_known_outputs_count(self):
         router = make(slack=inf)
         first = request(0, "a", ("p", 100))
         router.route(first, 0.0)
@@ -347,7 +347,7 @@ def test_weights_changed_in_place_count_at_once():
     assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to 1
 
 
-def test_what_a_client_allows_counts_for_nothing():
+def test_a_clients_output_limit_does_not_count():
     for allowed in (1, 100_000):
         router = make()
         made = prompt(("p", 100))

@@ -52,7 +52,7 @@ def test_the_longest_match_beats_a_lighter_gpu_with_less():
     assert route_all(router, *tail, first=2) == [1, 1, 1]
 
 
-def test_explores_by_prefill_of_what_is_missed_there():
+def test_exploration_considers_the_missed_prefill():
     router = make(2)
     assert route_all(router, [("a", 1000)], [("b", 1000)]) == [0, 1]
     # Equal loads; half of the prompt is cached at GPU 1.

@@ -122,7 +122,7 @@ def test_cache_aware_forgets_at_its_interval():
     assert send.router._tree.tokens[0] == 81
 
 
-def test_cache_aware_with_events_goes_by_what_caches_hold():
+def test_cache_aware_with_events_uses_the_reported_caches():
     send = make(CacheAware, kv_events=True)
     assert (send(("doc", 100)), send(("x", 1))) == (0, 1)
     assert send(("doc", 10), ("y", 90)) == 0, "10% is cached: no threshold with events"
@@ -200,7 +200,7 @@ def test_llm_d_sees_only_the_first_256_blocks():
         assert 2 * stored - tree.stored == expected * stored  # what the two share
 
 
-def test_llm_d_forgets_what_its_index_has_no_room_for():
+def test_llm_d_forgets_prefixes_beyond_its_index():
     send = make(LlmD, workers=1, lru_blocks=10)
     for key in "abc":
         send((key, 80))

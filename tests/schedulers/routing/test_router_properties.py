@@ -108,7 +108,7 @@ def spread(name: str, clients: str, count: int = 60) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if name not in NARROW])
-def test_what_shares_nothing_is_spread_over_all_workers(name):
+def test_unrelated_prompts_are_spread_over_all_workers(name):
     assert min(spread(name, "ab")) >= 8
 
 

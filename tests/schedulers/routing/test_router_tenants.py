@@ -45,7 +45,7 @@ def driven(router, names, seed, steps=150):
 
 
 @pytest.mark.parametrize("charge", ["input", "uncached", "split"])
-def test_without_tenants_the_tree_is_what_there_is_without_it(charge):
+def test_without_tenants_the_tree_changes_nothing(charge):
     flat, tree = (
         make(3, {"a": 2.0}, worker_quantum=200, charge=charge, **more)
         for more in ({}, {"tenants": "tree"})
@@ -93,7 +93,7 @@ def test_a_client_gets_a_quantum_where_its_tenant_may_go():
     assert router.credit["a/y"] == {first: 90, 1 - first: -30}
 
 
-def test_what_a_failed_worker_did_not_do_is_given_back_at_every_level():
+def test_a_failed_workers_charges_are_refunded_at_every_level():
     router = make(1, worker_quantum=100, tenants="tree")
     one = request(0, "org/team/user", ("doc", 30))
     router.route(one, 0.0)

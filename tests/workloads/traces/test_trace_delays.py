@@ -94,7 +94,7 @@ def test_delays_are_written_and_read_again(read, tmp_path):
         ([{"input_length": 9, "output_length": 3, "delay": 3}], "line 1: no column for time"),
     ],
 )
-def test_what_is_not_clear_is_refused(read, records, complaint):
+def test_ambiguous_input_is_refused(read, records, complaint):
     with pytest.raises(DataError) as caught:
         read(records)
     assert complaint in str(caught.value)

@@ -129,7 +129,7 @@ def test_steps_at_once_keep_their_recorded_distance(read):
     assert [(call.gap_s, call.think_s) for call in program.calls] == [(4, 0), (0, 1.5), (0, 0)]
 
 
-def test_what_was_made_up_still_is_in_what_is_written_of_it(tmp_path):
+def test_synthetic_parts_stay_marked_when_written(tmp_path):
     lens = {"0": {"input_tokens": [[5], [1]], "output_tokens": [[5], [1]]}}
     path = tmp_path / "0.jsonl"
     windows = [[0, 0.02, 1, "Gamma"]]
@@ -157,7 +157,7 @@ def test_equal_texts_are_shared_as_a_whole_at_any_stated_length(read, tokens):
     assert 0 < table.input_tokens[0] - (first[1] - 1) * size <= size
 
 
-def test_one_size_of_blocks_by_the_median_and_no_guess_of_what_was_cut_off(read):
+def test_one_block_size_by_the_median_without_guessing_cut_parts(read):
     text = "x" * 920  # ten blocks of 92, about 200 tokens
     log = [{"t": n, "prompt": text, "isl": isl, "osl": 1} for n, isl in enumerate((400, 400, 90))]
     table = read([*log, {"t": 3, "prompt": text, "isl": 1000, "osl": 1}]).table()
@@ -280,7 +280,7 @@ def test_dates_may_be_written_in_two_ways(read):
         (b't,isl,osl,c\n1,5,1,"a\n2,5,1,b\n', "line 3: not CSV: unexpected end of data"),
     ],
 )
-def test_what_is_no_csv_is_named(tmp_path, start, problem):
+def test_an_invalid_csv_is_named(tmp_path, start, problem):
     path = tmp_path / "export.csv"
     path.write_bytes(start)
     with pytest.raises(DataError, match=problem):

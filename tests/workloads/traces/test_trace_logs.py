@@ -199,7 +199,7 @@ def test_the_spend_of_litellm_in_another_writing(read):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(read, record, complaint):
+def test_errors_are_one_line(read, record, complaint):
     with pytest.raises(DataError) as error:
         read(record)
     assert complaint in str(error.value)

@@ -195,7 +195,7 @@ def test_steps_of_a_session_follow_each_other_at_the_recorded_distance_at_least(
     assert result.summary["think_time"] is True
 
 
-def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
+def test_a_recorded_end_leaves_the_think_time(tmp_path):
     path = tmp_path / "agent.csv"
     path.write_text(
         "time,end,session,input_tokens,output_tokens\n"
@@ -208,7 +208,7 @@ def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
     assert second["arrival_s"] - first["finish_s"] == pytest.approx(3.0, abs=1e-9)
 
 
-def test_what_does_not_go_with_a_trace_is_refused(trace):
+def test_conflicts_with_a_trace_are_refused(trace):
     for flags, complaint in (
         ({"workload": "tot"}, "workload = tot: cannot be combined with --trace, which"),
         (

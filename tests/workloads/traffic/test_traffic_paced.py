@@ -77,7 +77,7 @@ def rate_at(time_s):
 
 @settings(max_examples=30)
 @given(st.floats(0, 90), st.floats(0, 90))
-def test_phases_send_what_their_rates_add_up_to_in_any_window(one_s, other_s):
+def test_phases_send_the_sum_of_their_rates_in_any_window(one_s, other_s):
     start_s, end_s = sorted((one_s, other_s))
     found = sum(start_s <= at_s < end_s for at_s in times(usual("phases")))
     step_s = 0.01
@@ -110,7 +110,7 @@ def test_an_end_that_never_comes_does_not_keep_anyone_waiting():
     ("changed", "said"),
     [({"programs_per_s": inf}, "request_rate = inf"), ({"burstiness": 2.0}, "burstiness = 2")],
 )
-def test_what_has_no_even_gaps_is_refused(kind, changed, said):
+def test_traffic_without_even_gaps_is_refused(kind, changed, said):
     with pytest.raises(UsageError, match=said):
         usual(kind, LOAD._replace(**changed))
 

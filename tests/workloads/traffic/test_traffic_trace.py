@@ -105,7 +105,7 @@ def test_a_wrong_file_is_named_with_its_line(trace, text, said):
         sent(trace(text), 0)
 
 
-def test_what_a_trace_cannot_obey_is_refused(trace):
+def test_settings_impossible_for_a_trace_are_refused(trace):
     kind = trace()
     with pytest.raises(
         UsageError,
