@@ -13,7 +13,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
-# Where a document of the repository is on the site.
+# Map from a document of the repository to its page on the site.
 PAGES = {
     "README.md": "index.md",
     "RUN.md": "run.md",
@@ -64,7 +64,7 @@ def _relative(place: str, document: str) -> str:
     return posixpath.relpath(place, posixpath.dirname(place_of(document)) or ".")
 
 
-# A link to a folder leads to the document that says what is in it.
+# A link to a folder leads to the document that describes it.
 _FOLDERS = {"workloads": "files/workloads/tot.toml"}
 
 

@@ -12,7 +12,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 HEIGHT = 900
 
-# What a reader would see as a fault: a line each; an empty list for a page without any.
+# Script that lists a page's visible faults, a line each, or returns an empty list.
 FAULTS = Path(__file__).with_name("browser_faults.js").read_text(encoding="utf-8")
 
 

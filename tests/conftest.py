@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Machines are noisy, so time is never a reason to fail a property. The fast suite tries some of
-# the examples, .ci/run all.
+# Time never fails a property, because machines are noisy. The fast suite tries some of the
+# examples, .ci/run all.
 settings.register_profile("whole", deadline=None)
 settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=40)
 settings.load_profile("fairbench")
 
-# A few made-up requests and sessions stand for the recorded files of the workloads vtc-arena and
+# A few made-up requests and sessions replace the recorded files of the workloads vtc-arena and
 # sessions, which are not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
 os.environ.pop("COLUMNS", None)  # tables are as wide as in a pipe without it
 
-# A shell starts what it runs in the background with SIGINT ignored, and so would be the commands
-# that tests start and interrupt.
+# A shell starts background jobs with SIGINT ignored, which commands that tests start and interrupt
+# would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,7 +49,7 @@ def what_was_made_is_set_aside():
 @pytest.fixture
 def in_this_process():
     """Run the tasks of a command in this process."""
-    from one_by_one import one_by_one  # imports much that most tests do without
+    from one_by_one import one_by_one  # imports much that most tests do not need
 
     with one_by_one():
         yield

@@ -56,7 +56,7 @@ def of_seed(value, number):
     return value[number] if isinstance(value, tuple) else value
 
 
-# What no test gives is not known.
+# Values that a test does not give are unknown.
 UNDEFINED = dict.fromkeys(
     (
         "service_rate_tok_s", "output_rate_tok_s", "time_to_100pct_s", "jain_index",

@@ -51,10 +51,10 @@ def empty(tmp_path, monkeypatch):
 
 def assert_same(one, other):
     assert one.schema == other.schema
-    assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN is not itself
+    assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN differs from itself
 
 
-def test_a_run_is_what_the_command_saves(result, tmp_path):
+def test_a_run_equals_the_commands_saved_one(result, tmp_path):
     command = ["run", "--workload", "chat", "--scenario", "none", "--num-programs", "1"]
     command += ["--scheduler", "vtc", "--seed", "3", "--result-dir", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
@@ -67,7 +67,7 @@ def test_a_run_is_what_the_command_saves(result, tmp_path):
         assert_same(getattr(result, name), getattr(loaded, name))
 
 
-def test_a_run_leaves_nothing_behind_unless_it_is_told_where(empty):
+def test_a_run_writes_nothing_without_a_directory(empty):
     result = fairbench.run(**TINY)
     assert result.path is None
     assert list(empty.glob("*/*")) == []
@@ -254,7 +254,7 @@ def test_a_plot_shows_every_client(result, swept):
         assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_plot_without_the_extra_says_so(result, monkeypatch):
+def test_a_plot_without_the_extra_names_it(result, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: None)
     with pytest.raises(fairbench.UsageError, match="pip install"):
         result.plot()
@@ -277,7 +277,7 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
             one.plot("parameter")
 
 
-def test_a_sweep_that_was_not_saved_draws_what_it_knows(swept):
+def test_an_unsaved_sweep_draws_its_results(swept):
     pytest.importorskip("seaborn")
     unsaved = fairbench.load_sweep(swept.path)
     unsaved.path = None
@@ -300,7 +300,7 @@ def test_a_comparison_is_a_latex_table(swept):
     assert fairbench.compare(swept.path).latex() == swept.latex()
 
 
-def test_importing_it_is_light():
+def test_the_import_is_light():
     code = (
         "import sys, fairbench; fairbench.__version__\n"
         "heavy = {'numpy', 'pyarrow', 'pydantic', 'typer', 'rich'} & set(sys.modules)\n"
@@ -326,7 +326,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
     assert (done.stdout, done.stderr) == ("2 []\n", "")
 
 
-# What a command says beside its experiment, and what the interface says by other means.
+# Flags that the Python interface replaces by other means.
 OF_THE_COMMAND = {
     *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),

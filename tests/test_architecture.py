@@ -38,7 +38,7 @@ def test_every_room_is_described():
     assert sorted(room for room in rooms if f"`{room}/`" not in TEXTS["architecture"]) == []
 
 
-def test_what_one_would_add_goes_where_there_is_a_neighbour():
+def test_new_parts_belong_beside_their_kind():
     rows = re.findall(r"^\| an? .+ \| `([\w/]+)/(?:NAME|figN)\.\w+`", TEXTS["architecture"], re.M)
     assert len(rows) >= 8
     for folder in rows:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = (ROOT / "docs" / "contribute" / "papers.md").read_text(encoding="utf-8")
 KEYS = set(re.findall(r"^\| `\[([^\]]+)\]` \|", PAPERS, re.MULTILINE))
 GAPS = set(re.findall(r"^\| ([A-E]\d+) \|", PAPERS, re.MULTILINE))
-# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: what looks like a citation and not like a subscript.
+# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, not of a subscript.
 PLACE = r"(?:§|Alg\.|Theorem|Lemma|Table|Fig\.|eq\.|Appendix|[A-E]\d)"
 CITED = re.compile(rf"\[([A-Z][^\[\]\n]{{1,30}}|gaps)\](?=,?\s+(?:[#*]\s+)?{PLACE})")
 BARE = re.compile(r"(?<=[ \"(])\(\[([A-Za-z][^\[\]\n]{1,30})\](?=[;)])")
@@ -33,7 +33,7 @@ SOURCES = [
 ]
 
 
-def test_nothing_refers_to_what_readers_do_not_have():
+def test_nothing_refers_to_files_that_readers_do_not_have():
     found = [
         f"{name}: {text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for name, text in SOURCES
@@ -70,6 +70,6 @@ def test_documents_named_in_the_code_exist():
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
-def test_every_key_says_where_it_is(key):
+def test_every_key_names_its_place(key):
     (row,) = (line for line in PAPERS.splitlines() if line.startswith(f"| `[{key}]` |"))
     assert "https://" in row or "in the same repository" in row

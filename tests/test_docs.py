@@ -150,7 +150,7 @@ def test_the_readme_is_short():
     assert len(" ".join(prose).split()) <= 1_100
 
 
-def test_the_changelog_has_this_version_and_what_came_since():
+def test_the_changelog_has_this_version_and_later_changes():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## (\S+)", text, re.MULTILINE)
     assert versions[:2] == ["Unreleased", __version__]

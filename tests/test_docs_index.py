@@ -36,7 +36,7 @@ def linked(row):
     return "".join(path.read_text(encoding="utf-8") for path in files if path.exists())
 
 
-def test_numbers_of_the_index_are_those_of_the_results():
+def test_numbers_of_the_index_match_the_results():
     rows = [row for row in RUN.splitlines() if "](docs/" in row and row.count("|") == 6]
     assert len(rows) >= 20
     missing = [
@@ -48,7 +48,7 @@ def test_numbers_of_the_index_are_those_of_the_results():
     assert missing == []
 
 
-def test_python_in_the_reference_calls_what_is_there():
+def test_python_in_the_reference_calls_existing_functions():
     """The names are the package's, and the keywords are flags of the command of the same name."""
     (block,) = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
     calls = [
@@ -67,6 +67,6 @@ def test_python_in_the_reference_calls_what_is_there():
             assert sorted(keywords - flags) == []
 
 
-def test_completion_is_offered_as_the_readme_says():
+def test_completion_is_offered_as_in_the_readme():
     assert "fairbench --install-completion" in README
     assert "--install-completion" in CliRunner().invoke(app, ["--help"]).stdout

@@ -20,7 +20,7 @@ def test_its_table_is_that_of_the_metrics():
         assert line in PAGE
 
 
-def test_its_indices_are_those_of_the_metrics():
+def test_its_indices_match_the_metrics():
     _, served, fair = (np.array(values) for values in plot.series().values())
     indices = [jain(values) for values in (served, fair, served / fair)]
     assert indices == pytest.approx([0.566, 0.889, 0.667], abs=0.0005)

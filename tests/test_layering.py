@@ -19,8 +19,8 @@ SOURCE = ROOT / "bench" / "fairbench"
 MODULES = sorted(SOURCE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 
-# Every room by the floor on which it stands; it may use the floors below, and no other room on its
-# own, but for ``BESIDE``.
+# Every package by its layer; a package may use the layers below, and no other package of its own
+# layer except in ``BESIDE``.
 FLOORS = (
     ("errors", "compiled"),
     ("core", "named", "streams", "studies", "targets", "tenants", "files"),
@@ -224,8 +224,9 @@ def test_only_the_command_line_prints_or_exits():
             assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
 
 
-# What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
-# stop. In cli also what a command runs, of which its flags and its help need nothing.
+# Modules that may be imported inside functions: those that need an extra, that few runs need, or
+# that Ctrl-C must be able to stop. In cli also what a command runs, because flags and help do not
+# need it.
 LATE = ("fairbench.live", "fairbench.execute.live_run")
 
 
@@ -253,7 +254,7 @@ def test_modules_import_at_their_top_but_for_extras(name):
         assert late == allowed.get(path.name, []), path
 
 
-# What reads a file, whichever way, and where it may: these files are our own, or no files at all.
+# Calls that read a file, and the modules where they may occur: these files are fairbench's own.
 READS = re.compile(
     r"(.*\.)?(read_text|read_bytes|mmap|memmap|fromfile|from_file|FileIO|loadtxt|genfromtxt"
     r"|literal_eval)|(gzip|bz2|lzma)\..*"
@@ -324,7 +325,7 @@ def _writes(call: ast.Call, name: str) -> bool:
         ("open(path, 'w'); path.open('ab'); path.open(mode='x'); os.open(path, 0)", []),
     ],
 )
-def test_what_reads_a_file(code: str, found: list[str]) -> None:
+def test_calls_that_read_a_file(code: str, found: list[str]) -> None:
     assert list(reads(ast.walk(ast.parse(code)))) == found
 
 

@@ -57,7 +57,7 @@ def test_the_wheel_holds_one_package_and_the_workloads(built):
     assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
 
 
-def test_the_sdist_holds_what_the_repository_does(built):
+def test_the_sdist_holds_the_repositorys_files(built):
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
@@ -87,7 +87,7 @@ def test_the_command_runs_from_the_wheel(fresh, tmp_path):
     assert summary["completed"] > 0
 
 
-def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
+def test_a_wheel_names_the_installation_of_the_studies(fresh, tmp_path):
     preble = ["run", "--scheduler", "preble-code"]
     for arguments in (["reproduce", "claims"], ["reproduce", "--help"], ["plot", "fig7"], preble):
         done = subprocess.run(

@@ -44,7 +44,7 @@ def test_every_link_leads_to_a_staged_file(staged):
     assert found > 50
 
 
-def test_what_no_page_needs_is_left_out(staged):
+def test_unused_parts_of_a_page_are_left_out(staged):
     suffixes = {path.suffix for path in staged.rglob("*") if path.is_file()}
     assert suffixes <= {".md", ".svg", ".png", ".csv", ".py", ".toml", ".yml", ".json", ".css"}
     assert not (staged / "pages.py").exists()

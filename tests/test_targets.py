@@ -45,7 +45,7 @@ def test_a_time_is_read_with_its_unit(text, target):
 
 
 @pytest.mark.parametrize("text", ["0ms", "-1s", "nan", "inf", "1e3", "1m", "", "s", "5 x", 500])
-def test_what_is_no_time_is_refused_by_its_name(text):
+def test_an_invalid_time_is_refused_by_its_name(text):
     with pytest.raises(UsageError, match=re.escape(f"goodput.e2el = {text!r}: write a time above")):
         parse_targets({"e2el": text}, "goodput")
 
@@ -56,12 +56,12 @@ def test_an_unknown_latency_is_refused_with_the_nearest():
 
 
 @given(TARGETS)
-def test_what_is_written_is_read_again(targets):
+def test_a_written_profile_is_read_back(targets):
     assert written_targets(str(targets)) == targets
 
 
 @given(TARGETS, TARGETS)
-def test_the_upper_layer_counts_where_it_says_something(below, above):
+def test_the_upper_layer_takes_precedence(below, above):
     got = laid_over(below, above)
     for name in LATENCIES:
         assert getattr(got, name) == (getattr(above, name) or getattr(below, name))
@@ -113,7 +113,7 @@ def lone_requests(gpu, input_tokens, output_tokens):
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])
 @pytest.mark.parametrize(("size"), [(700, 90), (5, 2), (2000, 1)])
-def test_alone_is_what_the_simulator_takes_for_a_request_by_itself(gpu, size):
+def test_alone_is_the_simulators_time_of_a_lone_request(gpu, size):
     spec = lone_requests(gpu, *size)
     summary = simulate(spec).summary
     expected = alone(ProfileCosts(load_profile(spec.gpu)), *size)

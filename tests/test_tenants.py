@@ -38,6 +38,6 @@ def test_each_node_is_found_below_the_one_before(client):
 
 
 @given(st.lists(NAMES, unique=True))
-def test_whatever_the_names_no_client_is_another_or_a_tenant(clients):
+def test_no_client_name_equals_another_or_a_tenant(clients):
     leaves = [lineage(client)[-1] for client in clients]
     assert len({*leaves, *tenants_of(clients)}) == len(clients) + len(tenants_of(clients))

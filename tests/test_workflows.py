@@ -74,7 +74,7 @@ def test_its_expressions_name_inputs_and_steps_that_exist(path):
 
 
 @pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
-def test_a_workflow_says_when_what_may_be_written_and_how_long(path):
+def test_a_workflow_limits_its_triggers_permissions_and_time(path):
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert content[True]  # YAML 1.1 reads `on` as a boolean
     assert "permissions" in content
@@ -90,7 +90,7 @@ def test_every_input_of_the_action_reaches_its_script():
     assert set(yaml.safe_load(example)[0]["with"]) <= set(content["inputs"])
 
 
-def test_a_comment_says_why_a_check_could_not_run(tmp_path):
+def test_a_comment_gives_the_reason_of_a_failed_check(tmp_path):
     (check,) = (s for s in steps(EXAMPLES / "workflows" / "pull-request.yml") if "id" in s)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -106,7 +106,7 @@ def test_a_comment_says_why_a_check_could_not_run(tmp_path):
     assert said in done.stderr
 
 
-def test_gates_judge_what_the_docs_recommend():
+def test_gates_judge_the_recommended_metrics():
     """The docs recommend the worst windowed share, the well-behaved P95 and the throughput."""
     gates = [
         (kind, params["fail_if"])
@@ -130,7 +130,7 @@ def test_gates_judge_what_the_docs_recommend():
         assert all(clause in option.help for clause in wanted)
 
 
-def test_the_examples_do_what_their_names_say():
+def test_the_examples_do_as_named():
     found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
     (check,), (gate,) = found["pull-request.yml"], found["fairbench-gate.yml"]
     assert gate[1]["output"].value == "github"

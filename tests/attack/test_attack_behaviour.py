@@ -39,7 +39,7 @@ def test_the_files_of_known_attacks_are_current_and_can_be_read(name):
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_victims_send_the_same_whatever_the_attacker_does(name):
+def test_victims_send_the_same_load_under_every_attack(name):
     workload = known_workload(name)
     for victim in (1, 2, 3):
         assert sent(workload, HONESTLY, victim) == sent(workload, ATTACK, victim)
@@ -128,7 +128,7 @@ def test_the_file_of_the_page_has_deadlines_and_weights_to_claim(tmp_path):
     assert (wrong.targets, wrong.weight) == ({"ttft": "1000ms", "e2el": "10000ms"}, 4.0)
 
 
-def test_without_deadlines_and_weights_nobody_claims_any():
+def test_deadlines_and_weights_are_claimed_only_where_they_exist():
     left = choices(JUDGE, CHOICES)
     assert (left["deadline_part"], left["weight_multiple"]) == ((1.0,), (1.0,))
     with pytest.raises(
@@ -149,7 +149,7 @@ def test_without_deadlines_and_weights_nobody_claims_any():
         attacked(Behaviour(weight_multiple=2.0))
 
 
-def test_whoever_reacts_sends_the_same_programs():
+def test_a_reacting_attacker_sends_the_same_programs():
     workload = attacked(Behaviour(reaction="eviction"))
     assert plan_clients(workload, ATTACK, duration_s=10.0)[0].reaction == "eviction"
     assert sent(workload, HONESTLY, 0) == sent(workload, ATTACK, 0)
@@ -162,7 +162,7 @@ def test_a_mix_is_refused():
         attack_workload(load_workload("mix"), "none", HONEST, Stakes())
 
 
-def test_what_makes_no_difference_is_not_told_apart():
+def test_settings_without_effect_give_equal_behaviours():
     assert Behaviour(in_turn=True, period_s=20.0).plain() == HONEST
     assert Behaviour(padding_of_victim=True).plain() == HONEST
     assert Behaviour(padding_fresh=True, keep_alive=4).plain() == HONEST
@@ -196,7 +196,7 @@ def test_a_search_of_few_choices_ends():
     assert len(found) == 2
 
 
-def test_files_leave_out_what_is_usual():
+def test_files_omit_default_values():
     text = attack_file(attacked(Behaviour(padding_tokens=7)))
     assert "padding_tokens = 7" in text
     assert "max_new_multiple" not in text
@@ -214,7 +214,7 @@ def test_the_optimiser_goes_where_trials_were_good_and_repeats_itself():
     assert tpe_behaviours(all_choices, 4, 40, 8, scored, tried) != found
 
 
-def test_the_optimiser_does_not_come_back_to_what_is_impossible():
+def test_the_optimiser_does_not_repeat_impossible_choices():
     pytest.importorskip("optuna")
     few = {"identities": (1, 2, 3, 5)}
     tried = [Behaviour(identities=2), Behaviour(identities=3)]

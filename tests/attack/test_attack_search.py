@@ -112,7 +112,7 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
-def test_what_the_twin_took_is_kept_with_it(tmp_path):
+def test_the_twins_results_are_kept_with_it(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
     # One run of the twin is kept, the trial after it is not.
@@ -124,7 +124,7 @@ def test_what_the_twin_took_is_kept_with_it(tmp_path):
     assert cut.store.spent().simulations == whole.store.spent().simulations
 
 
-def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
+def test_a_finished_search_can_be_extended(tmp_path, in_this_process):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
     first = ended.store.trials()
@@ -135,7 +135,7 @@ def test_a_search_that_has_ended_goes_on_for_longer(tmp_path, in_this_process):
     assert ended.store.plan() == replace(PLAN, trials=4)
 
 
-def test_how_a_search_goes_on_is_not_changed_while_it_does(tmp_path):
+def test_a_resumed_search_keeps_its_settings(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), PLAN)
     with run_folder(store.path, "search"):
         words = ["attack", "--resume", str(store.path), "--trials", "400"]
@@ -174,7 +174,7 @@ def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
     assert by_harm[1].p95 < found[1].trial.harms[0].p95
 
 
-def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
+def test_latency_is_the_mean_over_seeds_and_infinite_without_values():
     longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
     assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
     assert value_of((longer, endless), "latency") == inf
@@ -238,7 +238,7 @@ def test_a_figure_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["budget", "gpu_budget"])
-def test_who_asks_for_nothing_in_so_short_a_time_is_within_any_budget(tmp_path, which):
+def test_an_attacker_without_requests_is_within_any_budget(tmp_path, which):
     plan = Plan(**(vars_of(PLAN) | {which: 1e-9}))
     seeker = search(tmp_path, plan, duration=1e-3)
     attack = replayed(seeker.spec, seeker.workload(Behaviour()), ATTACK)
@@ -300,7 +300,7 @@ def test_longer_answers_are_in_both_budgets(tmp_path):
     honest, longer = (
         _of(spec, free.workload(one)) for one in (Behaviour(), Behaviour(output_multiple=16))
     )
-    programs = 3600 * 3 * 0.31  # of 4 calls, and 770 tokens of output
+    programs = 3600 * 3 * 0.31  # for 4 calls and 770 output tokens
     more = tokens_per_hour(longer) - tokens_per_hour(honest)
     assert more == pytest.approx(programs * 2 * 15 * 770)
     # By the mean call: its context grows by half of what it produces.
@@ -371,7 +371,7 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
     assert (bursts["found"], bursts["trial"]) == (False, None)
 
 
-def test_what_is_sought_is_known_and_in_the_order_of_schedulers():
+def test_searched_attacks_are_known_and_in_the_order_of_schedulers():
     groups = [scheduler for scheduler, _ in by_scheduler()]
     assert len(set(groups)) == len(groups)
     for one in SOUGHT:
@@ -389,7 +389,7 @@ def _known_harms(seeker, name):
 
 
 @pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
-def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration):
+def test_every_trial_sends_as_many_programs_as_its_twin(tmp_path, duration):
     """The counts also agree where the duration is not a whole number of periods."""
     spec = spec_of(duration=duration)
     made = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
@@ -403,7 +403,7 @@ def test_whatever_is_tried_sends_as_many_programs_as_its_twin(tmp_path, duration
         assert programs_multiple(*both) == pytest.approx(1.0)
 
 
-def test_a_file_that_sends_more_than_its_twin_is_told():
+def test_a_file_that_sends_more_than_its_twin_is_reported():
     bursts = known_workload("bursts")
     short, whole = (pair(spec_of(duration=time_s), bursts) for time_s in (100.0, 120.0))
     assert programs_multiple(*short) == pytest.approx(1.2)  # on for 30 s of 100, not for 25
@@ -493,7 +493,7 @@ def test_a_damaged_search_is_one_line(tmp_path, file, content, complaint):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_search_that_cannot_be_written_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_a_search_that_cannot_be_written_stops(tmp_path, monkeypatch):
     store = SearchStore.create(tmp_path, spec_of(), PLAN)
 
     def refuse(**_):
@@ -548,7 +548,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
         (["sybl"], "unknown attack 'sybl': choose from"),
     ],
 )
-def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
+def test_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["attack", *words])
     assert result.exit_code == 2
@@ -566,7 +566,7 @@ def test_a_rediscovery_that_is_interrupted_does_not_say_how_to_go_on(tmp_path):
     assert "--resume" not in str(error.value)
 
 
-def test_a_rediscovery_is_not_gone_on_with(tmp_path):
+def test_a_rediscovery_cannot_be_resumed(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), replace(PLAN, confirm=0, keep=0))
     result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
     assert result.exit_code == 2
@@ -584,6 +584,6 @@ def test_a_quick_search_finds_the_padding_of_lpm(tmp_path):
     assert worst["kept"]["mean"] < 0.3
 
 
-def test_processors_are_told_in_seconds_where_hours_say_nothing():
+def test_short_cpu_times_are_shown_in_seconds():
     assert processors_text(0.0007) == "3 s"
     assert processors_text(2.014) == "2.01 hours"

@@ -103,7 +103,7 @@ def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer:
     ).split()
     if rate == float("inf"):
         arguments += ["--max-concurrency", str(CONCURRENCY)]
-    with tempfile.TemporaryDirectory() as folder:  # where it leaves its results
+    with tempfile.TemporaryDirectory() as folder:  # where the engine leaves its results
         command = [python, "-c", SGLANG, *arguments]
         output = subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL)
     cpu_s, wall_s = json.loads(output.splitlines()[-1])

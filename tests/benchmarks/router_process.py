@@ -32,7 +32,7 @@ from live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
-BEGINNING = 64  # streams that are about to begin: more would overflow a queue of connections
+BEGINNING = 64  # starting streams: more would overflow a queue of connections
 WARM, IDLE_S = 200, 10.0
 # Words of a prompt, chunks of an answer, workers, requests.
 CASES = (
@@ -44,11 +44,11 @@ CASES = (
     (512, 1, 64, 600),
     (512, 256, 64, 200),
 )
-# Streams open at once, and how far their chunks are apart, in s. Long enough for all to begin.
-# As many as 20,000 descriptors allow a router, which has two a stream.
+# Numbers of open streams, and seconds between their chunks, long enough for all to begin. 20,000
+# descriptors, two per stream, limit a router.
 OPEN = ((1000, 4.0), (9_500, 50.0))
-# What a simulated A100 serves: requests/s, tokens of a prompt and of an answer, by
-# `fairbench run --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
+# Load that a simulated A100 serves: requests/s, prompt tokens and answer tokens, by `fairbench run
+# --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
 LOADS = {
     "chat": (5.29, 396, 139),
     "tot": (1.77, 1202, 256),
@@ -211,7 +211,7 @@ def of_peers(whole):
         start = time.process_time()
         totals = one.router.export_totals(0 if whole else known)
         body = msgspec.json.encode(Message("one", "x", {"router": totals}))
-        told += (time.process_time() - start) * bool(turn)  # the first tells all
+        told += (time.process_time() - start) * bool(turn)  # the first message has everything
         start = time.process_time()
         message = msgspec.json.decode(body, type=Message)
         other.router.merge_totals("one", message.parts["router"], 0.0)

@@ -34,7 +34,7 @@ from fairbench.workloads.spec import workload_names
 WAITING = (100, 1_000, 10_000)
 PASSES = 200
 UNLIMITED_RPM = {"rpm.limit": 10**6}
-# `--duration` for about so many requests of chat s1 at dp 4, of which some are never made.
+# `--duration` for about this many requests of chat s1 at dp 4.
 SCALES = {"1e5": 585, "1e6": 7_500}
 
 
@@ -108,7 +108,7 @@ def pass_ms(local):
 
     def arrive():
         number = next(numbers)
-        # 50 documents, of which half are cached; a question of its own.
+        # 50 documents, half of them cached; each request has its own question.
         prompt = (Segment(f"doc-{number * 7 % 50}", 500), Segment(f"q-{number}", 60))
         request = Request(
             number, f"client-{number % 8}", number, 0, prompt, prompt_tokens(prompt), 256

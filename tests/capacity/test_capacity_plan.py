@@ -28,7 +28,7 @@ def carried_out(folder, executor=None, **given):
 
 
 @pytest.mark.slow
-def test_a_plan_is_what_brute_force_finds(tmp_path):
+def test_a_plan_equals_brute_force(tmp_path):
     grid = {"schedulers": ["vtc", "lpm"], "high": 4, "num_runs": 1}
     plan = carried_out(tmp_path, **grid)
     everything = OneByOne()
@@ -65,7 +65,7 @@ def test_a_trace_is_its_own_load(tmp_path):
     assert clusters.load.rate is None
 
 
-def test_prices_say_what_is_cheaper(tmp_path):
+def test_prices_show_the_cheapest(tmp_path):
     given = {"gpus": ["a100", "h100"], "prices": {"a100": 1.0, "h100": 1.5}, "num_runs": 1}
     given |= {"low": 2, "high": 3}
     rows = carried_out(tmp_path, **given)
@@ -75,7 +75,7 @@ def test_prices_say_what_is_cheaper(tmp_path):
     assert rows["cheaper"] == ([1] if costs[1] < costs[0] else [])
 
 
-def test_what_is_finished_is_not_run_again(tmp_path):
+def test_finished_points_are_not_run_again(tmp_path):
     store = begin(question(num_runs=1, low=2, high=2), tmp_path)
     first = carry_out(store, RunContext(executor=OneByOne()))
     again = OneByOne()
@@ -83,7 +83,7 @@ def test_what_is_finished_is_not_run_again(tmp_path):
     assert again.count == 0
 
 
-def test_two_names_of_one_choice_are_run_once(tmp_path):
+def test_two_names_of_one_choice_run_once(tmp_path):
     executor = OneByOne()
     given = {"schedulers": ["vtc", "vtc"], "gpus": ["a100", "a100-80gb"], "loads": [1.0, 1.0]}
     plan = carried_out(tmp_path, executor, **given, num_runs=1, low=2, high=2)
@@ -108,7 +108,7 @@ def test_two_names_of_one_choice_are_run_once(tmp_path):
         ({"schedulers": ["vtcc"]}, "vtcc"),
     ],
 )
-def test_what_cannot_be_planned_is_said_before_anything_runs(given, complaint, tmp_path):
+def test_an_impossible_plan_is_refused_before_any_run(given, complaint, tmp_path):
     with pytest.raises(UsageError) as error:
         begin(question(**given), tmp_path)
     assert complaint in str(error.value)
@@ -123,7 +123,7 @@ def command(*arguments):
     return CliRunner().invoke(app, [*COMMAND, *map(str, arguments)])
 
 
-def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
+def test_the_command_names_the_smallest_sufficient_cluster(in_this_process, tmp_path):
     result = command("--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
     assert "vtc on a100: 1 replica suffices, the smallest" in result.stdout
@@ -132,7 +132,7 @@ def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
     assert shown.stdout == result.stdout
 
 
-def test_its_picture_says_what_it_was_simulated_on(in_this_process, tmp_path):
+def test_its_picture_names_the_profile(in_this_process, tmp_path):
     pytest.importorskip("seaborn", reason="figures need the plot extra")
     picture = tmp_path / "load.svg"
     asked = ("--slo", "ttft_p99<60s", "--dp", "1..2", "--result-dir", tmp_path, "--plot", picture)
@@ -153,7 +153,7 @@ def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
 @pytest.mark.parametrize(
     "flag", [("--dp", "1..4"), ("--num-runs", "2"), ("--every",), ("--gpu", "h100")]
 )
-def test_a_plan_goes_on_as_it_is(flag):
+def test_a_resumed_plan_keeps_its_settings(flag):
     result = CliRunner().invoke(app, ["plan", "--resume", "DIR", *flag])
     assert result.exit_code == 2
     assert "continues the plan with its stored settings; no other" in result.stderr
@@ -168,7 +168,7 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_runs(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["1..1000000", "2..", "one..2"])
-def test_a_range_that_is_none_says_how_large_it_may_be(text):
+def test_an_invalid_range_names_the_allowed_size(text):
     result = command("--slo", "ttft_p99<1s", "--dp", text)
     assert result.exit_code == 2
     said = f"--dp {text}: write LOW..HIGH, such as 1..32, at most 4,096"

@@ -67,7 +67,7 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         ),
     ],
 )
-def test_what_is_special_of_a_choice(given, bounds, said):
+def test_peculiarities_of_a_choice(given, bounds, said):
     assert remarks(choice(**given), **bounds) == [said]
 
 
@@ -75,7 +75,7 @@ def test_one_seed_has_no_interval_to_doubt():
     assert remarks(choice(targets=(target(TTFT, certain=False),)), seeds=(0,)) == []
 
 
-def test_what_is_cheaper_names_what_it_is_cheaper_than():
+def test_a_cheaper_cluster_names_the_one_it_is_compared_with():
     rows = choice("vtc", 3, cost=6.0), choice("fcfs", 2, cost=4.0)
     said = "cheaper than vtc on a100: fcfs on 2 x a100 for 4.00 an hour"
     assert remarks(*rows, cheaper=[1]) == [said]

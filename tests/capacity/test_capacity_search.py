@@ -21,7 +21,7 @@ def searched(search, enough):
 
 @pytest.mark.parametrize("low", [1, 3])
 @pytest.mark.parametrize("step", range(1, 21))
-def test_halves_find_a_step_wherever_it_is(low, step):
+def test_halving_finds_the_threshold_anywhere(low, step):
     found, asked = searched(bisected(low, low + 17), lambda one: one >= low + step - 1)
     assert found.smallest == (low + step - 1 if step <= 18 else None)
     assert found.monotone

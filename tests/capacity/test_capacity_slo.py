@@ -46,7 +46,7 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99<2", "--slo ttft_p99<2: needs a unit, ttft_p99<2s or ttft_p99<2ms"),
         ("ttft_p99<-2s", "--slo ttft_p99<-2s: a limit must be at least 0"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
-        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
+        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the others' runs
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
         ("min_share>80ms", "is a plain number, not in ms"),
         ("ttft_p99<2%", "is in ms, not in %"),
@@ -65,7 +65,7 @@ def test_a_wrong_target_is_one_line(text, complaint):
 @pytest.mark.parametrize(
     "text", ["refused<=0", "min_share>=100%", "service_rate_tok_s>5000", "clients.a.tree_share>1"]
 )
-def test_a_limit_at_the_end_of_what_is_possible_is_one(text):
+def test_a_limit_at_the_end_of_the_range_counts(text):
     assert parse_slo(text).text == text
 
 
@@ -79,7 +79,7 @@ def test_only_unusual_percentiles_have_to_be_asked_for():
     assert [parse_slo(text).rank for text in texts] == [None, 90, None, 90]
 
 
-def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
+def test_the_mean_is_judged_and_its_interval_shows_significance():
     slo = parse_slo("ttft_p99<2s")
     close = judge(slo, [summary(p99_ttft_ms=value) for value in (1000.0, 1500.0, 2900.0)])
     assert (close.met, close.certain, close.seeds_met, close.mean) == (True, False, 2, 1800.0)
@@ -90,13 +90,13 @@ def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
     assert far.high == pytest.approx(1010 + 4.302653 * 10 / 3**0.5)
 
 
-def test_more_may_be_better_and_the_limit_itself_only_where_it_says_so():
+def test_a_target_has_a_direction_and_may_include_its_limit():
     runs = [summary(min_entitlement_ratio=0.8)]
     assert not judge(parse_slo("min_share>80%"), runs).met
     assert judge(parse_slo("min_share>=80%"), runs).met
 
 
-def test_who_is_short_of_nothing_has_its_share():
+def test_a_client_without_shortage_has_its_full_share():
     notes = {"min_entitlement_ratio": NOT_CONTENDED}
     idle = summary(min_entitlement_ratio=None, notes=notes)
     slo = parse_slo("min_share>80%")
@@ -113,7 +113,7 @@ def test_a_lower_bound_of_a_latency_keeps_no_limit():
 
 
 @pytest.mark.parametrize(("unfinished", "met"), [(1, True), (2, False)])
-def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, met):
+def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(unfinished, met):
     """With 100 requests one may lie beyond the 99th percentile, and two may not."""
     slo = parse_slo("ttft_p99<2s")
     run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)

@@ -54,7 +54,7 @@ def edit(file, before, after):
     file.write_text(text.replace(before, after))
 
 
-def test_update_stores_what_check_then_finds_unchanged(updated):
+def test_after_update_check_finds_no_change(updated):
     result, folder = updated
     assert (result.exit_code, result.stdout) == (0, "mine:\n  new\n")
     stored = contents(folder)
@@ -81,7 +81,7 @@ def test_a_wrong_clause_is_refused_before_anything_runs(folder, monkeypatch, cla
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_process):
+def test_a_changed_number_fails_until_the_baseline_is_updated(folder, in_this_process):
     stored = contents(folder)
     completed = json.loads(stored["mine/summary.json"])["completed"]
     changed = f"completed 1 {completed} "
@@ -96,7 +96,7 @@ def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_p
     assert contents(folder) == stored
 
 
-def test_a_changed_experiment_is_unlike_what_is_stored(folder):
+def test_a_changed_experiment_differs_from_the_stored_one(folder):
     edit(folder / "mine" / "experiment.toml", "burstiness = 1.0\n", "")
     result = invoke("check", folder)
     assert result.exit_code == 2
@@ -110,7 +110,7 @@ def test_an_experiment_without_results_is_refused_by_check(folder):
     assert "mine/experiment.toml: no results are stored; to store" in result.stderr
 
 
-def test_update_shows_what_is_new_in_the_experiment_too(folder):
+def test_update_shows_new_settings_of_the_experiment_too(folder):
     run = read_run(shutil.copytree(folder / "mine", folder / "rerun"))
     assert difference(folder / "mine", run) == ""
     edit(folder / "mine" / "experiment.toml", "burstiness = 1.0\n", "")

@@ -13,7 +13,7 @@ from fairbench.schedulers.accounts.counters import Counters
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
-# Few places in the batch, so that clients queue, leave the queue and come back.
+# Few slots in the batch, so that clients queue, leave the queue and return.
 BUSY = ["--workload", "chat", "--duration", "20", "--scheduler", "vtc"]
 BUSY += ["--max-running-requests", "16", "--request-rate", "1.25"]
 
@@ -82,7 +82,7 @@ def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
     assert "measured" not in result.stderr
 
 
-def test_measured_runs_too_few_to_tell_pass_only_when_told_to(tmp_path):
+def test_too_few_measured_runs_pass_only_with_the_flag(tmp_path):
     arguments = ["check", tmp_path / "a", tmp_path / "b", "--fail-if", "jain_index:-0.02"]
     measured(tmp_path / "a", "jain_index", [0.9, 0.91])
     measured(tmp_path / "b", "jain_index", [0.5, 0.8])
@@ -109,7 +109,7 @@ def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):
     )
 
 
-def test_sweeps_are_compared_with_what_only_they_know(tmp_path, in_this_process):
+def test_sweeps_are_compared_with_their_own_metrics(tmp_path, in_this_process):
     grid = ["--schedulers", "vtc", "--workloads", "chat", "--num-programs", "1", "--name", "s"]
     for name in ("one", "two"):
         result = invoke("sweep", *grid, "--result-dir", tmp_path / name)

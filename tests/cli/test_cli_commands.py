@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
+def test_the_command_list_shows_the_first_line_of_each_help(name):
     listed, loaded = get_command(app).commands[name], load(name)
     assert (listed.name, loaded.name) == (name, name)
     assert listed.get_short_help_str(1000) == loaded.get_short_help_str(1000)
@@ -65,7 +65,7 @@ RUN = ("run", "--workload", "chat", "--num-programs", "1", "--disable-tqdm", "--
         ),
     ],
 )
-def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
+def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
     command = [sys.executable, "-c", report + code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -76,7 +76,7 @@ def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
     assert not [one for one in modules if one.startswith(unwanted)]
 
 
-# Prints every module of ours of which a function was called while nothing of ours was imported.
+# Prints every fairbench module of which a function was called while none was being imported.
 CALLED = """
 import atexit, sys
 called = set()
@@ -103,7 +103,7 @@ sys.setprofile(note)
         ("import fairbench; fairbench.run(workload='chat', num_programs=1)", 96),
     ],
 )
-def test_a_simulated_run_executes_only_what_it_needs(tmp_path, code, most):
+def test_a_simulated_run_executes_only_needed_code(tmp_path, code, most):
     command = [sys.executable, "-c", CALLED + code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     called = done.stderr.split()
@@ -126,7 +126,7 @@ def test_the_help_shows_every_flag_once_in_a_panel(name):
 
 def test_only_help_is_outside_the_panels_of_run():
     others = [param.name for param in load("run").params if panel_of(param) == OTHER]
-    assert others == ["experiment_file"]  # an argument, which has a section of its own
+    assert others == ["experiment_file"]  # an argument, which has its own section
 
 
 def test_the_flags_that_help_shows_first_are_common_ones():

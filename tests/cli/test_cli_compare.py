@@ -16,7 +16,7 @@ from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from one_by_one import one_by_one
 
-# Few places in the batch, so that clients queue and schedulers matter.
+# Few slots in the batch, so that clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
 
 
@@ -61,7 +61,7 @@ def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
     assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
 
 
-def test_more_seeds_are_added_to_what_is_there(compared, tmp_path, in_this_process):
+def test_more_seeds_are_added_to_existing_ones(compared, tmp_path, in_this_process):
     folder = tmp_path / "copy"
     shutil.copytree(compared[1], folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
@@ -91,7 +91,7 @@ def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(
     assert json.loads(again.read_text()) == json.loads((fcfs / "summary.json").read_text())
 
 
-def test_measured_repeats_of_two_directories_are_told_apart_by_their_names(tmp_path):
+def test_measured_repeats_of_two_directories_differ_by_name(tmp_path):
     measured(tmp_path / "old", "jain_index", [0.9, 0.91, 0.92])
     measured(tmp_path / "new", "jain_index", [0.8, 0.82, 0.81])
     result = invoke(tmp_path / "old", tmp_path / "new", "--metric", "jain_index")
@@ -169,7 +169,7 @@ def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path, in_this_process):
     assert result.stdout == ""
 
 
-def test_interrupted_it_says_how_to_go_on(tmp_path):
+def test_an_interrupted_compare_prints_how_to_resume(tmp_path):
     plan = plan_comparison(["vtc", "fcfs"], {"workload": "chat", "num_programs": 1}, {}, 1)
     interrupted = Interruption()
     interrupted.signum = 2

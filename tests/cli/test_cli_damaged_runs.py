@@ -78,7 +78,7 @@ def test_requests_for_the_lists_of_an_output_file(run, refused):
         ("request_throughput", "concurrency"),
     ],
 )
-def test_what_a_summary_lacks_is_null_in_an_output_file(run, key, named, tmp_path):
+def test_missing_values_of_a_summary_are_null_in_an_output_file(run, key, named, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     del summary[key]
     (run / "summary.json").write_text(json.dumps(summary))
@@ -150,7 +150,7 @@ def test_a_manifest_of_other_types_is_named_by_its_field(run, command, field, va
     assert field in line
 
 
-def test_a_manifest_may_lack_what_older_ones_lacked(run):
+def test_older_manifests_may_lack_newer_keys(run):
     path = run / "manifest.json"
     kept = {"schema_version", "complete", "spec_identity"}
     path.write_text(

@@ -199,7 +199,7 @@ def test_a_run_that_fails_exits_with_1(refused, monkeypatch):
     assert refused("run", code=1) == "the cluster is gone"
 
 
-def test_show_of_something_else(refused, tmp_path):
+def test_show_of_a_foreign_file(refused, tmp_path):
     assert "none/manifest.json: no such file" in refused("show", "none")
     (tmp_path / "manifest.json").write_text('{"schema_version": 0}')
     assert "schema_version = 0: must be 1 for this version of fairbench" in refused("show", ".")

@@ -96,6 +96,6 @@ def test_a_replay_port_needs_events(refused):
     assert line == "--kv-replay-port needs --kv-events-port"
 
 
-def test_a_misspelt_key_is_named_rather_than_the_one_that_is_missing(refused, tmp_path):
+def test_a_misspelt_key_is_named_before_a_missing_one(refused, tmp_path):
     (tmp_path / "mine.toml").write_text("[gird]\ndp = [1]")
     assert "Did you mean 'grid'?" in refused("sweep", "mine.toml")

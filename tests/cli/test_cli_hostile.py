@@ -31,7 +31,7 @@ def test_score_of_a_status_that_is_a_list(refused, tmp_path):
         ("req_time", 10**400, "cannot be read: an integer of 401 digits does not fit 64 bits"),
     ],
 )
-def test_validate_of_what_cannot_have_been_measured(refused, tmp_path, field, value, complaint):
+def test_validate_of_impossible_measurements(refused, tmp_path, field, value, complaint):
     (tmp_path / "file.jsonl").write_text(json.dumps({**MEASURED, field: [5, value]}))
     assert refused("validate", "file.jsonl") == f"file.jsonl, line 1: {complaint}"
 

@@ -47,7 +47,7 @@ def stored_sweep(folder, schedulers, values, **changes):
     return kept.path
 
 
-def test_a_table_says_who_is_where_and_what_is_noise(lines):
+def test_a_table_shows_ranks_and_marks_noise(lines):
     result = invoke(lines, "--sort", RATE)
     assert result.exit_code == 0, result.output
     text = result.stdout
@@ -74,7 +74,7 @@ def test_the_other_formats_say_the_same(lines):
     assert tables[0] == tables[1]
 
 
-def test_one_place_and_one_row_can_be_asked_for(lines):
+def test_one_configuration_and_one_row_can_be_selected(lines):
     result = invoke(lines, "--place", "chat s1", "--row", "vtc", "--sort", RATE)
     assert "chat s1 dp 2, seeds 0 to 2" in result.stdout
     assert "fcfs" not in result.stdout
@@ -127,7 +127,7 @@ def test_files_of_other_seeds_are_one_and_of_the_same_are_refused(lines):
         (["LINES", "--row", "vct"], "unknown row 'vct'"),
     ],
 )
-def test_what_it_cannot_do_it_says_in_one_line(lines, arguments, complaint):
+def test_refusals_are_one_line(lines, arguments, complaint):
     result = invoke(*(lines if word == "LINES" else word for word in arguments))
     assert result.exit_code == 2
     assert complaint in result.stderr

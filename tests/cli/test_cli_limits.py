@@ -68,7 +68,7 @@ def test_validate_of_a_time_far_from_the_others(refused, tmp_path, far):
 
 
 @pytest.mark.parametrize("command", ["score", "run", "validate", "run --workload", "trace inspect"])
-def test_a_pipe_that_nobody_writes_to_is_refused(refused, tmp_path, command):
+def test_a_pipe_without_a_writer_is_refused(refused, tmp_path, command):
     os.mkfifo(tmp_path / "pipe.toml")
     said = refused(*command.split(), "pipe.toml")
     assert said.startswith(
@@ -77,7 +77,7 @@ def test_a_pipe_that_nobody_writes_to_is_refused(refused, tmp_path, command):
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.3])
-def test_a_pipe_that_somebody_writes_to_is_read(tmp_path, wait_s):
+def test_a_pipe_with_a_writer_is_read(tmp_path, wait_s):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     text = b'{"a": 1}\n' * 20_000  # more than a pipe holds
@@ -132,7 +132,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_not_added(tmp_path):
     assert list(map(json.loads, path.read_text().splitlines())) == [{"a": 1}, {"b": 2}]
 
 
-def test_a_full_disk_is_told_by_the_file(tmp_path):
+def test_a_full_disk_is_reported_with_the_file(tmp_path):
     words = ["sweep", "--workloads", "chat", "--scenarios", "s1", "--schedulers", "fcfs"]
     words += ["--num-programs", "1", "--result-dir", tmp_path]
     said = limited(*words, file_bytes=50, code=1)

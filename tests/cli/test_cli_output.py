@@ -94,11 +94,11 @@ def test_progress_line(progress, expected):
         (600.0, 20.0, "draining, simulated 600 s (arrivals ended at 500 s)  programs 4/6"),
     ],
 )
-def test_a_long_simulation_says_how_long_it_may_take(now_s, elapsed_s, expected):
+def test_a_long_simulation_prints_its_estimated_time(now_s, elapsed_s, expected):
     assert progress_line(Progress(now_s, 500.0, 4, 6, {}), elapsed_s) == expected
 
 
-def test_the_last_that_is_told_of_a_simulation_is_that_its_metrics_come():
+def test_the_last_progress_message_announces_the_metrics():
     told = []
     simulate(
         resolve({"workload": "chat", "scenario": "none", "num_programs": 1}),

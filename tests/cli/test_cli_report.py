@@ -57,7 +57,7 @@ def reported(directory, path):
     return path.read_text()
 
 
-def test_the_page_of_a_run_says_who_got_what_and_how_to_run_it_again(run, tmp_path):
+def test_the_page_of_a_run_shows_clients_and_the_command_to_repeat_it(run, tmp_path):
     text = reported(run, tmp_path / "r.html")
     shown = Reader(text)
     summary = json.loads((run / "summary.json").read_text())
@@ -130,7 +130,7 @@ def test_the_page_of_several_seeds_names_the_heavy_client(in_this_process, tmp_p
     assert "client-0 floods in 2 of 2 seeds" in Reader(text).text
 
 
-def test_an_unfinished_sweep_says_what_is_missing(swept, tmp_path):
+def test_an_unfinished_sweep_names_what_is_missing(swept, tmp_path):
     part = tmp_path / "part"
     shutil.copytree(swept, part)
     shutil.rmtree(part / "runs/lpm-chat-s1-dp1-seed0")
@@ -176,7 +176,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, complaint):
     assert complaint in result.stderr
 
 
-def test_what_cannot_be_written_or_read_is_one_line(run, tmp_path):
+def test_files_that_cannot_be_written_or_read_are_one_line(run, tmp_path):
     result = invoke("report", run, "-o", tmp_path / "none" / "r.html")
     assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
     broken = tmp_path / "broken"

@@ -82,7 +82,7 @@ def tiny(tmp_path_factory):
     return result, only(parent)
 
 
-def test_a_run_prints_who_got_what_and_where_the_files_are(tiny):
+def test_a_run_prints_the_clients_service_and_its_files(tiny):
     result, path = tiny
     lines = result.stdout.split("\n")
     assert lines[0].startswith("simulated on a100-80gb/llama-3.1-8b/")
@@ -166,8 +166,8 @@ def test_set_wins_over_the_engine_flag(tmp_path):
     assert "KV pool 100,000 tokens" in result.stdout
 
 
-def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
-    # Ten simulated hours, of which the test sees a few programs before it interrupts.
+def test_ctrl_c_keeps_finished_work_and_marks_it_incomplete(tmp_path):
+    # Ten simulated hours, which the test interrupts after a few programs.
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"

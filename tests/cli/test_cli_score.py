@@ -56,7 +56,7 @@ def test_a_stored_run_scored_again_is_its_own_summary(run):
     assert scored(run) == json.loads((run / "summary.json").read_text())
 
 
-def test_useful_service_is_told_and_scored_again_where_somebody_pads(tmp_path):
+def test_useful_service_is_reported_and_scored_with_padding(tmp_path):
     words = ("--workload", "attacks/long-decoder.toml", "--scenario", "attack", "--duration", "5")
     file = ROOT / "workloads" / words[1]
     invoke("run", words[0], file, *words[2:], "--scheduler", "lpm", "--result-dir", tmp_path)
@@ -83,7 +83,7 @@ def test_a_stored_run_over_another_window_has_the_rates_of_that_window(run):
     assert got["bound_source"] == "VTC Theorem 4.4"
 
 
-def test_the_requests_alone_give_what_does_not_need_the_service_log(run):
+def test_the_requests_alone_give_every_metric_without_the_service_log(run):
     summary = json.loads((run / "summary.json").read_text())
     got = scored(run / "requests.parquet", "--misbehaving", "client-2,client-3")
     assert got["layout"] == "fairbench"
@@ -107,7 +107,7 @@ def test_weights_are_of_the_clients_of_the_records(run):
     assert got["jain_index"] == pytest.approx(jain(over_weight))
 
 
-def test_the_table_names_everyone_and_says_what_is_unknown(records):
+def test_the_table_names_all_clients_and_unknown_values(records):
     result = invoke("score", records, "--clients", "zoe", "--window-end", 2)
     assert (result.exit_code, result.stderr) == (0, "")
     shown = result.stdout.split("\n")
@@ -133,7 +133,7 @@ def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
     assert plain["jain_index"] == summary["jain_index"]
     lists = set(detailed) - set(plain)
     assert {len(detailed[name]) for name in lists} == {summary["num_requests"]}
-    # Our own details, read as somebody else's.
+    # Fairbench's own details, read as a foreign file.
     output.write_text(json.dumps(detailed))
     again = scored(output)
     assert again["layout"] == "vllm"
@@ -228,7 +228,7 @@ def idle_log(folder, *, session=""):
     return file
 
 
-def test_a_failed_request_of_an_idle_server_is_blamed_on_nobody(tmp_path):
+def test_a_failed_request_of_an_idle_server_blames_no_client(tmp_path):
     file = idle_log(tmp_path)
     text = " ".join(invoke("score", file).stdout.split())
     assert "c1, from " in text
@@ -242,7 +242,7 @@ def test_a_failed_request_of_an_idle_server_is_blamed_on_nobody(tmp_path):
     assert "no other client held them back" in " ".join(explained_text(scored(file), 80).split())
 
 
-def test_the_latency_of_a_session_says_what_it_includes(tmp_path):
+def test_the_latency_of_a_session_states_its_parts(tmp_path):
     text = " ".join(invoke("score", idle_log(tmp_path, session="s")).stdout.split())
     assert "for a program, with the time between its requests (n = " in text
 

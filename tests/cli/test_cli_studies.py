@@ -52,7 +52,7 @@ def checkout(folder, text):
         ["run", "--scheduler", "vtc", "--set", "vtc.form=artifact"],
     ],
 )
-def test_without_studies_a_line_says_how_to_get_them(no_studies, tmp_path, arguments):
+def test_without_studies_a_line_names_the_installation(no_studies, tmp_path, arguments):
     (tmp_path / "runs.jsonl").write_text('{"path": "VTC/all_results_mine.jsonl"}\n')
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -77,7 +77,7 @@ def test_studies_of_another_version_are_named(no_studies, tmp_path):
         studies.study("one", "plot")
 
 
-def test_without_studies_the_list_says_how_to_get_their_schedulers(no_studies):
+def test_without_studies_the_list_names_the_installation(no_studies):
     result = CliRunner().invoke(app, ["list", "schedulers"])
     assert result.exit_code == 0
     lines = [line for line in result.stdout.splitlines() if "fairbench-llm[studies]" in line]

@@ -125,7 +125,7 @@ def test_points_of_another_sweep_are_reused(swept, tmp_path):
     ).read_bytes()
 
 
-def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
+def test_a_sweep_that_runs_elsewhere_is_not_touched(swept):
     _, path = swept
     with run_folder(path, "alone"):
         before = contents(path)
@@ -159,7 +159,7 @@ def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_large_sweep_says_how_large_before_it_starts(capsys):
+def test_a_large_sweep_prints_its_size_first(capsys):
     said = r"2 simulations, about 300,000 requests: roughly [0-9,]+ min on [0-9]+ processors"
     LineProgress().tasks([200_000.0, 100_000.0])
     assert re.search(said, capsys.readouterr().err)
@@ -241,7 +241,7 @@ def endless(parent, signum):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
+def test_an_interrupted_sweep_keeps_finished_points(tmp_path, signum, code):
     returncode, stdout, stderr, store = endless(tmp_path, signum)
     assert (returncode, stdout) == (code, "")
     size, *told, last = stderr.splitlines()
@@ -258,7 +258,7 @@ def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
+def test_a_killed_sweep_loses_only_running_points(tmp_path):
     returncode, *_, store = endless(tmp_path, signal.SIGKILL)
     assert returncode == -signal.SIGKILL
     (identity,) = store.finished()

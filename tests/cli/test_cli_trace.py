@@ -91,7 +91,7 @@ def test_a_key_that_can_be_guessed_is_refused(tmp_path, refused):
     assert line.endswith("must hold at least 16 characters")
 
 
-def test_what_writes_a_trace_says_so_for_programs_too(tmp_path):
+def test_written_traces_are_reported_in_json_too(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("t,user,isl,osl\n0,a,9,1\n4,b,9,1\n9,a,9,1\n", encoding="utf-8")
     output = tmp_path / "part.jsonl"
@@ -103,7 +103,7 @@ def test_what_writes_a_trace_says_so_for_programs_too(tmp_path):
 
 
 @pytest.mark.parametrize(("users", "told"), [("a,,a", True), ("a,b,a", False), (",,", False)])
-def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
+def test_requests_without_a_client_are_reported(tmp_path, users, told):
     path = tmp_path / "log.csv"
     rows = (f"{at},{user},9,1" for at, user in enumerate(users.split(",")))
     path.write_text("\n".join(["t,user,isl,osl", *rows]), encoding="utf-8")
@@ -119,7 +119,7 @@ def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
         ("plan", "--scheduler", "vtc", "--slo", "victim_p95_s<9s", "--num-runs", "1"),
     ],
 )
-def test_a_trace_without_heavy_clients_says_that_nobody_is_named(tmp_path, command):
+def test_a_trace_without_heavy_clients_gets_a_note(tmp_path, command):
     """The flooder counts as well-behaved, so that group's latency includes its own."""
     file = tmp_path / "log.csv"
     lines = [f"{number},{'ab'[number % 2]},10,2" for number in range(8)]

@@ -63,7 +63,7 @@ def test_json_is_one_object_with_the_runs(runs):
         assert list(pair) == ["simulated", "measured", "error_pct"]
 
 
-def test_the_table_says_what_was_fitted_to_what(runs):
+def test_the_table_names_the_fitted_runs(runs):
     result = invoke(runs)
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 100
@@ -83,7 +83,7 @@ def test_fit_prints_the_candidates_and_the_best(runs, monkeypatch):
     assert [line.split(":")[0] for line in lines] == [*dates, "best"]
 
 
-def test_another_profile_and_pool_are_used_and_said(runs):
+def test_another_profile_and_pool_are_used_and_reported(runs):
     other = "a100-80gb/llama-2-7b/tp1/vllm-0.14.0"
     whole = json.loads(invoke(runs, "--profile", other, "--pool", 35_000, "--json").stdout)
     assert (whole["timing_profile"], whole["pool_tokens"]) == (other, 35_000)
@@ -103,9 +103,7 @@ def test_a_profile_that_is_not_there_is_named(runs, tmp_path):
     assert "--gpu" in result.stderr
 
 
-def test_without_matplotlib_it_writes_numbers_and_says_how_to_get_the_figure(
-    runs, tmp_path, monkeypatch
-):
+def test_without_matplotlib_numbers_are_written_with_a_hint(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None)
     result = invoke(runs, "--output-dir", tmp_path / "out", "--json")
     assert result.exit_code == 0
@@ -158,7 +156,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 
 @needs(VTC_RUNS)
 @pytest.mark.slow
-def test_what_the_real_runs_are_known_to_miss_and_nothing_else():
+def test_the_real_runs_have_exactly_the_known_misses():
     """docs/studies/measured.md names the cause of each miss."""
     whole = json.loads(invoke(VTC_RUNS, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}

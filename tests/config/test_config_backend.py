@@ -33,7 +33,7 @@ def test_a_stored_experiment_gives_the_same_spec(flags):
     assert resolve({}, {}, stored(flags)) == resolve(flags)
 
 
-def test_a_simulated_spec_says_nothing_of_backends():
+def test_a_simulated_spec_has_no_backend_keys():
     assert "backend" not in to_toml(resolve({}))
     assert identity(resolve({"backend": {"kind": "sim"}})) == identity(resolve({}))
 
@@ -58,7 +58,7 @@ def test_real_hardware_has_no_timing_profile():
     assert resolve(EMULATOR).gpu == resolve({}).gpu
 
 
-def test_an_endpoint_is_as_it_is_served():
+def test_an_endpoint_keeps_its_own_settings():
     spec = resolve(ENDPOINT)
     assert spec.backend == Endpoint(base_url="http://host:8000", api="completions")
     assert {spec.scheduler, spec.router, spec.local, spec.model} == {AS_SERVED}
@@ -73,7 +73,7 @@ def test_a_flag_changes_the_stored_backend_and_keeps_the_rest_of_it():
 
 
 @pytest.mark.parametrize("before", [{}, SGLANG, EMULATOR, ENDPOINT])
-def test_another_backend_drops_what_only_the_stored_one_meant(before):
+def test_another_backend_drops_the_stored_ones_settings(before):
     assert resolve({"backend": {"kind": "sim"}}, {}, stored(before)) == resolve({})
     assert resolve({"backend": {"kind": "emulator"}}, {}, stored(before)).gpu == resolve({}).gpu
     assert resolve(ENDPOINT, {}, stored(before)) == resolve(ENDPOINT)
@@ -167,12 +167,12 @@ def test_other_times_than_a_stored_endpoint_had():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(flags, settings, expected):
+def test_nonsense_is_refused(flags, settings, expected):
     assert expected in complaint(flags, settings)
 
 
 @pytest.mark.parametrize("arg", ["--port", "--host=0.0.0.0", "--tp-size", "--schedule-policy=lpm"])
-def test_what_the_launcher_says_itself_is_no_server_arg(arg):
+def test_flags_of_the_launcher_are_refused_as_server_args(arg):
     flag = arg.partition("=")[0]
     flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "half", arg]}}
     assert f"server_args: {flag} is set by fairbench itself" in complaint(flags)
@@ -185,7 +185,7 @@ def test_data_parallelism_within_a_server_is_refused_with_the_reason(arg):
     assert f"server_args: {flag} is not supported: each rank has its own" in complaint(flags)
 
 
-def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
+def test_an_error_in_a_files_backend_names_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"mine\.toml: unknown backend 'gpu'"):
         resolve({}, {}, {"backend": "gpu"}, path="mine.toml")
 
@@ -199,5 +199,5 @@ def test_two_words_in_one_server_argument_are_refused():
     assert resolve(json_value).backend.server_args == ["--x", '{"a": 1}']
 
 
-def test_the_names_in_the_help_are_those_of_the_backends_that_are_started():
+def test_the_help_names_the_backends_that_are_started():
     assert sorted(STARTED) == sorted(kind for kind, one in KINDS.items() if one.is_managed)

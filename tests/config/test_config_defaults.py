@@ -12,7 +12,7 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
 
-# Values that no default equals; a default that somebody typed counts as a default.
+# Values that differ from every default; a typed default counts as a default.
 FLAGS = st.fixed_dictionaries(
     {},
     optional={
@@ -58,11 +58,11 @@ def stored(*arguments):
         {"scenario": "s2"},
     ],
 )
-def test_what_a_stored_file_only_had_by_default_gives_way_to_flags(flags):
+def test_stored_defaults_give_way_to_flags(flags):
     assert resolve(flags, {}, stored({})) == resolve(flags)
 
 
-def test_what_was_chosen_for_a_stored_file_stays():
+def test_stored_choices_stay():
     file = stored({"duration_s": 480, "num_programs": 7, "seed": 3}, {"dlpm.quantum": 7})
     spec = resolve({"workload": "long-qa"}, {}, file)
     assert (spec.duration_s, spec.warmup_s) == (480, 48)
@@ -72,7 +72,7 @@ def test_what_was_chosen_for_a_stored_file_stays():
     assert resolve({"duration_s": 60}, {}, warmed).warmup_s == 20
 
 
-def test_a_changed_workload_of_a_stored_file_stays_unless_it_is_replaced():
+def test_a_changed_workload_of_a_stored_file_stays_unless_replaced():
     file = stored({}, {"tot.branches": 3})
     assert resolve({"scenario": "s2"}, {}, file).workload.params["branches"] == 3
     assert resolve({"workload": "tot"}, {}, file).workload == load_workload("tot")
@@ -85,7 +85,7 @@ def test_a_profile_that_its_gpu_does_not_imply_stays_whole():
     assert resolve({"gpu": "h100"}, {}, file) == resolve({"gpu": "h100"})
 
 
-def test_the_defaults_are_those_that_are_promised():
+def test_the_defaults_are_the_documented_ones():
     spec = resolve({})
     assert (spec.scheduler, spec.router, spec.local) == ("d2lpm", "d2lpm", "dlpm")
     assert (spec.dp, spec.seed, spec.burstiness, spec.clients) == (1, 0, 1.0, 3)

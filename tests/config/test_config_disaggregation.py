@@ -14,7 +14,7 @@ SIDES = {"prefill": 1, "decode": 3}
 PART = "disaggregation"
 
 
-def test_dp_is_the_number_of_all_replicas_and_the_router_has_those_that_compute_prompts():
+def test_dp_counts_all_replicas_and_the_router_uses_the_prefill_workers():
     spec = resolve(SIDES)
     assert (spec.dp, spec.prefill, spec.decode, spec.routed_workers) == (4, 1, 3, 1)
     colocated = resolve({"dp": 4})
@@ -72,7 +72,7 @@ def test_a_comparison_is_planned_and_resumed_with_both_sides():
         ({**SIDES, "memory_records": True}, "memory_records = True: not with prefill and decode"),
     ],
 )
-def test_what_a_disaggregated_cluster_is_not_is_refused_in_one_line(flags, complaint):
+def test_unsupported_parts_of_a_disaggregated_cluster_are_refused_in_one_line(flags, complaint):
     assert complaint in message(flags)
 
 

@@ -42,7 +42,7 @@ def test_any_local_scheduler_is_a_policy_and_shares_its_parameters_with_the_work
     assert resolve({"workload": "chat", "gateway": "vtc", "scheduler": "vtc"}).gateway == "vtc"
 
 
-def test_what_nobody_asks_for_is_not_stored():
+def test_unused_parameters_are_not_stored():
     """Runs stored before these parameters existed therefore keep their identity."""
     plain = resolve({**DRR, "gateway": "vtc", "saturation": "concurrency"})
     assert not {"concurrency.headroom", "gateway.outputs"} & plain.settings.keys()
@@ -80,7 +80,7 @@ def test_flags_replace_the_gateway_of_a_file_with_its_detector():
         ),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(flags, settings, expected):
+def test_errors_are_named_in_one_line(flags, settings, expected):
     assert expected in message(flags, settings)
 
 
@@ -106,5 +106,5 @@ def test_a_sweep_has_a_point_without_and_one_for_each():
     assert all(place_of(one) == place_of(tables[0]) for one in tables)
 
 
-def test_the_directory_of_a_run_says_it():
+def test_the_run_directory_is_named_after_the_gateway():
     assert run_name(resolve(DRR)) == "d2lpm-behind-drr-chat-s1-dp1-seed0"

@@ -91,7 +91,7 @@ def test_a_sweep_may_have_one():
         ),
     ],
 )
-def test_what_does_not_go_with_a_preset_is_one_line(flags, message):
+def test_conflicts_with_a_preset_are_one_line(flags, message):
     with pytest.raises(UsageError, match=message) as caught:
         resolve(flags)
     assert "\n" not in str(caught.value)

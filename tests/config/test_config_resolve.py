@@ -33,7 +33,7 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
             "num_programs = 1000000, clients = 3: this gives about 3,000,000 programs in total, "
             "and at most 2,000,000 are allowed",
         ),
-        # 0.035 programs/s of each of 3 clients and on each of 8 GPUs, for 4 x 10^6 s.
+        # 0.035 programs/s for each of 3 clients and 8 GPUs, over 4 x 10^6 s.
         (
             {"duration_s": 4e6, "dp": 8},
             "duration_s = 4000000.0, dp = 8, clients = 3: this gives about 3,360,000 programs in "
@@ -60,7 +60,7 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
         ),
     ],
 )
-def test_wrong_values_name_field_value_and_what_is_allowed(flags, expected):
+def test_wrong_values_name_field_value_and_allowed_values(flags, expected):
     assert message(flags) == expected
 
 

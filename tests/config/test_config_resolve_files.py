@@ -12,7 +12,7 @@ def write(tmp_path, text):
     return path
 
 
-def test_a_file_says_what_flags_say(tmp_path):
+def test_a_file_can_set_everything_that_flags_can(tmp_path):
     path = write(
         tmp_path,
         'scheduler = "vtc"\ndp = 2\nrequest_rate = 1\n'
@@ -84,7 +84,7 @@ def test_wrong_types_in_a_file_are_one_line(file, expected):
         ("[settings.tot]\nbranches = 0", "tot.branches = 0: must be"),
     ],
 )
-def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, expected):
+def test_errors_in_a_file_name_the_file(tmp_path, text, expected):
     path = write(tmp_path, text)
     file = read_experiment(path)
     with pytest.raises(DataError) as caught:
@@ -92,7 +92,7 @@ def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, expected):
     assert str(caught.value).startswith(f"{path}: {expected}")
 
 
-def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
+def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     path = write(tmp_path, "dp = 0\nseed = 1\nwarmup_s = 30\n")
     file = read_experiment(path)
     with pytest.raises(UsageError, match=r"^dp = -1: must be"):
@@ -108,7 +108,7 @@ def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
     ("flags", "settings", "text", "names_file"),
     [
         ({"dp": 2}, {}, "seed = -1", True),
-        ({"seed": -1}, {}, "seed = -1", False),  # as wrong in the file, which it replaces
+        ({"seed": -1}, {}, "seed = -1", False),  # as wrong as the file's value, which it replaces
         ({}, {"dlpm.quantum": -1}, "[settings]\ndlpm.quantum = -1", False),
         ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),  # which is met first
         ({"local": "vtc"}, {}, "router = 'robin'", True),
@@ -118,7 +118,7 @@ def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
         ({"seed": 1}, {}, "tokenizer = 'x.json'", True),
     ],
 )
-def test_who_is_to_blame_is_who_said_the_key(tmp_path, flags, settings, text, names_file):
+def test_errors_name_the_source_of_the_key(tmp_path, flags, settings, text, names_file):
     path = write(tmp_path, text)
     with pytest.raises(UsageError) as caught:
         resolve(flags, settings, read_experiment(path), path=path)

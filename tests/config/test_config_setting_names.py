@@ -87,7 +87,7 @@ def test_tables_of_a_file_and_back():
     assert flat_settings(tables) == settings
 
 
-def test_the_simulator_hears_them_under_the_names_of_before():
+def test_the_simulator_accepts_former_names():
     for name in ("timing.error_pct", "engine.timing_error_pct"):
         assert simulate(resolve(TINY, {name: 3.0})).summary["timing_error_pct"] == 3.0
     pool = {"engine.max_total_tokens": 4000}

@@ -11,8 +11,8 @@ from fairbench.config.settings import MACHINE
 
 
 def test_precedence_of_a_parameter():
-    # The class's default, below the workload's, below the file's, below --set.
-    text = to_toml(resolve({}))  # for a whole workload table to edit
+    # The order: the class's default, the workload's, the file's, --set.
+    text = to_toml(resolve({}))  # would be a whole workload table to edit
     table = tomllib.loads(text)["workload"]
     table["settings"] = {"dlpm.quantum": 111}
     file = {"workload": table}
@@ -33,7 +33,7 @@ def test_settings_hold_exactly_the_parts_in_use():
     ("key", "value", "expected"),
     [
         ("dlpm.quantun", 5, "unknown parameter of dlpm 'quantun'"),
-        ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),  # not in use, yet an error
+        ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),  # unused, and still an error
         ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input, gpu-time."),
         ("dlpn.quantum", 5, "unknown part in a setting 'dlpn'"),
         (

@@ -24,7 +24,7 @@ def test_quick_has_three_seeds_at_least():
     assert [quickened(sweep(grid={}, num_runs=n)).num_runs for n in (1, 5)] == [3, 5]
 
 
-def test_settings_may_be_nested_as_toml_nests_what_is_not_quoted():
+def test_settings_may_be_nested_as_in_toml_without_quotes():
     plain = sweep(grid={"dlpm.quantum": [1, 2], "dp": 1}, base={"engine.max_prefill_tokens": 9})
     nested = """
         base.settings.engine.max_prefill_tokens = 9
@@ -43,7 +43,7 @@ def test_a_stored_sweep_has_the_same_points(axes):
     assert make_sweep(tomllib.loads(to_toml(swept))) == swept
 
 
-def test_a_stored_sweep_keeps_what_is_infinite():
+def test_a_stored_sweep_keeps_infinities():
     """JSON, in which a sweep is stored, has no infinity."""
     swept = sweep(grid={"request_rate": [1.0, inf], "fair-finish.slack": inf}, base={"seed": 1})
     assert make_sweep(tomllib.loads(to_toml(swept))) == swept
@@ -77,7 +77,7 @@ def test_values_of_an_axis():
         ({"grid": {}, "name": "a/b"}, "name = 'a/b': must match pattern"),
     ],
 )
-def test_what_is_wrong_in_a_sweep_is_named(tables, complaint):
+def test_errors_in_a_sweep_are_named(tables, complaint):
     with pytest.raises(UsageError, match=complaint):
         sweep(**tables)
 

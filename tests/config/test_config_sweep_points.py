@@ -28,7 +28,7 @@ def test_a_grid_is_every_combination_in_order():
     ]
 
 
-def test_a_point_is_what_its_keys_resolve_to():
+def test_a_points_keys_are_resolved():
     grid = {"scheduler": "dlpm", "dlpm.quantum": [1000, 5000]}
     base = {"workload": "judge", "duration_s": 480.0, "engine.max_total_tokens": 50_000}
     expected = [
@@ -42,7 +42,7 @@ def test_a_point_is_what_its_keys_resolve_to():
 
 
 def test_a_duration_of_the_base_holds_for_every_workload():
-    # 480 s is the default of tot, which judge has not.
+    # 480 s is the default of tot, not of judge.
     grid = {"workload": ["tot", "judge"]}
     found = points(sweep(base={"duration_s": 480.0}, grid=grid))
     assert [spec.duration_s for spec in found] == [480.0, 480.0]
@@ -75,7 +75,7 @@ def test_figure_7_has_108_points_and_no_preble_on_one_replica():
 
 
 def test_quick_sends_forty_well_behaved_programs_in_all():
-    # tot: three clients of which one misbehaves; chat without misbehaviour: four.
+    # tot: three clients, one of them heavy; chat without a heavy client: four.
     base = {"duration_s": 7.0}
     two, four = (
         points(quickened(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]
@@ -89,7 +89,7 @@ def test_quick_sends_forty_well_behaved_programs_in_all():
     ("axes", "size"),
     [({}, (20, None)), ({"num_programs": 3}, (3, None)), ({"duration_s": 9.0}, (None, 9.0))],
 )
-def test_what_a_flag_says_counts_more_than_quick(axes, size):
+def test_explicit_flags_override_quick(axes, size):
     quick = quickened(sweep(grid={"workload": "tot"}))
     (found,) = points(overridden(quick, axes, num_runs=1))
     assert (found.num_programs, found.duration_s) == size
@@ -146,6 +146,6 @@ def test_there_are_as_many_points_as_combinations(axes):
         ({"grid": {"vtc.chargee": "input"}}, "unknown parameter of vtc 'chargee'"),
     ],
 )
-def test_what_is_wrong_with_its_points_is_named(tables, complaint):
+def test_errors_in_its_points_are_named(tables, complaint):
     with pytest.raises(UsageError, match=complaint):
         points(sweep(**tables))

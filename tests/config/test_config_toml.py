@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
-def test_what_is_written_reads_back_the_same(data):
+def test_a_written_file_reads_back_unchanged(data):
     assert tomllib.loads(dumps(data)) == data
 
 
@@ -35,7 +35,7 @@ def test_tables_come_after_the_plain_keys_of_their_parent():
 
 
 @given(VALUES)
-def test_set_takes_a_value_as_it_is_written(value):
+def test_set_parses_a_value_as_written(value):
     assert parse_assignment(f"part.key={toml_value(value)}") == ("part.key", value)
 
 
@@ -51,7 +51,7 @@ def test_set_takes_a_value_as_it_is_written(value):
         ("a.b=1\nvalue2 = 3", ("a.b", "1\nvalue2 = 3")),
     ],
 )
-def test_set_value_is_toml_or_else_text(text, expected):
+def test_set_values_are_toml_or_text(text, expected):
     assert parse_assignment(text) == expected
 
 

@@ -49,7 +49,7 @@ def test_flags_are_laid_over_the_workloads_own(flags, expected):
     assert weights_of({"workload": NAMED, **flags}) == expected
 
 
-def test_without_weights_an_experiment_is_what_it_was():
+def test_without_weights_an_experiment_is_unchanged():
     plain = resolve({"workload": "chat"})
     assert plain.weights is None
     assert "weights" not in stored(plain)
@@ -70,11 +70,11 @@ def test_a_stored_run_with_weights_of_vtc_still_loads_and_they_are_the_experimen
     spec = resolve({}, {}, old)
     assert spec.settings["vtc.weights"] == {}
     assert spec == resolve({"scheduler": "vtc", "weights": {"client-1": 2.7}})
-    # Under a scheduler that never knew them they had no effect, and have none now.
+    # Under a scheduler that ignored them they had no effect, and have none now.
     assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
 
 
-def test_what_is_nearer_to_the_user_counts_more():
+def test_settings_nearer_to_the_user_take_precedence():
     file = stored(resolve({"scheduler": "vtc", "weights": {"client-0": 2, "client-1": 2}}))
     assert weights_of({}, {"vtc.weights": {"client-0": 3}}, file) == {"client-0": 3, "client-1": 2}
     both = {"vtc.weights": {"client-0": 3, "client-1": 3}}
@@ -160,12 +160,12 @@ def test_tenants_have_weights_as_clients_do():
         ({"client_names": ["acme//ann"]}, "letters, digits"),
     ],
 )
-def test_names_of_tenants_end_in_a_slash_and_those_of_clients_do_not(change, message):
+def test_only_tenants_names_end_in_a_slash(change, message):
     with pytest.raises((UsageError, DataError), match=message):
         resolve({"workload": TENANTS | change})
 
 
-def test_who_has_an_owner_that_its_name_does_not_tell_has_a_place_below_it():
+def test_a_client_with_an_owner_is_placed_below_it():
     owned = CHAT | {"client_owners": {"client-1": "client-0", "client-2": "mal"}}
     plans = resolve({"workload": owned, "weights": {"client-1": 2}}).client_plans()
     assert tenant_paths_of(plans) == {

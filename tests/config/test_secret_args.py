@@ -17,7 +17,7 @@ SECRET = "sk-do-not-store"
 @pytest.mark.parametrize(
     "flag", ["--api-key", "--admin-api-key", "--hf-token", "--ssl-keyfile-password", "--API_KEY"]
 )
-def test_what_is_secret(flag):
+def test_secret_flags(flag):
     assert is_secret(flag)
     assert without_secrets([flag, SECRET, "--x", "1"]) == [flag, "***", "--x", "1"]
     assert without_secrets([f"{flag}={SECRET}", "y"]) == [f"{flag}=***", "y"]
@@ -26,11 +26,11 @@ def test_what_is_secret(flag):
 @pytest.mark.parametrize(
     "flag", ["--max-total-tokens", "--tokenizer-path", "--chunked-prefill-size", "--ssl-keyfile"]
 )
-def test_what_is_not(flag):
+def test_flags_that_are_not_secret(flag):
     assert without_secrets([flag, "1"]) == [flag, "1"]
 
 
-def test_a_flag_without_its_value_hides_nothing_else():
+def test_a_flag_without_a_value_hides_no_other_flag():
     assert without_secrets(["--api-key", "--x", "1"]) == ["--api-key", "--x", "1"]
 
 
@@ -47,7 +47,7 @@ def test_an_experiment_is_stored_without_and_its_servers_get_them():
     assert SECRET in one.backend.server_args
 
 
-def test_so_is_the_command_of_a_router():
+def test_secrets_in_router_commands_are_hidden():
     command = ["sh", "{port}", "{worker_urls}", "--api-key", SECRET]
     one = resolve({"backend": {"kind": "emulator", "router_command": command}})
     assert SECRET not in to_toml(one)
@@ -61,7 +61,7 @@ def test_so_is_the_command_of_a_router():
         check_live(again, LiveOptions())
 
 
-def test_so_is_a_sweep():
+def test_secrets_in_sweeps_are_hidden():
     args = ["--api-key", SECRET]
     base = {"workload": "chat", "backend": {"kind": "emulator", "server_args": args}}
     grid = [{"backend.server_args": [args, [f"--api-key={SECRET}"]]}]

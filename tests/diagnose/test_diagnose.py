@@ -65,12 +65,12 @@ def test_the_flood_its_window_and_its_victims_are_named():
     assert harm.end_s > END_S  # the queue drains after the flood
 
 
-def test_without_a_flood_nobody_is_named():
+def test_without_a_flood_no_client_is_named():
     rows = requests(flooding=False)
     assert floods(traffic_of(rows, one_server(rows))) == []
 
 
-def test_a_flood_that_delays_nobody_does_no_harm():
+def test_a_flood_without_delays_does_no_harm():
     rows = requests()
     traffic = traffic_of(rows, np.full(len(rows), 0.1))
     assert harm_of(traffic, floods(traffic)) is None

@@ -63,7 +63,7 @@ def test_a_light_load_needs_one_replica_of_each_engine(engine, tmp_path):
 KEYED = "time,api_key,input_tokens,output_tokens"
 
 
-def test_a_log_without_a_client_column_is_refused_and_its_page_says_so(tmp_path):
+def test_a_log_without_a_client_column_is_refused_on_its_page_too(tmp_path):
     rows = [(*one, 500, 50) for one in steady(4, 5.0, 50.0)]
     log = written(tmp_path / "log.csv", rows, KEYED)
     hint = (
@@ -82,7 +82,7 @@ def test_a_log_without_a_client_column_is_refused_and_its_page_says_so(tmp_path)
     assert named["clients"] == 4
 
 
-def test_one_client_floods_nobody(tmp_path):
+def test_a_single_client_has_no_victims(tmp_path):
     log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(1, 1.0, 30.0)])
     text = said(log, "--no-plan", "--scheduler", "fcfs")
     assert "There is one client, so none floods the others." in text
@@ -112,7 +112,7 @@ def test_cached_tokens_that_are_not_replayed_are_named(cells, header, ignored, t
 
 
 @pytest.mark.parametrize(("recorded_s", "like"), [(0.1, True), (0.9, False), (20.0, False)])
-def test_a_replay_unlike_the_log_is_marked_wherever_it_is_cited(recorded_s, like, tmp_path):
+def test_a_replay_unlike_the_log_is_marked_everywhere(recorded_s, like, tmp_path):
     """The replay's waits are about 0.1 s; the log's are constant."""
     rows = [(*one, 500, 50, recorded_s, recorded_s + 1) for one in steady(4, 5.0, 100.0)]
     log = written(tmp_path / "log.csv", rows, HEADER + ",ttft_s,latency_s")
@@ -172,7 +172,7 @@ def test_progress_names_the_log_and_few_requests_are_no_diagnosis(tmp_path):
     assert "trace-monday" in result.stderr
 
 
-def test_ordinary_requests_beside_a_flood_are_none_of_it():
+def test_ordinary_requests_during_a_flood_are_not_part_of_it():
     """Ten clients ask once a minute; c3 floods from 300 to 360 s with four requests a second."""
     sent = steady(10, 60.0, 1200.0) + [(300 + n / 4, "c3") for n in range(241)]
     sent.sort()

@@ -55,7 +55,7 @@ def test_the_flood_its_window_and_its_victims_are_named(flooded):
     assert victims == {f"team-{n}" for n in range(CLIENTS) if n != 7}
 
 
-def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flooded):
+def test_fair_queueing_lowers_the_waits_of_others_in_the_text(flooded):
     found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
     p95_s = {one["scheduler"]: one["others_p95_s"] for one in found["schedulers"]}
     assert list(p95_s) == ["fcfs", "vtc", "d2lpm", "fair-finish"]
@@ -70,7 +70,7 @@ def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flood
     ("cluster", "unlike"),
     [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)],
 )
-def test_a_replay_on_another_cluster_than_the_logs_says_so(cluster, unlike):
+def test_a_replay_on_another_cluster_than_the_logs_is_noted(cluster, unlike):
     """The example's servers are those of the second case, in which the replay repeats the waits."""
     text = " ".join(diagnosed(EXAMPLE, "--no-plan", "--scheduler", "fcfs,vtc", *cluster).split())
     assert (
@@ -80,7 +80,7 @@ def test_a_replay_on_another_cluster_than_the_logs_says_so(cluster, unlike):
     assert "of the GPU time is outside the range of the profile's fit." in text
 
 
-def test_a_log_in_which_nobody_floods_says_so(tmp_path):
+def test_a_log_without_floods_is_reported_as_such(tmp_path):
     sent = arrivals(2, floods=False)
     log = written(tmp_path / "log.csv", [f"{at_s:.3f},{client},500,50" for at_s, client in sent])
     found = json.loads(diagnosed(log, "--no-plan", "--json", "--dp", 1))
@@ -88,7 +88,7 @@ def test_a_log_in_which_nobody_floods_says_so(tmp_path):
     assert "floods from" not in diagnosed(log, "--no-plan", "--dp", 1)
 
 
-def test_recorded_latencies_tell_who_waited(tmp_path):
+def test_recorded_latencies_show_the_waiting_clients(tmp_path):
     """In this log half of the teams wait, and only while team-7 floods."""
     slow = {f"team-{n}" for n in range(6)}
     lines = [

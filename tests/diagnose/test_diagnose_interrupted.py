@@ -114,7 +114,7 @@ def test_a_plan_that_was_interrupted_is_missing(tmp_path):
     assert "Fair queueing lowers" in shown(found)
 
 
-def test_ctrl_c_prints_what_is_known_and_ends_with_130(tmp_path):
+def test_ctrl_c_prints_the_findings_so_far_and_ends_with_130(tmp_path):
     log = written(tmp_path / "log.csv", measured=True, seconds=3000, flood=180.0)
     command = [sys.executable, "-m", "fairbench", "diagnose", str(log), "--disable-tqdm"]
     report = tmp_path / "page.md"

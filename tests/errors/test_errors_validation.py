@@ -46,7 +46,7 @@ def test_a_wrong_toml_file_is_one_line(read, content, expected):
     assert str(caught.value) == expected
 
 
-def test_an_unreadable_toml_file_says_why(tmp_path):
+def test_an_unreadable_toml_file_gives_its_reason(tmp_path):
     for path, reason in (
         (tmp_path / "none.toml", "No such file or directory"),
         (tmp_path, "Is a directory"),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.connection import Connected, Unreachable, connected
 from fairbench.execute.on_ray.tasks import Ended, Over
-from fairbench.gate.outcome import Outcome
 
 
 def serve(pipe, address):
@@ -33,7 +32,7 @@ def serve(pipe, address):
         result = pickle.loads(task)(Interruption())
         with script.with_suffix(".done").open("a") as file:
             file.write(f"{index}\n")
-        pipe.send(Ended(index, pickle.dumps(Outcome(result, {}))))
+        pipe.send(Ended(index, pickle.dumps((result, {}))))
         if letter == "x":
             os._exit(1)
     pipe.send(Over())

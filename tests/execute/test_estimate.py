@@ -36,7 +36,7 @@ def test_other_processes_take_their_part(machine):
     assert "roughly 15 min on 2 processors, which are shared with 4 busy processes, " in str(whole)
 
 
-def test_a_system_that_tells_no_load_counts_as_idle(machine, monkeypatch):
+def test_a_system_without_a_load_average_counts_as_idle(machine, monkeypatch):
     machine(4.0)
     monkeypatch.delattr(os, "getloadavg")
     assert estimate([600_000.0]).seconds == pytest.approx(300.0)

@@ -81,7 +81,7 @@ def test_code_of_the_users_own_is_found_by_its_variable(at_home, tmp_path, monke
     assert os.environ["FAIRBENCH_PROGRAMS"] == "of-this-node.py"
 
 
-def test_what_cannot_travel_is_refused(at_home):
+def test_objects_that_cannot_be_sent_are_refused(at_home):
     with pytest.raises(
         UsageError, match=r"\.\./trace\.jsonl: cannot be copied to the nodes of the"
     ):
@@ -106,7 +106,7 @@ def test_a_file_with_an_absolute_name_has_to_be_on_every_node(at_home):
         sent_files.check("n1")
 
 
-def test_what_comes_back_is_written_whole_beside_what_is_there(tmp_path):
+def test_returned_files_are_written_whole_beside_existing_ones(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "note").write_bytes(b"old")
     cluster._save({"run/table": b"rows", "run/sub/more": b"1", "note": b"new"}, tmp_path)

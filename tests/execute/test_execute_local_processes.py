@@ -71,7 +71,7 @@ def test_a_task_that_fails_or_dies_takes_no_other_with_it():
     assert str(died.error) == "its process died (exit code -9)"
 
 
-def test_an_interruption_stops_what_runs_and_begins_nothing_more(monkeypatch, tmp_path):
+def test_an_interruption_stops_running_tasks_and_begins_no_others(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     interrupted = Interruption()
     marks = [tmp_path / f"{number}.mark" for number in range(3)]
@@ -87,7 +87,7 @@ def test_an_interruption_stops_what_runs_and_begins_nothing_more(monkeypatch, tm
     assert not marks[1].exists()
 
 
-def test_whoever_turns_away_leaves_no_process(tmp_path):
+def test_an_abandoned_pool_leaves_no_process(tmp_path):
     mark = tmp_path / "one.mark"
     tasks = [partial(pool_tasks.double, 1), partial(pool_tasks.wait_for_the_end, mark)]
     with closing(LocalProcesses().run(tasks, Interruption())) as running:
@@ -114,7 +114,7 @@ def test_processes_save_and_end_with_their_parent(tmp_path, signum):
     assert output == ("stopped\n" * count if signum == signal.SIGTERM else "")
 
 
-def test_a_process_told_to_stop_before_its_task_came_still_answers():
+def test_a_process_stopped_before_its_task_arrives_still_answers():
     worker = start_child(pool._serve)
     try:
         worker.process.terminate()

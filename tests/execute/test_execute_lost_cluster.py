@@ -17,7 +17,7 @@ from fairbench.execute.on_ray import cluster
 def run(tmp_path, monkeypatch):
     """Run five tasks with a bridge that follows a script; return results and the tasks it did."""
     monkeypatch.setattr(cluster, "serve", fake_bridge.serve)
-    monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # as if Ray were here
+    monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # pretends that Ray is installed
 
     def run(script):
         (tmp_path / "script").write_text(script)
@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-# Each letter is a process more, of which the fast tests start few.
+# Each letter costs a process, and the fast tests start few.
 LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("x-x--", "xdxd", "xxxxx")]
 
 
@@ -45,7 +45,7 @@ def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
         run("-")
 
 
-def test_a_node_that_dies_while_it_is_connected_to_is_one_that_is_lost():
+def test_a_node_that_dies_during_connection_counts_as_lost():
     """A connection to a dying node counts as a lost node, which once ended in a traceback."""
     child = start_child(fake_bridge.serve_forgotten)
     with pytest.raises(EOFError):

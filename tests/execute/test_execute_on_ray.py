@@ -72,7 +72,7 @@ def test_a_task_that_fails_or_dies_takes_no_other_with_it(address, tmp_path):
     assert found == {Path("kept/run/table"), Path("kept/note")}
 
 
-def test_an_interruption_stops_what_runs_and_begins_nothing_more(address, tmp_path):
+def test_an_interruption_stops_running_tasks_and_begins_no_others(address, tmp_path):
     interrupted = Interruption()
     marks = [tmp_path / f"{number}.mark" for number in range(4)]
     tasks = [partial(pool_tasks.double, 1)]

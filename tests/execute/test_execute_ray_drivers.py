@@ -51,7 +51,7 @@ def until_no_driver():
         time.sleep(0.1)
 
 
-def test_two_drivers_on_two_nodes_make_the_records_of_one(cluster, tmp_path):
+def test_two_drivers_on_two_nodes_give_one_drivers_records(cluster, tmp_path):
     for name, flags in (("here", []), ("there", on(cluster))):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()
@@ -66,7 +66,7 @@ def test_two_drivers_on_two_nodes_make_the_records_of_one(cluster, tmp_path):
     until_no_driver()
 
 
-def test_a_node_that_dies_is_told_and_what_it_had_done_is_kept(cluster, tmp_path):
+def test_a_dying_node_is_reported_and_its_results_are_kept(cluster, tmp_path):
     with running(*LONG, *on(cluster), "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         assert len(children_called("drivers.calling")) == 2

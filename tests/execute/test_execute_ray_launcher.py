@@ -80,7 +80,7 @@ def test_a_run_on_two_nodes_is_as_a_run_here(cluster, tmp_path):
     until_no_server()
 
 
-def test_a_node_killed_in_the_middle_takes_its_worker_and_nothing_else(cluster, tmp_path):
+def test_a_node_killed_during_a_run_takes_only_its_worker(cluster, tmp_path):
     with running(*LONG, *on(cluster), "--result-dir", tmp_path, "--json") as process:
         path = under_way(process, tmp_path)
         assert len(servers()) == 2
@@ -91,7 +91,7 @@ def test_a_node_killed_in_the_middle_takes_its_worker_and_nothing_else(cluster, 
     found = json.loads(stdout)
     (lost,) = [n for n in range(2) if f"worker-{n} (with " in found["notes"]["workers"]]
     records = read_records(path / "live")
-    # Every program that was to come did, each of its requests is there once, and says how it ended.
+    # Every expected program ran, and each of its requests is recorded once with its end.
     assert len({one.program_id for one in records.programs}) == len(records.programs) == 3 * 12
     assert len({one.request_id for one in records.requests}) == len(records.requests)
     assert sum(one.requests for one in records.programs) == len(records.requests)

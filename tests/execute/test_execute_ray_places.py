@@ -13,9 +13,9 @@ from fairbench.execute.on_ray.replicas import Placed
 from fairbench.live.launchers.base import Wanted
 
 
-def test_a_cluster_that_is_lost_before_there_are_places(tmp_path, monkeypatch):
+def test_a_cluster_lost_before_placement_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "serve", fake_bridge.serve)
-    monkeypatch.setattr(launcher, "find_spec", lambda name: name)  # as if Ray were here
+    monkeypatch.setattr(launcher, "find_spec", lambda name: name)  # pretends that Ray is installed
     (tmp_path / "script").write_text("d")
     ray = launcher.RayLauncher(str(tmp_path / "script"))
     said = r"^the Ray cluster at .*script was lost$"

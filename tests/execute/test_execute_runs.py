@@ -80,7 +80,7 @@ def test_repeats_take_any_executor(tmp_path):
     assert (repeats.path / "intervals.json").exists()
 
 
-def test_repeats_that_are_interrupted_keep_what_was_begun(tmp_path):
+def test_interrupted_repeats_keep_their_begun_runs(tmp_path):
     context = RunContext(executor=InOrder(most=1))
     repeats = repeat(resolve(TINY), 3, tmp_path, LiveOptions(), context)
     assert repeats.combined["seeds"] == [0]
@@ -109,7 +109,7 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
         outcome.require_whole()
 
 
-def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
+def test_an_interrupted_sweep_prints_how_to_resume(tmp_path):
     store, specs = sweep_in(tmp_path, scheduler=["vtc", "fcfs"])
     context = RunContext(progress=Counting(), executor=InOrder(most=1))
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
@@ -120,7 +120,7 @@ def test_a_sweep_that_is_interrupted_says_how_to_go_on(tmp_path):
     assert len(outcome.cells) == 2
 
 
-def test_a_run_tells_its_progress_only_to_who_looks(tmp_path):
+def test_progress_is_reported_only_to_listeners(tmp_path):
     progress = Counting()
     with run_context(progress) as context:
         result, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, context)
@@ -173,7 +173,7 @@ def _simulated(parent):
     return run_and_save(resolve(TINY), LiveOptions(), parent, RunContext())[0]
 
 
-def test_only_what_was_killed_is_recovered(tmp_path):
+def test_only_killed_runs_are_recovered(tmp_path):
     _, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, RunContext())
     with pytest.raises(UsageError, match="this run is saved already; print it with `fairbench"):
         recover_run(path)

@@ -61,7 +61,7 @@ def test_the_calls_of_a_judge_by_hand():
 
 
 @pytest.mark.parametrize("cell", ["judge.s2", "long-qa.s1", "chat.s1", "reasoning.s2"])
-def test_the_load_is_about_what_the_cells_of_the_default_loads_measured(cell):
+def test_the_load_is_near_the_measured_default_loads(cell):
     workload, scenario = cell.split(".")
     found = facts(workload, scenario=scenario)
     assert found["load"] == pytest.approx(float(ROWS[cell]["multiple"]), rel=0.25)
@@ -115,7 +115,7 @@ def flood(tmp_path):
     return path
 
 
-def test_the_requests_of_a_trace_count_each_and_its_busiest_minute_is_told(flood):
+def test_a_traces_requests_count_equally_and_its_busiest_minute_is_shown(flood):
     out = CliRunner().invoke(app, ["workload", "check", str(flood), "--json"])
     found = json.loads(out.output)
     requests = 9 * 60 + 400
@@ -150,11 +150,11 @@ def test_the_requests_of_a_trace_count_each_and_its_busiest_minute_is_told(flood
         (plain(rate=30.0), "4 of 4 well-behaved clients need more than a fair share, so they wait"),
     ],
 )
-def test_what_would_surprise_is_said(workload, said):
+def test_surprises_are_warned_of(workload, said):
     assert any(said in text for text in facts(workload)["surprises"]), facts(workload)
 
 
-def test_a_flood_alone_makes_nobody_else_short():
+def test_a_flood_alone_leaves_no_other_client_short():
     flood = plain(rate=4.0, misbehaving=[{"client": 1, "rate_multiple": 30.0}])
     found = facts(flood)
     assert found["load"] > 1

@@ -59,7 +59,7 @@ def test_a_legend_of_long_names_lies_within_the_figure(number):
     assert axes[0][0].get_window_extent().height > 50
 
 
-def test_a_table_marks_what_demand_limits_and_needs_no_drawing(runs, tmp_path, monkeypatch):
+def test_a_table_marks_demand_limited_values_without_drawing(runs, tmp_path, monkeypatch):
     cells = read_own(runs)
     assert any(cell.demand_limited for cell in cells)
     assert r" $\sim$} \\" in latex_table(cells)

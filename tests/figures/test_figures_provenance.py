@@ -19,7 +19,7 @@ def test_only_the_first_run_is_shown_over_time():
     assert of_first_runs([cell("lpm", seeds=(3, 1, 2))]) == f"simulated on {PROFILE}; seed 3"
 
 
-def test_what_was_measured_is_not_called_simulated():
+def test_measured_runs_are_not_called_simulated():
     one, other = cell("lpm"), cell("vtc")
     other.runs[0].summary.update(simulated=False, served="two servers")
     assert provenance([one, other]) == f"measured on two servers; simulated on {PROFILE}; seed 0"

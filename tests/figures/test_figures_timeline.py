@@ -31,17 +31,17 @@ def run(tmp_path):
     return stored_run(tmp_path / "run", service, requests)
 
 
-def test_service_is_booked_when_it_is_done(run):
+def test_service_is_booked_at_its_end(run):
     edges = np.array([0.0, 4.0, 10.0])
     assert client_names(run) == ["client-0", "client-1"]
-    # Client view: 40 input tokens on admission, outputs twice; those at 4 s count after it.
+    # Client view: 40 input tokens at admission, outputs twice; outputs at 4 s count later.
     client = [[(40 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]
     assert service_rates(run, View.CLIENT, edges).tolist() == client
     actual = [[(10 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]
     assert service_rates(run, View.ACTUAL, edges).tolist() == actual
 
 
-def test_response_times_are_of_who_arrived_then_and_was_served(run):
+def test_response_times_cover_requests_that_arrived_and_were_served(run):
     times = response_times(run, np.array([0.0, 4.0, 10.0]))
     assert times[0, 0] == 7.0
     assert times[1, 1] == 0.5
@@ -49,7 +49,7 @@ def test_response_times_are_of_who_arrived_then_and_was_served(run):
     assert np.isnan(times[1, 0])
 
 
-def test_who_arrives_after_the_last_interval_is_left_out(run):
+def test_arrivals_after_the_last_interval_are_left_out(run):
     assert np.isnan(response_times(run, np.array([0.0, 4.0]))[1, 0])
 
 

@@ -15,7 +15,7 @@ def test_a_column_of_which_nothing_is_known_is_read_as_that(tmp_path):
     assert table.to_pydict() == {"x": [1, 2], "unknown": [None, None]}
 
 
-def test_a_column_of_a_type_that_nobody_reads_is_refused(tmp_path):
+def test_a_column_of_an_unsupported_type_is_refused(tmp_path):
     pq.write_table(pa.table({"x": [[1], [2]]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"column 'x' is of type list<.*>: must hold"):
         read_parquet(tmp_path / "a.parquet")

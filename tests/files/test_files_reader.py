@@ -96,7 +96,7 @@ def test_values_take_no_more_memory_than_was_counted(value, ascii_only):
     "line",
     ['{"a": 1}', "[[],[],[]]", '{"k": {"l": "text"}, "é": [1.5, -7e99]}', '"\\ud83d\\ude00 a"'],
 )
-def test_what_was_counted_is_not_far_above(line):
+def test_the_count_is_not_far_above(line):
     data = f"[{','.join([line] * 1000)}]".encode()
     assert size_of(json.loads(data)) <= memory_of(data) <= 8 * size_of(json.loads(data))
 
@@ -161,7 +161,7 @@ def test_text_is_utf_8(data, tmp_path):
         list(json_lines(path, "it"))
 
 
-def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_path, monkeypatch):
+def test_csv_keeps_quoted_blank_lines_and_locates_long_cells(tmp_path, monkeypatch):
     path = tmp_path / "file.csv"
     path.write_text('a,b\n"x\n\ny",1\n2\n')
     assert [row.cells for row in csv_rows(path, "it")] == [
@@ -183,7 +183,7 @@ def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_p
         ("a,b,a\n1,2,3\n", "line 1: column 'a' appears twice"),
     ],
 )
-def test_csv_whose_cells_are_not_clear_is_refused(tmp_path, text, complaint):
+def test_csv_with_ambiguous_cells_is_refused(tmp_path, text, complaint):
     path = tmp_path / "file.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=f"^it, {complaint}$"):
@@ -220,7 +220,7 @@ def test_the_limit_in_the_environment_is_checked(value, monkeypatch, tmp_path):
         read_whole(tmp_path, "it")
 
 
-def test_without_a_limit_in_the_environment_it_is_half_a_gib(monkeypatch, tmp_path):
+def test_the_default_memory_limit_is_half_a_gib(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "")
     path = tmp_path / "file"
     path.write_bytes(b"a" * MIB)

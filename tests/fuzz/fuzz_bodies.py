@@ -90,7 +90,7 @@ def body_of(rng):
         name, value = field_of(rng, allowed)
         inner[name] = value
     text = json.dumps(body)
-    if rng.random() < 0.1:  # of a field that comes twice the last counts, or none
+    if rng.random() < 0.1:  # if a field occurs twice, the last value or neither counts
         name, value = field_of(rng, ALLOWED[path])
         text = f"{text[:-1]}, {json.dumps(name)}: {json.dumps(value)}, {json.dumps(name)}: 1}}"
     if rng.random() < 0.15:
@@ -106,7 +106,7 @@ def encoded(text, rng):
         return text.encode(kind), {}
     if kind == "cut":
         return data[: rng.randrange(len(data))], {}
-    if kind == "escaped":  # names of fields as escapes, which mean the same
+    if kind == "escaped":  # field names as escapes, which mean the same
         return text.replace('"st', '"\\u0073\\u0074').encode(), {}
     if kind == "deep":
         return data[:-1] + b', "metadata": ' + b"[" * 3000 + b"]" * 3000 + b"}", {}

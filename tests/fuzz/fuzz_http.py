@@ -83,7 +83,7 @@ async def sent(session, url, rng):
             method, url + path, data=body, headers=headers, timeout=LEAVES
         ) as answer:
             data = await answer.read()
-    except ValueError as error:  # the client's own library does not send it
+    except ValueError as error:  # the client's own library refuses to send it
         return "not sent", repr(error)
     except TimeoutError:
         return "left", None

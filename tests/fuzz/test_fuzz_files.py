@@ -24,7 +24,7 @@ def test_many_mutated_files():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_is_mutated_is_valid(name):
+def test_mutated_files_are_valid_first(name):
     with prepared() as here:
         for other, (data, _) in INPUTS.items():
             (here / other).write_bytes(data)
@@ -33,7 +33,7 @@ def test_what_is_mutated_is_valid(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN_COMMANDS, ids=" ".join)
-def test_so_is_the_run_that_is_damaged(command):
+def test_a_damaged_run_ends_in_one_line(command):
     with prepared() as here:
         copy_run(here)
         assert outcome(command) == "0"

@@ -21,7 +21,7 @@ def test_an_absolute_loss_is_taken_from_the_baseline_or_added_to_it():
 
 def test_a_relative_loss_is_a_part_of_the_baseline():
     assert limit("service_rate_tok_s:-3%", "1000") == 970
-    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats do not give
+    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats cannot represent
 
 
 def test_no_loss_has_no_sign_to_get_wrong():
@@ -69,7 +69,7 @@ def test_the_choices_for_an_unknown_metric_have_a_worse_side():
     assert "'dp'" not in str(raised.value)
 
 
-def test_what_is_neither_better_nor_worse_has_no_clause():
+def test_a_metric_without_a_worse_side_has_no_clause():
     with pytest.raises(UsageError, match="has no worse direction; choose a metric that has one"):
         parse_clause("dp:+1", KNOWN)
 

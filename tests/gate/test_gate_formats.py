@@ -42,7 +42,7 @@ def test_every_clause_is_judged_at_every_point(outcome):
     assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell"
 
 
-def test_what_no_clause_names_is_shown_as_well(outcome):
+def test_metrics_without_a_clause_are_shown_too(outcome):
     ((_, found),) = outcome.changes.items()
     texts = [(one.metric, one.before.text, one.after.text, one.difference) for one in found]
     assert texts == [("duration", "8.125", "8.25", "+1.54%")]
@@ -124,7 +124,7 @@ def test_the_last_digits_of_a_sum_are_the_processors():
     assert len(changes(summary(duration=1.0), summary(duration=1.0 + 1e-11))) == 1
 
 
-def test_the_table_fits_and_says_everything(outcome):
+def test_the_table_is_complete_and_fits(outcome):
     text = outcome_text(outcome)
     assert max(map(len, text.split("\n"))) <= 100
     lines = [" ".join(line.split()) for line in text.split("\n")]
@@ -157,7 +157,7 @@ def test_names_are_never_taken_for_markup():
     assert "clients.[/red].requests" in outcome_text(found)
 
 
-def test_markdown_has_whole_tables_whatever_the_names(outcome):
+def test_markdown_tables_stay_whole_with_any_names(outcome):
     lines = outcome_markdown(outcome).split("\n")
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
@@ -189,7 +189,7 @@ def test_markdown_has_one_line_a_configuration_and_stays_short():
     first = text.partition("<details>")[0]
     assert (
         sum(line.startswith("| ") for line in first.split("\n")) == 402
-    )  # with the head and the line below it
+    )  # including the head and the line below it
     assert "omitted because of their length.\n" in text
     assert text.count("<details>") == text.count("</details>") > 10
 
@@ -210,7 +210,7 @@ def test_junit_counts_what_it_lists(outcome, strict):
     )
 
 
-def test_junit_stays_xml_whatever_the_names():
+def test_junit_stays_xml_with_any_names():
     one = summary()
     found = judge([PairedPoint('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
     (suite,) = ET.fromstring(as_junit(found, cannot_tell_fails=True))

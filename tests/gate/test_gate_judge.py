@@ -65,11 +65,11 @@ def test_a_clause_fails_when_strictly_worse_than_its_limit(text, before, after, 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        (10.0, "> 11", FAIL),  # the limit is 11, and it is more
+        (10.0, "> 11", FAIL),  # the limit is 11, and the value is above it
         (10.0, "> 10.9", CANNOT_TELL),
         ("> 10", 11.0, PASS),
         ("> 10", 11.1, CANNOT_TELL),
-        ("> 10", "> 10", PASS),  # the same simulation again
+        ("> 10", "> 10", PASS),  # the same simulation repeated
         ("> 10", "> 90", CANNOT_TELL),
         ("< 10", 11.0, FAIL),  # the limit is below 11
         ("< 10", 10.9, CANNOT_TELL),
@@ -82,7 +82,7 @@ def test_a_bound_is_judged_as_far_as_it_goes(before, after, verdict):
     assert exact(f"{LESS}:+10%", before, after).verdict is verdict
 
 
-def test_a_bound_on_what_should_be_large_is_turned_round():
+def test_a_bound_on_a_better_when_high_metric_is_reversed():
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.4").verdict is PASS
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is CANNOT_TELL
     assert exact(f"{MORE}:-0.1", 0.5, "< 0.4").verdict is FAIL
@@ -115,7 +115,7 @@ def test_equal_measured_runs_pass():
     assert repeated(f"{LESS}:+0%", [3.0] * 4, [3.0] * 4) == (PASS, "p = 1")
 
 
-def test_too_few_measured_runs_cannot_tell_however_bad_they_are():
+def test_too_few_measured_runs_are_inconclusive_at_any_difference():
     verdict, reason = repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0])
     assert (verdict, reason) == (CANNOT_TELL, "2 and 3 runs are too few for a test at 0.05")
     assert repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0], alpha=0.1).verdict is FAIL
@@ -139,7 +139,7 @@ def test_over_seeds_a_clause_is_judged_by_paired_changes():
     )
 
 
-def test_over_seeds_the_same_runs_pass_whatever_their_loads():
+def test_over_seeds_equal_runs_pass_at_any_loads():
     assert paired(f"{LESS}:+0%", [1.0, 50.0], [1.0, 50.0]) == (PASS, "")
     assert paired(f"{LESS}:+1%", [1.0, 50.0], [1.0, 50.0]).verdict is PASS
     assert paired(f"{MORE}:-0", [0.1, 0.9], [0.1, 0.9]) == (PASS, "")

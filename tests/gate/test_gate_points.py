@@ -60,7 +60,7 @@ def test_unlike_settings_are_named(tmp_path):
         read_pairs(one, store(tmp_path / "b"))
 
 
-def test_a_change_that_is_allowed_by_name_is_compared_and_told(tmp_path):
+def test_a_change_allowed_by_name_is_compared_and_reported(tmp_path):
     one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
     other = store(tmp_path / "b", jain_index=0.5)
     (pair,) = read_pairs(one, other, ["vtc.charge"])
@@ -197,7 +197,7 @@ def of_a_version(run, rate, chosen=None):
 
 
 @pytest.mark.parametrize("chosen", [None, []])
-def test_a_run_stored_under_another_default_is_compared_and_says_so(tmp_path, chosen):
+def test_a_run_with_another_default_is_compared_with_a_note(tmp_path, chosen):
     old = of_a_version(store(tmp_path / "a", jain_index=0.5), 7.5, chosen)
     new = of_a_version(store(tmp_path / "b", jain_index=0.4), 2.5, chosen)
     (pair,) = read_pairs(old, new)
@@ -229,7 +229,7 @@ def test_every_point_finds_its_own_under_other_defaults(tmp_path):
     assert len(outcome.rows) == len(outcome.causes) == 1
 
 
-def test_what_somebody_chose_is_still_another_experiment(tmp_path):
+def test_an_explicit_value_makes_another_experiment(tmp_path):
     old = of_a_version(store(tmp_path / "a"), 7.5, ["workload.scenarios.s1.rate"])
     new = of_a_version(store(tmp_path / "b"), 2.5, [])
     message = r"differs in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\); "

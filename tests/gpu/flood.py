@@ -51,7 +51,7 @@ async def _run(url, seconds, seed):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
-            task.result()  # nobody ends before the time is up but by an error
+            task.result()  # a client ends early only by an error
     return _summary(finished, seconds)
 
 

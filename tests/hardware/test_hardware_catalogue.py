@@ -37,7 +37,7 @@ def test_the_bundled_pools_are_the_shared_ones():
         assert mine.tokens(0.88) == theirs["pool_tokens_0_88"]
         fraction = theirs["mem_fraction_static_0_5_23"]
         assert mine.tokens(fraction) == theirs["pool_tokens_0_5_23"]
-        is_a10g = gpu.startswith("a10g")  # as in the papers' time, and smaller chunks
+        is_a10g = gpu.startswith("a10g")  # as in the papers, and smaller chunks
         assert mine.mem_fraction_static == (0.88 if is_a10g else fraction)
         assert mine.chunked_prefill_size == (2048 if is_a10g else theirs["chunked_prefill_size"])
 
@@ -86,11 +86,11 @@ def test_every_full_id_picks_itself():
         ),
     ],
 )
-def test_what_names_no_profile_is_a_usage_error(gpu, model, message):
+def test_an_unknown_profile_name_is_a_usage_error(gpu, model, message):
     with pytest.raises(UsageError, match=message):
         resolve_profile(gpu, model)
 
 
-def test_model_names_are_those_of_the_profiles():
+def test_model_names_match_the_profiles():
     assert {"llama-2-7b", "llama-3.1-8b", "llama-3.2-3b"} <= {*model_names()}
     assert {name.split("/")[1] for name in profile_ids()} == {*model_names()}

@@ -29,7 +29,7 @@ def test_a_split_is_whole_and_adds_up():
     assert split(7, [0, 0]) == [0, 0]
 
 
-def test_who_reads_more_context_pays_for_it_and_all_bear_the_same_fixed_part():
+def test_more_context_costs_more_and_fixed_parts_are_split_equally():
     # Three requests, 150 us without any context. a has two of 10 and 20 tokens, b one of 60.
     clients = {"a": Decoding(2, 30), "b": Decoding(1, 60)}
     assert decode_parts(330 * US, 150 * US, clients) == {"a": 160 * US, "b": 170 * US}
@@ -53,7 +53,7 @@ def test_in_a_mixed_step_decoding_clients_read_and_share():
     assert parts.clients == {"a": 240 * US, "b": 180 * US}
 
 
-def test_a_model_that_says_more_than_was_measured_is_scaled():
+def test_a_model_above_the_measured_time_is_scaled():
     parts = step_parts(Toy(), 300 * US, [(0, 21), (0, 41)], {})
     assert parts.chunks == [100 * US, 200 * US]
 
@@ -69,7 +69,7 @@ CLIENTS = st.dictionaries(
 
 @settings(max_examples=settings().max_examples * 2, deadline=None)
 @given(CHUNKS, CLIENTS, st.integers(1, 5_000))
-def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
+def test_parts_add_up_to_a_steps_time(chunks, clients, steps):
     requests = sum(one.requests for one in clients.values())
     context = sum(one.context_tokens for one in clients.values())
     if chunks:
@@ -87,7 +87,7 @@ def test_parts_add_up_to_what_a_step_takes(chunks, clients, steps):
 
 
 @pytest.mark.parametrize("steps", [2, 7, 1_000])
-def test_steps_together_are_those_steps_one_by_one_but_for_rounding(steps):
+def test_steps_together_equal_single_steps_up_to_rounding(steps):
     clients = {"a": Decoding(3, 700), "b": Decoding(1, 5_000)}
     context, fixed_ps = 5_700, PROFILE.decode_ps(4, 0)
     alone = dict.fromkeys(clients, 0)

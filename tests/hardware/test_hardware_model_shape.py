@@ -24,7 +24,7 @@ def bundled(model):
 
 @pytest.mark.parametrize(
     ("model", "parameters", "active"),
-    [  # billions, as the models' cards say; active ones without the input table
+    [  # in billions, as in the models' cards; active ones without the input table
         ("llama-3.1-8b", 8.03, 7.50),
         ("llama-3.1-70b", 70.6, 69.5),
         ("qwen3-14b", 14.8, 14.0),
@@ -36,7 +36,7 @@ def bundled(model):
         ("deepseek-v3", 671, 36.6),
     ],
 )
-def test_parameters_are_those_that_the_cards_say(model, parameters, active):
+def test_parameter_counts_match_the_model_cards(model, parameters, active):
     shape = bundled(model)
     assert shape.parameters / 1e9 == pytest.approx(parameters, rel=0.005)
     assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.02)

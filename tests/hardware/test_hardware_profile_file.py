@@ -23,7 +23,7 @@ def file(tmp_path, monkeypatch):
 
 
 @given(st.sampled_from(profile_ids()))
-def test_what_is_written_is_what_is_read(name):
+def test_a_written_file_is_read_back(name):
     profile = load_profile(name)
     table = table_of(profile, "a test", {})
     again = profile_of_table(table, "table")
@@ -86,7 +86,7 @@ def test_another_model_than_the_files_is_refused(file):
         ("weights_gib = 27.5", "", "pool.weights_gib: missing"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(file, old, new, message):
+def test_errors_in_a_file_are_named(file, old, new, message):
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))

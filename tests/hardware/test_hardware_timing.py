@@ -11,7 +11,7 @@ from shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
 chunks = st.tuples(st.integers(0, 100_000), st.integers(1, 16_384))
-QUANTUM_PS = 1  # what rounding to whole picoseconds may cost, per rounded coefficient
+QUANTUM_PS = 1  # the effect of rounding to whole picoseconds, per rounded coefficient
 
 
 def plain_ms(profile, prefills, contexts):
@@ -30,13 +30,13 @@ def plain_ms(profile, prefills, contexts):
 
 
 @given(profiles, st.lists(chunks, min_size=1, max_size=5))
-def test_a_prefill_takes_what_the_formula_says(profile, prefills):
+def test_a_prefill_takes_the_formulas_time(profile, prefills):
     expected_ps = plain_ms(profile, prefills, []) * 1e9
     assert profile.prefill_ps(prefills) == pytest.approx(expected_ps, rel=1e-9)
 
 
 @given(profiles, st.lists(st.integers(1, 30_000), min_size=1, max_size=40))
-def test_a_decode_step_takes_what_the_formula_says(profile, contexts):
+def test_a_decode_step_takes_the_formulas_time(profile, contexts):
     expected_ps = plain_ms(profile, [], contexts) * 1e9
     rounding_ps = QUANTUM_PS * (1 + sum(contexts))
     assert abs(profile.decode_ps(len(contexts), sum(contexts)) - expected_ps) <= rounding_ps
@@ -55,7 +55,7 @@ def test_the_reference_evaluator_agrees():
     spec.loader.exec_module(reference)
     for name in profile_ids():
         profile = load_profile(name)
-        if "c_e" in profile.coefficients_ms:  # which the reference does not know
+        if "c_e" in profile.coefficients_ms:  # which the reference does not have
             continue
         c, host = profile.coefficients_ms, profile.host_ms
         for prefills in ([(0, 2048)], [(20_000, 500)], [(0, 1), (512, 300)]):

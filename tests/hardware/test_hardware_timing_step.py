@@ -29,7 +29,7 @@ def formula_ms(profile, chunks, sequences, context):
     sequences=st.integers(0, 1_024),
     context=st.integers(0, 10**6),
 )
-def test_it_is_the_formula_of_all_its_parts(profile, chunks, sequences, context):
+def test_a_mixed_step_is_the_sum_of_its_parts(profile, chunks, sequences, context):
     step_ms = profile.step_ps(chunks, sequences, context) / 10**9
     # Coefficients are rounded to whole picoseconds where a count multiplies them.
     rounding_ms = (1 + context) / 10**9
@@ -43,7 +43,7 @@ def test_it_is_the_formula_of_all_its_parts(profile, chunks, sequences, context)
     sequences=st.integers(1, 1_024),
     context=st.integers(1, 10**6),
 )
-def test_without_chunks_it_is_a_decode_step(profile, sequences, context):
+def test_without_chunks_a_mixed_step_is_a_decode_step(profile, sequences, context):
     assert profile.step_ps([], sequences, context) == profile.decode_ps(sequences, context)
 
 

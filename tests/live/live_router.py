@@ -45,12 +45,12 @@ class Worker:
     ending: dict | None = None
     info: dict = field(default_factory=dict)
     listed: list = field(default_factory=lambda: [{"id": "m"}])
-    load: list | None = None  # what waits, what runs, and the share of its pool that is in use
+    load: list | None = None  # waiting, running, and the used share of its pool
     seen: list = field(default_factory=list)
-    strangers: list = field(default_factory=list)  # pages that were asked for without its key
+    strangers: list = field(default_factory=list)  # pages requested without its key
     aborted: int = 0
     sent_bytes: int = 0
-    polls: int = 0  # how often its load was asked for
+    polls: int = 0  # how often its load was requested
     released: asyncio.Event = field(default_factory=asyncio.Event)
     healthy: bool | None = True  # None: it does not answer before it is ``released``
     runner: web.AppRunner | None = None
@@ -84,7 +84,7 @@ class Worker:
             return web.json_response({"error": {"message": "who are you?"}}, status=401)
         answer = await handler(request)
         if isinstance(answer, web.Response) and answer.body:
-            answer.enable_compression()  # for whoever says that it reads that, as engines do
+            answer.enable_compression()  # for clients that accept it, as engines do
         return answer
 
     async def stop(self):

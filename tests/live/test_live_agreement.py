@@ -9,9 +9,9 @@ from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 
 SCALE = 0.5
-SERVICE, LATENCY = 0.05, 0.10  # by how much they may differ, as a share
+SERVICE, LATENCY = 0.05, 0.10  # allowed relative difference
 
-TOO_LATE_MS = 100.0  # P99; beyond that it is not the simulator's load that is served
+TOO_LATE_MS = 100.0  # P99 in s; above it the served load is not the simulator's
 
 
 def check_on_time(summary):
@@ -38,13 +38,13 @@ def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
     spec = resolve(
         {
             **{"workload": "chat", "scheduler": scheduler, "dp": dp, "duration_s": 30.0},
-            # HTTP is real here: no profile that has it too.
+            # HTTP is real here, so the profile must not include it.
             **{"request_rate": 1.25 * dp, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"},
         },
         {"engine.max_running_requests": 64},
     ).model_copy(update={"max_drain_s": 30.0})
     simulated = simulate(spec).summary
-    # At half the speed, so that lateness and overhead count half in the emulated time.
+    # Half speed halves lateness and overhead in emulated time.
     with emulated_cluster(spec, stream_interval=64, time_scale=SCALE) as (_, router):
         records, emulated = run_emulated(spec, tmp_path, router, time_scale=SCALE)
     check_on_time(emulated)

@@ -36,7 +36,7 @@ def test_every_kind_is_served(kind):
     assert not same_workers(spec, resolve({}))
 
 
-def test_tables_call_a_run_by_what_served_it():
+def test_tables_name_a_runs_backend():
     info = {"version": "0.5.23", "max_total_num_tokens": 7, "mem_fraction_static": 0.5}
     own = spec_of("sglang", backend={"kind": "sglang", "schedule_policy": "lpm"})
     served = live_backend(own).served(info)
@@ -51,7 +51,7 @@ def test_tables_call_a_run_by_what_served_it():
     assert (emulated.name, emulated.emulated) == ("emulator 0.5.23, llama-3.1-8b", True)
 
 
-def test_only_an_answer_of_the_emulator_is_as_long_as_a_header_says():
+def test_only_the_emulator_obeys_a_length_header():
     lengths = {
         kind: live_backend(spec_of(kind)).target("http://h", LiveOptions()).lengths
         for kind in ("sglang", "emulator", "endpoint")
@@ -97,7 +97,7 @@ def answering(**answers):
         ({}, False),
     ],
 )
-def test_an_endpoint_that_is_our_emulator_says_so(answers, emulated):
+def test_an_endpoint_that_is_an_emulator_reports_it(answers, emulated):
     with answering(**answers) as url:
         told = told_by(f"{url}/", {"Authorization": "Bearer k"})
     served = live_backend(spec_of("endpoint")).served(told)

@@ -48,7 +48,7 @@ def recipes_of(spec, monkeypatch, gpus="0,1"):
     return recipes_here(spec)
 
 
-def test_a_server_is_told_its_scheduler_ports_and_events(monkeypatch):
+def test_a_servers_command_has_scheduler_ports_and_events(monkeypatch):
     spec = spec_of(
         {"dlpm.quantum": 50, "engine.max_running_requests": 8, "engine.mem_fraction_static": 0.5},
         server_args=["--enforce-eager"],
@@ -103,12 +103,12 @@ def test_a_python_without_vllm_is_refused(monkeypatch):
         ({"schedule_policy": "lpm"}, "fcfs"),
     ],
 )
-def test_what_vllm_cannot_do_is_refused(backend, says):
+def test_features_that_vllm_lacks_are_refused(backend, says):
     with pytest.raises(UsageError, match=says):
         spec_of(**backend)
 
 
-def test_metrics_say_what_serves():
+def test_metrics_name_the_scheduler():
     report = {"local": "dlpm", "params": PARAMS, "weights": {}}
     pool = {"max_total_num_tokens": 499 * 16, "page_size": 16}  # a block stays unused
     assert info_in(METRICS) == pool | {"fairbench": report}
@@ -117,7 +117,7 @@ def test_metrics_say_what_serves():
         info_in("a page of something else")
 
 
-def test_a_server_must_evict_as_the_run_says():
+def test_a_server_must_use_the_runs_eviction_policy():
     flags = {"backend": {"kind": "vllm"}, "model": "m", "router": "round-robin", "local": "dlpm"}
     spec = resolve(flags | {"eviction": "quota"}, {"dlpm.quantum": 50, "quota.percent": {}})
     told = live_backend(spec)._plugin()
@@ -152,12 +152,12 @@ def test_a_server_with_another_scheduler_is_refused():
         Asked(spec_of(schedule_policy="fcfs"), METRICS).verify()
 
 
-def test_what_a_server_does_not_answer_is_a_failed_run():
+def test_an_unanswered_request_is_a_failed_run():
     with answering() as url, pytest.raises(RunFailed, match="/metrics"):
         live_backend(spec_of()).info(url)
 
 
-def test_the_router_learns_of_a_vllm_worker_what_it_does_of_others(tmp_path):
+def test_the_router_learns_a_vllm_workers_facts_like_others(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 2048}')
 
     async def run():

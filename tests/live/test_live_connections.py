@@ -62,7 +62,7 @@ async def served(port):
     reader, writer = await opened(port, ASKED)
     async with asyncio.timeout(60):
         line = await reader.readline()
-    writer.close()  # so that it takes no place
+    writer.close()  # so that it takes no slot
     return line == b"HTTP/1.1 200 OK\r\n"
 
 
@@ -73,7 +73,7 @@ def test_the_limit_on_files_leaves_each_client_a_worker(monkeypatch):
         assert connections.most_connections() == most
 
 
-def test_idle_connections_make_room_and_those_with_a_request_do_not(monkeypatch, caplog):
+def test_only_idle_connections_are_closed_for_new_ones(monkeypatch, caplog):
     async def run():
         async with server(monkeypatch, most=8) as (port, released):
             busy = [await opened(port, ASKED.replace(b"/ ", b"/slow ")) for _ in range(4)]
@@ -130,7 +130,7 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
     assert asyncio.run(run()) == b""
 
 
-def test_one_that_was_answered_has_longer_for_its_next_request(monkeypatch):
+def test_an_answered_connection_may_stay_idle_longer(monkeypatch):
     monkeypatch.setattr(connections, "HEADER_S", 0.1)
     monkeypatch.setattr(connections, "IDLE_S", 60.0)
     monkeypatch.setattr(connections, "LOOK_S", 0.02)

@@ -36,13 +36,13 @@ def test_deadlines_travel_behind_any_name(client, first, end, pace, later_s):
         assert got_s == (None if left is None else pytest.approx(left, abs=0.002))
 
 
-def test_a_name_without_deadlines_goes_as_it_is():
+def test_a_name_without_deadlines_is_unchanged():
     assert tagged("ann", NOT_DUE, 5.0) == "ann"
     assert untagged("ann;due=1", 5.0) == ("ann;due=1", NOT_DUE)
     assert untagged("ann;due=500,,25", 5.0, scale=2.0) == ("ann", Due(6.0, None, 0.05))
 
 
-def test_what_is_due_in_a_lifetime_has_a_name_that_is_read():
+def test_deadlines_within_a_lifetime_have_readable_names():
     name, due = untagged(tagged("ann", Due(1e300, -1e300, 1e300), 5.0), 5.0)
     assert name == "ann"
     assert None not in due
@@ -69,7 +69,7 @@ def test_an_objective_is_nobodys_business_where_none_is_configured():
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "1e3", "soon", "86400001", "9" * 99, "٣"])
-def test_what_is_no_deadline_is_a_bad_request(text):
+def test_an_invalid_deadline_is_a_bad_request(text):
     with pytest.raises(
         Problem, match=r"x-request-deadline-ms: .* must be a number of milli"
     ) as bad:
@@ -95,7 +95,7 @@ def test_flags_that_promise_nothing(flags, message):
         promises(flags)
 
 
-def test_flags_are_shown_as_they_were_given():
+def test_flags_are_shown_as_given():
     assert promises(FLAGS).table() == {
         "e2el": "20000ms",
         "gold.ttft": "500ms",
@@ -109,7 +109,7 @@ async def answered(under_test, path, **sent):
         return answer.status, await answer.json()
 
 
-def test_a_router_says_what_is_wrong_and_asks_no_worker():
+def test_a_router_refuses_wrong_deadlines_without_a_worker():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             return await answered(under_test, CHAT, **{headers.DEADLINE: "soon"}), worker.seen
@@ -120,7 +120,7 @@ def test_a_router_says_what_is_wrong_and_asks_no_worker():
 
 
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
-def test_a_gateway_orders_by_deadline_and_tells_the_worker_what_is_left(path):
+def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
     """Three requests of a client wait for the running one; the earliest deadline arrived last."""
     held = {"gateway": "fcfs", "settings": {"concurrency.requests": 1, "gateway.order": "edf"}}
 
@@ -154,7 +154,7 @@ def test_a_gateway_orders_by_deadline_and_tells_the_worker_what_is_left(path):
 @pytest.mark.parametrize(
     ("local", "order"), [("edf", ["soon", "mid", "late"]), ("fcfs", ["late", "soon", "mid"])]
 )
-def test_emulated_workers_order_by_what_the_router_was_told(local, order):
+def test_emulated_workers_order_by_the_routers_deadlines(local, order):
     """A request runs until three wait whose deadlines differ from their order of arrival."""
     due_ms = {"late": "500000", "soon": "400000", "mid": "450000"}
 

@@ -95,7 +95,7 @@ def test_a_trace_makes_the_same_calls_as_in_the_simulator(tmp_path):
 
 
 @pytest.mark.parametrize("clients", ["bbaacc", "cabcab", "abcabc"])
-def test_requests_of_one_time_are_sent_in_the_order_of_the_trace(tmp_path, clients):
+def test_simultaneous_requests_are_sent_in_the_order_of_the_trace(tmp_path, clients):
     path = tmp_path / "log.jsonl"
     request = {"input_tokens": 30, "output_tokens": 1}
     times = [0.0] * len(clients) + [2.0] * len(clients)
@@ -116,7 +116,7 @@ def obey_the_header(number, request):
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_later_prompts_match_what_the_server_produced(incremental):
+def test_later_prompts_match_the_servers_output(incremental):
     records, server, _ = driven(small_spec("chat"), incremental=incremental, keep=True)
     by_id = {record.request_id: record for record in records.requests}
     turns = {}
@@ -148,7 +148,7 @@ def test_texts_match_too(api, path):
         assert record.cached_tokens == before.input_tokens + before.output_tokens + roles
 
 
-def test_a_request_carries_who_what_and_how_long():
+def test_a_request_carries_client_prompt_and_length():
     records, server, _ = driven(small_spec("tot"), target={"headers": {"x-mine": "yes"}}, worker=3)
     by_key = Counter()
     for request in server.requests:
@@ -164,7 +164,7 @@ def test_a_request_carries_who_what_and_how_long():
     assert {record.worker for record in records.requests} == {3}
 
 
-def test_the_server_may_be_told_only_the_most():
+def test_the_server_may_get_only_the_output_limit():
     _, server, _ = driven(small_spec("chat"), target={"lengths": "free"})
     for request in server.requests:
         sampling = request.body["sampling_params"]
@@ -261,7 +261,7 @@ def driven_against(reply):
         return read_records(Path(folder))
 
 
-def test_what_is_not_http_is_an_error():
+def test_invalid_http_is_an_error():
     records = driven_against(b"220 mail.example ESMTP\r\n")
     assert {record.error.partition(":")[0] for record in records.requests} == {"not HTTP"}
     assert {record.status for record in records.requests} == {"refused"}
@@ -299,7 +299,7 @@ def test_a_connection_that_the_server_had_closed_is_no_error():
 # Load.
 
 
-def test_the_cap_on_concurrency_holds_and_who_was_held_is_counted():
+def test_the_concurrency_limit_holds_and_queued_requests_are_counted():
     spec = small_spec("tot", num_programs=4, request_rate=100.0)
     records, server, _ = driven(spec, target={"max_concurrency": 3}, gap_s=0.001)
     assert server.most == 3
@@ -447,7 +447,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path):
 # The end.
 
 
-def test_an_interrupted_run_keeps_what_was_under_way_as_unfinished():
+def test_an_interrupted_run_keeps_running_requests_as_unfinished():
     records, server, result = driven(
         small_spec("tot", num_programs=3),
         chunks=3,
@@ -489,7 +489,7 @@ asyncio.run(drive(spec, Target(sys.argv[1]), Path(sys.argv[2]), vocab=VOCAB))
 """
 
 
-def test_what_had_finished_survives_sigkill(tmp_path):
+def test_finished_requests_survive_sigkill(tmp_path):
     async def main():
         async with null_server(chunks=2) as server:
             command = [sys.executable, "-c", KILLED, server.url, str(tmp_path)]

@@ -34,7 +34,7 @@ def chat_event(delta=None, finish_reason=None, **more):
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning_content", "reasoning"])
-def test_what_a_model_thinks_is_output_whatever_it_is_called(field):
+def test_thinking_tokens_count_as_output_under_any_name(field):
     answer = AskChat(None).answer()
     assert answer.take(chat_event({"role": "assistant"})) == 0
     assert answer.take(chat_event({field: "Hm", "content": "Hm" if field == "content" else None}))
@@ -64,7 +64,7 @@ def test_an_answer_that_was_aborted_is_a_failure_in_every_api(ask):
         ask.answer().take(ABORTED[ask])
 
 
-def test_why_an_answer_was_aborted_is_told():
+def test_the_reason_of_an_abort_is_reported():
     meta = {"finish_reason": {"type": "abort", "message": "too long"}}
     for ask in (AskGenerate(VOCAB), AskChat(None)):
         event = chat_event(finish_reason=meta["finish_reason"], meta_info=meta)
@@ -92,7 +92,7 @@ def test_the_last_chunk_may_have_no_choices_and_counts_with_a_point(choices, cou
 
 
 @pytest.mark.parametrize("count", [12.5, "12", True, [1]])
-def test_a_count_that_is_none_is_no_event(count):
+def test_an_invalid_count_is_no_event(count):
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
     with pytest.raises(BadEvent, match="not an event of this API"):
         AskChat(None).answer().take(usage)
@@ -183,7 +183,7 @@ def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, 
 
 
 @pytest.mark.parametrize(("asks", "least", "most"), [("0", 4, 12), ("3600", 2, 2)])
-def test_a_request_waits_no_longer_than_it_may_in_all(asks, least, most):
+def test_the_total_retry_time_is_limited(asks, least, most):
     """The server always refuses: two requests retry at least 0.1 s apart."""
     busy = refusal(429, "busy", f"Retry-After: {asks}")
     records, count = driven_by([busy] * 99, rate_limited="wait", longest_wait_s=0.5)
@@ -223,6 +223,6 @@ def test_other_refusals_are_not_waited_for():
         ("\u001b[31mred", "\\x1b[31mred"),
     ],
 )
-def test_what_a_server_said_is_told(body, said):
+def test_a_servers_message_is_reported(body, said):
     records, _ = driven_by([refusal(400, body)] * 2)
     assert first_messages(records.requests) == {"HTTP 400": said}

@@ -57,7 +57,7 @@ def offset(at_s=0.0, offset_s=0.0, uncertainty_s=0.0):
     st.floats(min_value=-1e6, max_value=1e6),
     st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=5),
 )
-def test_a_skew_is_found_within_its_uncertainty_whatever_the_ways_there_and_back(skew_s, ways):
+def test_a_skew_is_within_its_uncertainty_for_any_network_delays(skew_s, ways):
     """Some round trips take longer than others, and differ in the two directions."""
     now_s, waits = 0.0, chain(ways, repeat(ways[-1]))
 
@@ -91,7 +91,7 @@ def test_the_clock_of_another_process_is_found_within_its_uncertainty():
         child.process.join()
 
 
-def test_a_difference_within_what_is_uncertain_is_no_drift():
+def test_a_difference_within_the_uncertainty_is_no_drift():
     early = offset(10.0, 5.0, 0.25)
     assert Comparison(early).drift_s == 0.0
     assert Comparison(early, offset(20.0, 5.5, 0.25)).drift_s == 0.0
@@ -141,7 +141,7 @@ def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
     assert [clock.before.offset_s for clock in clocks(tmp_path)] == [0.0, 1.0, 2.0]
 
 
-def test_what_is_known_of_a_clock_is_replaced_whole(tmp_path):
+def test_a_clocks_estimate_is_replaced_whole(tmp_path):
     write_clock(tmp_path, Comparison(offset(1.0)))
     with (tmp_path / CLOCK_FILE).open() as before:
         write_clock(tmp_path, Comparison(offset(1.0), offset(2.0)))
@@ -149,7 +149,7 @@ def test_what_is_known_of_a_clock_is_replaced_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [CLOCK_FILE]
 
 
-def test_a_driver_that_cannot_be_told_anything_has_died():
+def test_an_unreachable_driver_counts_as_dead():
     child = start_child(serve)
     child.process.kill()
     child.process.join()
@@ -186,7 +186,7 @@ def team_on(nodes, folders=()):
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
+def test_a_driver_that_reported_everything_may_be_lost(tmp_path, nodes, hangs_up):
     """The node may go before its message is read, or before the others end."""
     first, last = nodes
     for node in nodes:
@@ -208,7 +208,7 @@ def test_one_that_has_told_everything_may_be_lost(tmp_path, nodes, hangs_up):
     assert team.clocks_again() == [None, None]
 
 
-def test_one_that_is_lost_before_it_has_told_everything_ends_the_run(tmp_path, nodes):
+def test_losing_a_driver_before_its_reports_ends_the_run(tmp_path, nodes):
     nodes[1].theirs.send(Written("requests.jsonl", b"{}\n"))
     nodes[1].lost = True
     (tmp_path / "1").mkdir()
@@ -235,7 +235,7 @@ def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):
     assert min(asked) >= 0
 
 
-def test_a_run_of_one_driver_is_left_as_it_is(tmp_path):
+def test_a_run_of_one_driver_is_unchanged(tmp_path):
     with Journal(tmp_path) as journal:
         journal.request(request(0))
     merge(tmp_path, 1.0)
@@ -275,7 +275,7 @@ def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
 
 
 @pytest.mark.slow
-def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
+def test_drivers_with_wrong_clocks_give_one_drivers_records(tmp_path):
     """The server is in this process and answers at once."""
     spec = small_spec("chat", clients=3, num_programs=4)
 
@@ -315,14 +315,14 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
         unsure_s = clock.before.uncertainty_s + clock.after.uncertainty_s
         passed_s = clock.after.at_s - clock.before.at_s
         assert abs(gained_s - (RATE - 1) * passed_s) <= unsure_s
-    # Programs arrive when they were to, by our clock, give or take what is uncertain of both.
+    # Programs arrive at their times, within the uncertainty of both clocks.
     planned = {p.program_id: p.arrival_s for p in one.programs}
     unsure_s = 5.0 * (max(c.uncertainty_s for c in found) * 2 + (RATE - 1) * lasted_s)
     assert all(abs(p.arrival_s - planned[p.program_id]) <= unsure_s for p in three.programs)
 
 
 @pytest.mark.slow
-def test_a_run_of_two_drivers_is_as_a_run_of_one(tmp_path):
+def test_a_run_of_two_drivers_equals_a_run_of_one(tmp_path):
     for name, flags in (("one", []), ("two", ["--drivers", "2"])):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()
@@ -338,7 +338,7 @@ def test_a_run_of_two_drivers_is_as_a_run_of_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_what_several_drivers_had_done_is_kept_however_it_ends(tmp_path, signum):
+def test_several_drivers_records_are_kept_at_any_end(tmp_path, signum):
     with running(*LONG, "--result-dir", tmp_path) as process:
         records = "*/live/driver-1/requests.jsonl"
         wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)

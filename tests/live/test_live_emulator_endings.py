@@ -53,7 +53,7 @@ def test_an_output_ends_where_looking_token_by_token_ends_it(ids, room, texts, t
     expected = brute_force(ids, len(ids) + room, stops)
     ending = ending_of(ids, len(ids) + room, stops, Spelled())
     assert ending == expected
-    # Cut there it ends the same way: so it is drawn, and so it is told.
+    # Cut there, the answer must end in the same way.
     assert ending_of(ids[: ending.tokens], len(ids) + room, stops, Spelled()) == expected
 
 
@@ -110,7 +110,7 @@ def test_a_stream_stops_as_the_whole_answer_would(interval):
     assert usage["usage"]["completion_tokens"] == -(-(end + len(stop)) // 5)
 
 
-def test_generate_says_what_has_stopped_it():
+def test_generate_reports_its_stop_reason():
     async def test(emulator, session):
         async def reason(headers=None, **sampling):
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 9, **sampling}}
@@ -139,7 +139,7 @@ def test_generate_says_what_has_stopped_it():
 
 
 @pytest.mark.parametrize("time_scale", [1.0, 200.0])
-def test_a_token_an_event_for_whoever_asks_and_not_for_others(time_scale):
+def test_one_token_per_event_only_on_request(time_scale):
     """The events stay separate even where time passes so fast that several tokens are ready."""
 
     async def test(_, session):

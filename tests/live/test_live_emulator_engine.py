@@ -43,13 +43,13 @@ def ran_for_ps(**config):
     return asyncio.run(main())
 
 
-def test_a_slow_worker_takes_so_many_times_as_long_whatever_the_time_scale():
+def test_a_slow_worker_is_slowed_by_its_factor_at_any_time_scale():
     usual = ran_for_ps()
     assert ran_for_ps(time_scale=50.0) == usual
     assert ran_for_ps(slowdown=3.0) == pytest.approx(3 * usual, rel=1e-6)
 
 
-def test_what_is_neither_cached_nor_at_work_is_forgotten(monkeypatch):
+def test_uncached_and_idle_prompts_are_forgotten(monkeypatch):
     monkeypatch.setattr(live_engine, "MAX_STREAM_TOKENS", 1_000)
 
     async def main():

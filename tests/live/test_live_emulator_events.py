@@ -109,7 +109,7 @@ def test_events_are_published_in_order_and_again_on_request():
                 socket.connect(emulator.publisher.endpoint)
                 replay = context.socket(zmq.DEALER)
                 replay.connect(emulator.publisher.replay_endpoint)
-                while not await socket.poll(10):  # a subscription takes effect some time later
+                while not await socket.poll(10):  # a subscription takes effect after a delay
                     emulator.publisher.publish([])
                 await generate(session, range(100), new=30)
                 live = await messages(socket, 2)

@@ -138,7 +138,7 @@ def test_the_official_client_reads_the_stream():
         ("/v1/chat/completions", b"[" * 10_000),
     ],
 )
-def test_what_cannot_be_served_is_a_bad_request(path, body):
+def test_unsupported_requests_are_bad_requests(path, body):
     async def test(emulator, session):
         async with session.post(path, data=body) as answer:
             return answer.status, await answer.json(), emulator.engine.finished
@@ -163,7 +163,7 @@ def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
     assert "do not fit the KV pool of 100 tokens" in answer["message"]
 
 
-def test_what_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_at_once():
     async def test(_, session):
         body = {"input_ids": [1] * 80, "sampling_params": {"max_new_tokens": 30}}
         async with session.post("/generate", json=body) as answer:
@@ -205,7 +205,7 @@ def test_a_client_that_leaves_is_an_abort():
     assert tokens < 100_000
 
 
-def test_one_that_leaves_while_it_waits_never_runs():
+def test_a_request_that_leaves_while_waiting_never_runs():
     async def test(emulator, session):
         first = asyncio.create_task(generate(session, [1], new=300, routing_key="a"))
         while not len(emulator.worker.batch):
@@ -223,7 +223,7 @@ def test_one_that_leaves_while_it_waits_never_runs():
     assert list(clients) == ["a"]
 
 
-def test_it_says_that_it_is_emulated_and_what_runs():
+def test_the_emulator_reports_itself_and_its_scheduler():
     async def test(_, session):
         await generate(session, range(10), new=3, routing_key="x")
         await session.post(
@@ -291,7 +291,7 @@ def test_the_cache_is_flushed_only_when_idle():
     assert run(test, time_scale=5.0) == (400, 99, 200, 0)
 
 
-def test_a_numbered_emulator_says_who_it_is_and_reads_what_stands_in_the_request_id():
+def test_a_numbered_emulator_names_itself_and_reads_the_request_id():
     async def test(emulator, session):
         told = {CLIENT: "gold", OUTPUT_TOKENS: "5"}
         body = {"prompt": "one two three", "max_tokens": 50}
@@ -305,7 +305,7 @@ def test_a_numbered_emulator_says_who_it_is_and_reads_what_stands_in_the_request
     assert list(clients) == ["gold"]
 
 
-def test_a_rendered_prompt_is_the_tokens_that_it_is_served_as():
+def test_a_rendered_prompt_has_the_served_tokens():
     async def test(_, session):
         found = []
         for kind, body in (

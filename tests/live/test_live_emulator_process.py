@@ -47,7 +47,7 @@ def emulating(*flags, environment=None):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_it_prints_its_address_serves_and_ends_when_told_to(signum):
+def test_the_emulator_prints_its_address_serves_and_stops(signum):
     with emulating("--local", "vtc", "--kv-events-port", "0") as (process, line):
         url, kv_events, replay = line.split(",")
         with urllib.request.urlopen(f"{url}/server_info") as answer:
@@ -102,7 +102,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(flags, message):
 
 
 @pytest.mark.parametrize("flag", ["--port", "--kv-events-port", "--kv-replay-port"])
-def test_a_port_that_is_taken_is_said(flag):
+def test_a_used_port_is_reported(flag):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

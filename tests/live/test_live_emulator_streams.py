@@ -39,7 +39,7 @@ def shared(one, other):
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=12))
-def test_prompts_share_as_segments_what_they_share_as_tokens(prompts):
+def test_prompts_share_segments_like_tokens(prompts):
     streams = TokenStreams()
     made = [streams.prompt_of(ids(tokens))[0] for tokens in prompts]
     for tokens, prompt in zip(prompts, made, strict=True):

@@ -82,7 +82,7 @@ def test_a_wrong_policy_ends_the_server_with_a_line(told, message, monkeypatch, 
     assert said.count("\n") == 1
 
 
-def test_a_run_needs_servers_that_evict_as_it_says():
+def test_a_run_needs_servers_with_its_eviction_policy():
     report = PluginReport(**Hooks(plugin_config("fcfs", QUOTAS, None, EVICTING), "0.5.23").report())
     assert report.eviction == "quota"
     require_active([report], local="fcfs", settings=QUOTAS, evicting=EVICTING)
@@ -134,7 +134,7 @@ def test_a_backend_starts_servers_with_the_policy_of_the_run():
         ({"memory_records": True}, "memory_records = True: backend sglang"),
     ],
 )
-def test_what_no_server_can_do_is_refused(flags, message):
+def test_settings_that_no_server_supports_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
         spec_of(**flags)
 
@@ -151,7 +151,7 @@ def test_quotas_in_requests_go_by_the_names_there(monkeypatch):
 @pytest.mark.parametrize(
     ("found", "refused"), [("0.5.23", False), ("0.5.22", True), ("0.5.17+cpu", True)]
 )
-def test_a_release_without_a_place_for_a_policy_is_refused(found, refused, monkeypatch):
+def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeypatch):
     monkeypatch.setattr(release, "installed", lambda _: found)
     assert release.check_version() == found
     if not refused:

@@ -80,7 +80,7 @@ def asked(records):
 
 
 @pytest.mark.slow
-def test_drivers_elsewhere_make_the_records_of_one_here(tmp_path):
+def test_remote_drivers_give_the_records_of_a_local_one(tmp_path):
     spec = small_spec("chat", clients=3, num_programs=4)
     drive_here(spec, tmp_path / "here")
     places = [Watched(), Watched()]
@@ -99,7 +99,7 @@ def test_drivers_elsewhere_make_the_records_of_one_here(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_driver_had_recorded_is_here_when_it_is_killed(tmp_path):
+def test_a_killed_drivers_records_are_kept(tmp_path):
     spec = small_spec("chat", clients=2, num_programs=200)
     records = [tmp_path / FOLDER.format(number=n) / "requests.jsonl" for n in range(2)]
     killed = []
@@ -137,7 +137,7 @@ def children_called(name):
 
 
 @pytest.mark.slow
-def test_one_whose_machine_lacks_a_file_is_told(tmp_path):
+def test_a_driver_without_a_needed_file_is_reported(tmp_path):
     fixed = SentFiles.with_files([])
     absent = f"{tmp_path}/trace.jsonl"
     sent_files = SentFiles(fixed.environment, {}, {}, {absent: "0"}, fixed.code)
@@ -168,7 +168,7 @@ def started(place, folder, interrupted=lambda: False, **options):
         return drivers
 
 
-def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
+def test_a_driver_that_fails_to_start_is_reported_with_its_output(tmp_path):
     with pytest.raises(RunFailed, match=r"driver-0 at 127.0.0.1 ended with exit code 1"):
         started(LocalPlace("/bin/false"), tmp_path)
     with pytest.raises(RunFailed, match=r"driver-0 at .* did not call 127.0.0.1 within 0.3 s"):
@@ -177,7 +177,7 @@ def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
         started(Quiet(), tmp_path, lambda: True)
 
 
-def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
+def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
     """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
     waited for.
     """
@@ -198,7 +198,7 @@ def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
         started(Quiet(), tmp_path, lambda: len(turned_away) == 1)
 
 
-def test_one_that_dies_before_it_says_which_it_is_is_told(tmp_path, monkeypatch):
+def test_a_driver_that_dies_before_naming_itself_is_reported(tmp_path, monkeypatch):
     """The driver knows the key but dies before it gives its number: no traceback."""
     gone = []
 
@@ -214,7 +214,7 @@ def test_one_that_dies_before_it_says_which_it_is_is_told(tmp_path, monkeypatch)
         started(Quiet(), tmp_path)
 
 
-def test_the_address_that_a_host_reaches_is_one_of_ours():
+def test_the_address_for_a_host_is_a_local_one():
     assert address_facing(LOOPBACK) == LOOPBACK
 
 
@@ -234,7 +234,7 @@ def test_drivers_are_here_or_on_ray(name, says):
     assert says in str(caught.value)
 
 
-def test_drivers_on_ray_without_ray_are_not_told_of_another_flag(monkeypatch):
+def test_drivers_on_ray_without_ray_get_the_right_error(monkeypatch):
     monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: None)
     with pytest.raises(
         UsageError, match=r"^--launcher ray needs the package ray: pip install '\.\[ray\]'$"

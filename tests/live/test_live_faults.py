@@ -37,7 +37,7 @@ def get_json(url):
 
 
 @pytest.mark.slow
-def test_a_dead_and_a_stalled_worker_cost_only_what_the_dead_one_was_doing(tmp_path):
+def test_a_dead_and_a_stalled_worker_cost_only_the_dead_ones_requests(tmp_path):
     spec = resolve(
         {
             "workload": "chat",
@@ -65,7 +65,7 @@ def test_a_dead_and_a_stalled_worker_cost_only_what_the_dead_one_was_doing(tmp_p
     assert {record.worker for record in failed} <= {DEAD, -1}
     assert not [record for record in failed if record.arrival_s > SETTLED_S]
     assert len({record.client for record in requests if record.arrival_s > SETTLED_S}) > 40
-    # Every request that a worker finished is on record, once.
+    # Every request that a worker finished is recorded once.
     finished = Counter(r.worker for r in requests if r.status == "finished")
     assert {n: finished[n] for n in survivors} == {n: c["finished"] for n, c in counters.items()}
     assert finished[DEAD] > 0

@@ -52,7 +52,7 @@ def simulated():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--drop-headers"]])
-def test_its_workers_are_known_by_what_they_say_themselves(tmp_path, options):
+def test_its_workers_are_known_by_their_own_names(tmp_path, options):
     found, path, _ = ran(tmp_path, *behind(*options))
     assert (found["complete"], found["scheduler"], found["router"]) == (
         *(True, "external+fcfs"),
@@ -74,7 +74,7 @@ def test_its_workers_are_known_by_what_they_say_themselves(tmp_path, options):
 
 
 @pytest.mark.slow
-def test_one_that_passes_nothing_on_is_told_so(tmp_path):
+def test_a_router_that_forwards_no_metadata_is_reported(tmp_path):
     found, path, _ = ran(tmp_path, *behind("--drop-all"))
     assert {record.worker for record in read_records(path / "live").requests} == {-1}
     assert found["notes"]["router"].startswith("it passes on neither our headers")
@@ -83,7 +83,7 @@ def test_one_that_passes_nothing_on_is_told_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_dies_ends_the_run_which_keeps_what_finished(tmp_path):
+def test_a_dying_router_ends_the_run_with_its_finished_requests(tmp_path):
     found, path, stderr = ran(tmp_path, *behind("--die-after", "8"), code=1)
     why = "the router ended during the run, with exit code 7 (out of luck); "
     assert found["notes"]["complete"].startswith(why)
@@ -93,7 +93,7 @@ def test_one_that_dies_ends_the_run_which_keeps_what_finished(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_does_not_start_is_shown_by_its_log(tmp_path):
+def test_a_router_that_fails_to_start_is_shown_by_its_log(tmp_path):
     command = "sh -c 'echo no such policy; exit 3' {port} {worker_urls}"
     with running(*SHORT, "--router-command", command, "--result-dir", tmp_path) as process:
         _, stderr = process.communicate()

@@ -61,7 +61,7 @@ def test_clients_that_leave_are_not_in_the_log(caplog):
     assert caplog.text == ""
 
 
-def test_to_be_told_to_stop_while_it_starts_is_not_forgotten():
+def test_a_stop_signal_during_the_start_is_obeyed():
     async def starting(_):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -78,6 +78,6 @@ def test_to_be_told_to_stop_while_it_starts_is_not_forgotten():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_bug_of_ours_is_in_the_log(caplog):
+def test_an_internal_error_is_logged(caplog):
     assert " 500 " in answered("GET / HTTP/1.1\r\nHost: a\r\n\r\n", broken)
     assert "a bug of ours" in caplog.text

@@ -42,14 +42,14 @@ def test_a_path_that_is_not_there_is_a_404_in_json(server, path):
 
 
 @SERVERS
-def test_a_wrong_method_is_a_405_in_json_with_those_that_are_right(server):
+def test_a_wrong_method_is_a_json_405_with_the_allowed_ones(server):
     status, sent, said = ask(server, "GET", "/v1/completions")
     assert (status, sent["Allow"], said["error"]["code"]) == (405, "POST", 405)
     status, sent, _ = ask(server, "DELETE", "/v1/models")
     assert (status, sent["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_workers_list_that_is_none_is_a_502():
+def test_an_invalid_model_list_of_a_worker_is_a_502():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             worker.listed = ["m"]
@@ -75,7 +75,7 @@ def with_openai(test, **router):
     return asyncio.run(main())
 
 
-def test_the_official_client_retrieves_a_model_and_learns_of_one_that_is_not_there():
+def test_the_official_client_retrieves_models_and_errors():
     async def test(openai, client, _):
         listed = [model.id async for model in client.models.list()]
         found = await client.models.retrieve(listed[0])
@@ -94,7 +94,7 @@ def test_the_official_client_retrieves_a_model_and_learns_of_one_that_is_not_the
 HI = [{"role": "user", "content": "hi"}]
 
 
-def test_the_official_client_is_told_why_several_answers_are_refused():
+def test_the_official_client_gets_the_reason_for_refusing_several_answers():
     async def test(openai, client, under_test):
         for path, asked in (
             (client.chat.completions, {"messages": HI, "n": 2}),

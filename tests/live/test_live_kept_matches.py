@@ -97,7 +97,7 @@ def test_the_order_is_that_of_asking_about_all(seed):
     both.order()
 
 
-def test_only_requests_whose_match_may_have_changed_are_looked_up():
+def test_only_possibly_changed_matches_are_looked_up():
     both = Both()
     first, second, third = (both.arrive([head] * 40 + [9]) for head in (1, 1, 2))
     both.order()
@@ -120,7 +120,7 @@ def test_only_requests_whose_match_may_have_changed_are_looked_up():
     assert both.cache.looked == [third]
 
 
-def test_an_emptied_cache_has_everybody_looked_up():
+def test_an_emptied_cache_makes_every_match_looked_up():
     both = Both()
     waiting = [both.arrive([head] * 40) for head in (1, 2)]
     both.cache.store((1,) * 40)

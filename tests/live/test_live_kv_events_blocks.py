@@ -79,7 +79,7 @@ PROMPTS = st.lists(
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
 @given(data=st.data())
-def test_a_router_believes_cached_what_is(block_size, data):
+def test_a_routers_assumed_cache_is_real(block_size, data):
     cache, tree = Cache(block_size), LocationTree(LocationNode)
     index = BlockIndex(lambda prefix, tokens: tree.evict(prefix, tokens, WORKER), lambda: None)
     prompts = data.draw(st.lists(PROMPTS, min_size=1, max_size=4))
@@ -96,8 +96,8 @@ def test_a_router_believes_cached_what_is(block_size, data):
             index.apply(cache.drop(tokens, data.draw(st.integers(1, 200))))
     assert len(index) == len(cache.held)
     for tokens in prompts:
-        # As far as whole pages of some dispatched prompt go. (Within a block, two prompts may
-        # share pages of the router's that the worker, which goes by blocks, holds for one only.)
+        # Compares whole pages of dispatched prompts. Within a block, two prompts may share router
+        # pages that the worker, which caches blocks, holds for only one.
         believed = tree.holders(tree.find(pages[tokens])[0]).tokens
         assert believed - believed % block_size <= cache.cached(tokens)
         assert believed >= min(cache.cached(tokens), prompt_tokens(pages[tokens])) - 31
@@ -134,7 +134,7 @@ def test_a_block_below_one_in_the_middle_of_a_run():
     assert heard([STORED, below, BlockRemoved([3])]) == ([(prefix, 32)], 2)
 
 
-def test_what_was_stored_before_we_listened_is_nothing_to_us():
+def test_events_before_the_subscription_are_ignored():
     unknown = BlockStored([8], 7, IDS, 64, None)
     assert heard([unknown, BlockRemoved([7, 8])]) == ([], 0)
 

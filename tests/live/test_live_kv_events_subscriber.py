@@ -121,7 +121,7 @@ def test_a_gap_is_filled_by_a_replay():
     assert found == ([0, 1, 2, 3, 4, 5, 6], (1, 0), [2])
 
 
-def test_what_was_published_before_the_subscriber_came_is_asked_for_at_once():
+def test_events_before_the_subscription_are_requested_at_once():
     async def run():
         async with following(replay=True, kept=range(5)) as (worker, subscriber, log):
             return log.heard, (subscriber.gaps, subscriber.losses), worker.asked
@@ -129,7 +129,7 @@ def test_what_was_published_before_the_subscriber_came_is_asked_for_at_once():
     assert asyncio.run(run()) == ([0, 1, 2, 3, 4], (1, 0), [0])
 
 
-def test_what_was_published_before_the_subscription_was_in_force_is_asked_for_in_the_silence():
+def test_events_missed_during_the_subscription_are_requested_in_the_end():
     async def run():
         async with following(replay=True, quiet_s=SOON_S) as (worker, subscriber, log):
             assert log.heard == []  # the first answer was that there is nothing
@@ -144,7 +144,7 @@ def test_what_was_published_before_the_subscription_was_in_force_is_asked_for_in
     assert asyncio.run(run()) == ([0, 1, 2, 3], 0)
 
 
-def test_what_comes_after_it_was_asked_for_is_applied_once():
+def test_requested_events_are_applied_once():
     async def run():
         async with following(replay=True, kept=range(4)) as (worker, subscriber, log):
             await worker.send(2, 3, 4)  # slower than the answer
@@ -154,7 +154,7 @@ def test_what_comes_after_it_was_asked_for_is_applied_once():
     assert asyncio.run(run()) == ([0, 1, 2, 3, 4], 0)
 
 
-def test_what_is_too_old_to_be_asked_for_makes_the_cache_unknown():
+def test_events_too_old_to_replay_make_the_cache_unknown():
     async def run():
         async with following(replay=True, quiet_s=SOON_S) as (worker, subscriber, log):
             worker.keep(7, 8)
@@ -164,7 +164,7 @@ def test_what_is_too_old_to_be_asked_for_makes_the_cache_unknown():
     assert asyncio.run(run()) == (["clear", 7, 8], (1, 1))
 
 
-def test_a_worker_that_does_not_know_what_it_said_last_has_started_anew():
+def test_a_worker_with_unknown_events_counts_as_restarted():
     """The worker's first messages reached nobody, so no sequence number reveals the restart."""
 
     async def run(kept):
@@ -198,12 +198,12 @@ def test_a_gap_without_a_replay_socket_clears_everything():
     assert follow(0, 3, 4, last=4) == ([0, "clear", 3, 4], (1, 1), [])
 
 
-def test_a_replay_that_begins_too_late_clears_what_was_there_and_is_used():
+def test_a_late_replay_clears_the_cache_and_is_used():
     found = follow(0, 5, last=5, replay=True, kept=[3, 4, 5])
     assert found == ([0, "clear", 3, 4, 5], (1, 1), [1])
 
 
-def test_of_a_replay_with_a_hole_only_what_follows_it_counts():
+def test_after_a_hole_in_a_replay_only_the_rest_counts():
     found = follow(0, 5, last=5, replay=True, kept=[1, 2, 4])
     assert found == ([0, 1, 2, "clear", 4, 5], (1, 1), [1])
 
@@ -212,7 +212,7 @@ def test_numbers_that_start_again_are_a_worker_that_did():
     assert follow(0, 1, 2, 0, 1, last="clear")[0][:4] == [0, 1, 2, "clear"]
 
 
-def test_what_is_no_event_clears_everything_and_the_rest_goes_on():
+def test_an_invalid_event_clears_the_cache_and_following_continues():
     async def run():
         async with following(replay=False) as (worker, subscriber, log):
             await worker.send(0)
@@ -227,7 +227,7 @@ def test_what_is_no_event_clears_everything_and_the_rest_goes_on():
 GARBAGE = [b"", bytes(8), b"\xc1"]
 
 
-def test_who_cannot_be_read_is_followed_no_more_until_it_starts_anew(caplog):
+def test_an_unreadable_worker_is_ignored_until_its_restart(caplog):
     told = []
 
     async def run():
@@ -264,7 +264,7 @@ def test_now_and_then_a_message_that_cannot_be_read_is_no_reason_to_give_up():
     assert asyncio.run(run()) == (True, 2 * MAX_UNREADABLE)
 
 
-def test_who_replays_only_what_cannot_be_read_is_followed_no_more():
+def test_a_worker_with_unreadable_replays_is_ignored():
     told = []
 
     async def run():

@@ -34,7 +34,7 @@ def over_the_wire(batch):
 
 
 @pytest.mark.parametrize("name", [2**64 - 1, b"\x01" * 32])
-def test_what_vllms_classes_encode_is_decoded(name):
+def test_events_of_vllms_classes_are_decoded(name):
     theirs = vllm().kv_events
     stored = theirs.BlockStored([name], name, [1, 2], 2, 4, "GPU", "adapter", [("salt",)], 1)
     removed = theirs.BlockRemoved([name], "CPU", 2)
@@ -57,7 +57,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_index_holds_what_vllms_block_pool_caches(seed):
+def test_the_index_equals_vllms_block_pool(seed):
     """The comparison follows each step of streams, mostly with too small pools, and each
     eviction.
     """

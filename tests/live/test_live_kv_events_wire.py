@@ -33,7 +33,7 @@ EVENTS = STORED | st.builds(BlockRemoved, st.lists(HASH), MEDIUM) | st.builds(Al
 
 
 @given(st.integers(0, 2**62), st.lists(EVENTS, max_size=4), st.none() | st.integers(0, 7))
-def test_what_is_encoded_is_decoded(seq, events, rank):
+def test_encoded_values_are_decoded(seq, events, rank):
     batch = EventBatch(1.5, events, rank)
     assert decode(encode(seq, batch, b"kv")) == NumberedBatch(seq, batch)
 
@@ -100,7 +100,7 @@ IN_ARRAYS = [
     ids=["arrays", "maps", "array of maps"],
 )
 @pytest.mark.parametrize("topic", [[b"kv"], []], ids=["topic", "no topic"])
-def test_every_format_of_vllms_says_the_same(batch, topic):
+def test_every_vllm_format_decodes_to_the_same_events(batch, topic):
     message = decode([*topic, (5).to_bytes(8, "big"), msgspec.msgpack.encode(batch)])
     stored = BlockStored(
         *([b"a" * 32, 2**64 - 1], None, [1, 2], 1, None, "GPU"),
@@ -152,6 +152,6 @@ def test_the_end_of_a_replay_is_no_message():
         encode(0, EventBatch(0.5, [BlockStored([7], None, [2**32], 1, None)])),
     ],
 )
-def test_anything_else_is_a_value_error(frames):
+def test_other_messages_are_value_errors(frames):
     with pytest.raises(ValueError, match="message"):
         decode(frames)

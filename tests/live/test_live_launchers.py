@@ -68,7 +68,7 @@ def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
     check_live(resolve({"backend": {"kind": "emulator"}}), options)
 
 
-def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
+def test_hosts_alternate_and_replicas_of_one_host_have_separate_gpus():
     wanted = Wanted(5, gpus=2)
     with places_of(by_command("localhost,127.0.0.1"), wanted) as places:
         assert [place.host for place in places] == ["localhost", "127.0.0.1"] * 2 + ["localhost"]
@@ -79,7 +79,7 @@ def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
         assert place.environment == {}
 
 
-def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
+def test_an_unreachable_hosts_command_output_is_reported(tmp_path):
     wanted = Wanted(1)
     for command, says in (
         (
@@ -114,7 +114,7 @@ def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypat
         pass
 
 
-def test_hosts_with_something_else_installed_are_refused(monkeypatch):
+def test_hosts_with_other_versions_are_refused(monkeypatch):
     assert probe.versions("pytest")["pytest"] == pytest.__version__
     here, engine = probe.versions(), Wanted(2, ServerPython(("sglang", "fairbench"), "", ""))
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}

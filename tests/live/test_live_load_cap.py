@@ -54,7 +54,7 @@ def test_sglang_is_offered_no_more_than_fits_under_the_cap():
     assert len(sglang_pass(home, waiting)) == 1
     second.output_ids = [1] * 10
     second.finished = lambda: True
-    home.produced([second])  # 10 are expected from now on: 105 each beside the 164 that runs
+    home.produced([second])  # 10 are now expected: 105 each, beside the running 164
     assert len(sglang_pass(home, waiting)) == 2
     assert home.cap.tokens == 164 + 2 * 105
 
@@ -74,7 +74,7 @@ def test_sglang_would_fit_none_that_the_cap_refuses():
 
 
 @pytest.mark.parametrize(("number", "full"), [(2, False), (3, True)])
-def test_as_in_the_simulator_a_sglang_batch_is_full_once_the_cap_refused_somebody(number, full):
+def test_as_in_the_simulator_a_sglang_batch_is_full_after_a_refusal(number, full):
     hooks = Hooks(plugin_config("fcfs", CAP), "0.5.23")
     batch = SimpleNamespace(batch_is_full=False, is_empty=lambda: False, reqs=[])
     waiting = [Req() for _ in range(number)]
@@ -199,12 +199,12 @@ def test_every_backend_with_our_schedulers_obeys_it(kind):
     assert spec.settings[LOAD_CAP] == 400
 
 
-def test_a_server_that_is_as_it_is_does_not():
+def test_an_unmodified_server_does_not_support_the_cap():
     with pytest.raises(UsageError, match=r"engine.load_cap = 400: backend endpoint"):
         resolve({"backend": {"kind": "endpoint", "base_url": "http://x"}, "model": "m"}, CAP)
 
 
-def test_the_engine_forgets_what_it_learned_when_it_begins_afresh():
+def test_a_restarted_engine_forgets_its_measurements():
     cap = plugin_config("fcfs", CAP).load_cap()
     one = Request(0, "a", 0, 0, (), 100, 5)
     cap.enter(one)

@@ -114,7 +114,7 @@ def test_an_unnamed_client_loses_its_blocks_first():
     assert pool.gone == ["third", "second", "first", mine]
 
 
-def test_a_spare_block_goes_before_what_was_used_longer_ago():
+def test_a_spare_block_goes_before_older_used_ones():
     pool = MirroredPool("lfu", 4, CLIENTS)
     for client, name, tokens in (("y", "older", 2), ("x", "twice", 4)):
         pool.start(client, prompt(name, tokens))

@@ -102,7 +102,7 @@ def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
         ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is not supported"),
     ],
 )
-def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag):
+def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local, flag):
     with pytest.raises(UsageError, match=flag):
         check_server(server_args(**changed), build_local(local, {}))
 
@@ -171,7 +171,7 @@ def test_a_proxy_is_not_asked_for_reports(monkeypatch):
         assert fetch_report(url) == []
 
 
-def test_a_server_that_says_something_else_is_an_error():
+def test_a_server_with_another_report_is_an_error():
     with answering(b"<html>") as url, pytest.raises(RunFailed, match="/server_info"):
         fetch_report(url)
     with pytest.raises(RunFailed, match="/server_info"):

@@ -17,7 +17,7 @@ class FakeReq:
         self.sampling_params = SimpleNamespace(max_new_tokens=50)
 
 
-def test_a_scheduler_sees_what_runs_beside_its_queue():
+def test_a_scheduler_sees_running_requests_and_its_queue():
     home = Home(plugin_config("vtc", {}), Ledger(), lambda refresh: [], lambda req: 0)
     assert home.view.running is home.batch
     assert len(home.view.running) == 0

@@ -95,7 +95,7 @@ def write(folder, records):
             journal.program(program)
 
 
-def test_records_come_back_as_they_were_written(tmp_path):
+def test_records_are_read_back_unchanged(tmp_path):
     records = records_of(DONE, UNDER_WAY, WAITING, FAILED)
     write(tmp_path, records)
     assert read_records(tmp_path) == records
@@ -253,7 +253,7 @@ def test_the_summary_has_every_key_of_a_simulated_one():
     assert live["service_gap_bound"] is not None
 
 
-def test_the_summary_counts_what_the_client_saw():
+def test_the_summary_counts_the_clients_observations():
     live = summary(DONE, UNDER_WAY, FAILED)
     assert (live["completed"], live["unfinished"]) == (1, 1)
     assert (live["failed"], live["refused"]) == (1, 0)
@@ -270,7 +270,7 @@ def test_the_summary_counts_what_the_client_saw():
     assert live["queue_empty_share"] == pytest.approx(1 - 0.5 / 6)
 
 
-def test_what_the_server_keeps_back_is_null_and_says_why():
+def test_values_that_the_server_hides_are_null_with_a_reason():
     live = summary(changed(admitted_s=None), UNDER_WAY)
     assert live["max_service_gap"] is None
     assert live["notes"]["max_service_gap"] == NO_ADMISSION
@@ -296,7 +296,7 @@ def test_a_run_that_fell_behind_is_flagged():
     assert "lateness" not in summary(late, spec=at_once)["notes"]
 
 
-def test_an_endpoint_as_it_is_has_no_bound():
+def test_an_unmanaged_endpoint_has_no_bound():
     served = replace(
         SGLANG,
         unbounded=("the scheduler is the server's own"),
@@ -325,7 +325,7 @@ def test_a_killed_run_ends_with_its_last_record():
         (b"", "line 1: not JSON"),
     ],
 )
-def test_what_served_a_killed_run_is_damaged(tmp_path, content, complaint):
+def test_a_killed_runs_servers_are_damaged(tmp_path, content, complaint):
     (tmp_path / SERVED_FILE).write_bytes(content)
     with pytest.raises(DataError, match=rf"{re.escape(SERVED_FILE)}(, line 1)?: ") as caught:
         recover(small_spec("chat"), tmp_path)

@@ -133,7 +133,7 @@ def test_generate_answers_add_up(second):
     assert answer.rendered() == b"11,12,13"
 
 
-def test_openai_answers_count_texts_until_the_usage_says_better():
+def test_openai_answers_count_texts_without_usage():
     answer = AskChat(None).answer()
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
@@ -162,7 +162,7 @@ def test_openai_answers_count_texts_until_the_usage_says_better():
         (generate_event([], 0, {"type": "abort", "message": "no room"}), "no room"),
     ],
 )
-def test_what_a_server_complains_of_is_kept(payload, said):
+def test_a_servers_complaint_is_kept(payload, said):
     with pytest.raises(BadEvent, match=said):
         AskGenerate(VOCAB).answer().take(payload)
 

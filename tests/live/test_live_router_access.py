@@ -56,7 +56,7 @@ def test_a_keys_file_has_weights_and_quotas(keys):
         ("tokens_per_min = true", "tokens_per_min = True: must be a whole number"),
     ],
 )
-def test_what_is_wrong_is_said_without_a_key(keys, line, complaint):
+def test_errors_in_the_keys_file_do_not_show_keys(keys, line, complaint):
     end = "" if "weight" not in line else "weight = 1\n"
     keys.write_text(f"{FILE}{end}{line}\n")
     with pytest.raises(DataError) as raised:
@@ -105,7 +105,7 @@ def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
 
 
 @pytest.mark.parametrize("broken", ['"secret-3" = ', '"secret-3" = 7\n', "", None])
-def test_a_broken_or_lost_file_changes_nothing_and_is_told_of_once(keys, broken, caplog):
+def test_a_broken_or_lost_file_changes_nothing_and_is_reported_once(keys, broken, caplog):
     at = access(keys)
     if broken is None:
         keys.unlink()
@@ -153,10 +153,10 @@ def test_requests_a_minute():
     assert at.ask() == 1
     at.now = 30.0
     assert [at.ask(), at.ask()] == [0, 30]
-    at.quotas.ask("bob")  # who has no quota
+    at.quotas.ask("bob")  # a client without a quota
 
 
-def test_tokens_a_minute_are_what_was_really_had_and_debts_are_paid_back():
+def test_tokens_per_minute_are_actual_usage_and_debts_are_repaid():
     at = Minutes(tokens=600)  # 10 a second
     assert at.ask() == 0
     at.serve(100, Charge(100, 50, 80))
@@ -170,12 +170,12 @@ def test_tokens_a_minute_are_what_was_really_had_and_debts_are_paid_back():
     assert at.ask() == 0
 
 
-def test_what_is_asked_for_is_taken_until_it_is_known():
+def test_requested_tokens_count_until_the_usage_is_known():
     at = Minutes(tokens=600)
     at.ask()
     with at.quotas.lease("ann", 600):
         assert at.ask() == 1
-    assert at.ask() == 0  # it was refused later, or its client left: nothing was had
+    assert at.ask() == 0  # the request was refused later or its client left: no service
 
 
 def test_another_quota_holds_at_once_and_debts_stay():
@@ -194,7 +194,7 @@ def test_another_quota_holds_at_once_and_debts_stay():
     st.lists(st.tuples(st.floats(0, 40), st.integers(1, 900), st.integers(0, 900)), max_size=40),
     st.integers(1, 2_000),
 )
-def test_nobody_gets_more_than_a_minute_beyond_the_rate_and_one_request(steps, per_min):
+def test_no_client_exceeds_its_rate_by_more_than_one_request(steps, per_min):
     """Requests are served one after the other, so one request is under way."""
     at, had, most = Minutes(tokens=per_min), 0, 0
     for wait_s, prompt, output in steps:
@@ -220,7 +220,7 @@ def test_over_quota_is_429_before_the_body_is_read(keys):
             assert await status("secret-2", broken) == 429
             assert await status("secret-1") == 200
             long = {**PATHS[GENERATE], "sampling_params": {"max_new_tokens": 10_000}}
-            assert await status("secret-1", long) == 200  # of which it used 103
+            assert await status("secret-1", long) == 200  # 103 of them were used
             assert await status("secret-1") == 200
             assert await status("secret-9") == 401
             assert len(worker.seen) == 5
@@ -242,7 +242,7 @@ def test_a_tenant_has_a_weight_and_no_quota(keys):
 
 
 @pytest.mark.parametrize("behind", ["fair-finish", "fair-finish behind a queue"])
-def test_a_router_hears_of_weights_that_have_changed(keys, behind, monkeypatch):
+def test_a_router_learns_changed_weights(keys, behind, monkeypatch):
     monkeypatch.setattr(access_module, "LOOK_S", 0.01)
     told = []
     monkeypatch.setattr(

@@ -160,7 +160,7 @@ def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
     assert all(set(one) == {1, 2} for one in credit.values())
     assert 'worker="0"' not in metrics
     assert 'fairbench_worker_up{worker="2"} 1.0' in metrics
-    if credit:  # a router that has a use for KV events
+    if credit:  # a router that uses KV events
         assert 'fairbench_kv_event_losses{worker="2"} 0.0' in metrics
 
 
@@ -176,7 +176,7 @@ async def one_of_two_streams():
         yield under_test, workers, admin, answer, int(answer.headers[headers.WORKER])
 
 
-def test_what_runs_at_a_drained_worker_goes_on_to_its_end():
+def test_requests_at_a_drained_worker_finish():
     async def run():
         async with one_of_two_streams() as (under_test, workers, admin, answer, busy):
             _, row = await admin.drain(busy)
@@ -197,7 +197,7 @@ def test_what_runs_at_a_drained_worker_goes_on_to_its_end():
     assert asyncio.run(run()) == (True, False)
 
 
-def test_a_drained_worker_that_dies_is_removed_and_its_requests_told():
+def test_a_dying_drained_worker_is_removed_with_its_requests():
     async def run():
         async with one_of_two_streams() as (under_test, workers, admin, answer, busy):
             await admin.drain(busy)
@@ -209,7 +209,7 @@ def test_a_drained_worker_that_dies_is_removed_and_its_requests_told():
     assert asyncio.run(run()) == (True, 0)
 
 
-def test_a_worker_that_is_not_up_yet_joins_when_it_is():
+def test_a_worker_that_is_still_down_joins_when_it_is_up():
     async def run():
         async with (
             cluster(1) as (under_test, _),
@@ -266,7 +266,7 @@ def test_an_added_worker_is_asked_for_its_load_and_its_facts():
     assert polls <= 1
 
 
-def test_a_worker_that_is_left_alone_gets_no_probe_once_it_is_drained(monkeypatch):
+def test_a_drained_idle_worker_gets_no_probe(monkeypatch):
     monkeypatch.setattr(breaker, "FIRST_REST_S", 0.05)
 
     async def run():
@@ -305,7 +305,7 @@ def test_the_last_worker_is_not_drained_nor_one_added_twice():
     ]
 
 
-def test_a_router_that_cannot_change_its_workers_says_so(monkeypatch):
+def test_a_router_with_fixed_workers_refuses_changes(monkeypatch):
     async def run():
         async with cluster(2) as (under_test, _), administered(under_test) as admin:
             for hook in ("on_worker_join", "on_worker_leave"):
@@ -373,7 +373,7 @@ def test_a_wrong_body_changes_nothing(how, status, complaint):
     assert states == {0: "up"}
 
 
-def test_only_who_shows_the_admin_key_gets_in_and_no_page_of_another_site(caplog):
+def test_only_holders_of_the_admin_key_get_in_and_no_foreign_page(caplog):
     caplog.set_level(logging.DEBUG, "fairbench")
 
     async def run():
@@ -392,7 +392,7 @@ def test_only_who_shows_the_admin_key_gets_in_and_no_page_of_another_site(caplog
             told.append((await admin.ask("GET", headers=foreign))[0])
             told.append((await admin.ask("GET", headers={**right, "Host": "localhost:1"}))[0])
             told.append((await admin.ask("GET", "/", headers=right))[0])
-            # And the clients' port knows nothing of it.
+            # The clients' port does not have this path.
             told.append(await under_test.status("/workers"))
             return told
 

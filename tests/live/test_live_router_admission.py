@@ -18,8 +18,8 @@ from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
-BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work before it, none
-SOON_MS = 30_000  # so that no slow machine decides
+BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work ahead, or none
+SOON_MS = 30_000  # so that a slow machine does not decide
 CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
@@ -47,7 +47,7 @@ def asked(at, due_s=None, tokens=100):
     return replace(request, first_token_by_s=due_s)
 
 
-def test_who_would_be_late_is_told_by_how_much():
+def test_a_late_request_is_refused_with_the_delay():
     at = desk()
     assert at.dispatch(asked(at)) is not None
     assert at.dispatch(asked(at, 1.5)) is not None
@@ -59,7 +59,7 @@ def test_who_would_be_late_is_told_by_how_much():
     assert at.under_way == 2
 
 
-def test_a_request_whose_worker_failed_goes_again_and_leaves_no_trace():
+def test_a_retried_request_leaves_no_trace():
     at = desk(2)
     flight = at.dispatch(asked(at, 1.5))
     at.finish(flight, 0, failed=True)
@@ -69,10 +69,10 @@ def test_a_request_whose_worker_failed_goes_again_and_leaves_no_trace():
     assert at.under_way == 0
     estimator = at.ingress.queue._estimator
     assert not any(estimator._sent.values())
-    assert estimator.expected_output(asked(at)) == 1  # what it cost was not told
+    assert estimator.expected_output(asked(at)) == 1  # its cost was not reported
 
 
-def test_the_router_hears_of_its_own_choice_when_it_was_overruled():
+def test_the_router_learns_when_its_choice_is_overruled():
     at = desk(2, "least-loaded", ahead="all")
     at.router.choose = lambda request, worker, now_s: 1 - worker
     flight = at.dispatch(asked(at))
@@ -107,7 +107,7 @@ def test_over_http_a_request_that_cannot_be_in_time_gets_429():
             assert "the request would miss its deadline by about" in body["error"]["message"]
             assert worker.seen == []
             assert (await answered(under_test, 10 * 3_600_000))[0] == 200
-            assert (await answered(under_test))[0] == 200  # it asks for no time
+            assert (await answered(under_test))[0] == 200  # it requests no time
             assert await under_test.metric('fairbench_refused_total{status="429"}') == 1
             worker.load, before = FREE, worker.polls
             await until(lambda: worker.polls > before + 1)
@@ -153,7 +153,7 @@ def serve(*flags):
     return CliRunner().invoke(app, ["serve", *named, *settings])
 
 
-def test_the_plan_says_it():
+def test_the_plan_lists_admission_control():
     said = serve("admission.policy=refuse", "admission.profile=a100")
     assert said.exit_code == 0, said.output
     assert '"admission.policy" = "refuse"' in said.stdout
@@ -168,7 +168,7 @@ def test_the_plan_says_it():
         (["admission.margin=0"], "admission.margin"),
     ],
 )
-def test_what_is_wrong_is_one_line(flags, why):
+def test_errors_are_one_line(flags, why):
     said = serve(*flags)
     assert said.exit_code == 2
     (line,) = said.stderr.strip().splitlines()

@@ -40,11 +40,11 @@ def test_a_followed_workers_evictions_leave_no_more_than_its_pool():
         prompt = prompt_of([*shared, *(f"{number}.{n}" for n in range(draw.randint(1, 12)))])
         for cache in (worker, assumed):
             cache.add(prompt)
-    # Before evictions were followed, the router held twice the pool.
+    # Without following evictions the router would hold twice the pool.
     assert checked(assumed) <= POOL
     assert checked(worker) <= POOL
     assert len(assumed._cache._leaves) <= 2 * sum(1 for _ in assumed._cache.nodes()) + 1
-    assert heard == []  # the router has heard of each eviction from the worker itself
+    assert heard == []  # the router got each eviction from the worker itself
 
 
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(prompt_of)
@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_lost_its_books_are_right(steps):
+def test_any_loss_leaves_the_books_right(steps):
     heard = []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     for what, prompt, tokens in steps:
@@ -73,7 +73,7 @@ def test_whatever_is_lost_its_books_are_right(steps):
 
 
 @given(STEPS)
-def test_without_events_it_is_the_simulated_cache(steps):
+def test_without_events_the_cache_is_the_simulated_one(steps):
     heard, plain = [], []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     same = AssumedCache(80, lambda *evicted: plain.append(evicted))

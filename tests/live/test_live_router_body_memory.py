@@ -15,7 +15,7 @@ MIB = 2**20
 CLIENT = "x-fairbench-client"
 
 
-def test_nobody_has_all_of_it():
+def test_no_client_gets_the_whole_body_memory():
     memory = BodyMemory(16 * MIB)
     with memory.lease("flood") as first, memory.lease("flood") as second:
         first.grow(6 * MIB)
@@ -45,7 +45,7 @@ def test_short_ones_are_not_counted():
         assert (first.taken, second.taken) == (0, 0)
 
 
-def test_it_is_a_quarter_of_the_machines_if_nothing_is_said():
+def test_the_default_body_memory_is_a_quarter_of_the_machines():
     name, kib, *_ = Path("/proc/meminfo").read_text().split()
     assert name == "MemTotal:"
     assert usual_bytes() == pytest.approx(int(kib) * 1024 / 4, rel=0.01)

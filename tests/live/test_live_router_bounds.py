@@ -75,7 +75,7 @@ def test_so_does_client_round_robin(monkeypatch):
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]
-    # a 0, b 1, a 1, c 2, d 3 (b is the longest unused, and forgotten), a 2, b anew: the fifth
+    # a 0, b 1, a 1, c 2, d 3 (b is the longest idle, and forgotten), a 2, b again: the fifth
     assert places == [0, 1, 1, 2, 3, 2, 0]
     assert len(router._turns) == 3
 
@@ -84,7 +84,7 @@ def page_of(registry):
     return generate_latest(registry).decode()
 
 
-def test_labels_are_those_of_the_last_clients_and_sums_stay(monkeypatch):
+def test_labels_cover_the_latest_clients_and_sums_stay(monkeypatch):
     monkeypatch.setattr(metrics, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
@@ -118,7 +118,7 @@ def test_so_are_its_series(monkeypatch):
     assert exporter._label("client-1") == "client-1"
 
 
-def test_what_a_server_asks_itself_is_nobodys():
+def test_a_servers_own_requests_belong_to_no_client():
     """Such requests were once charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH
@@ -135,7 +135,7 @@ JUNK = {
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
-def test_a_body_that_is_not_compressed_as_it_says_leaves_no_traceback(path, junk, caplog):
+def test_a_wrongly_compressed_body_leaves_no_traceback(path, junk, caplog):
     """Each such request once left three tracebacks."""
 
     async def run():
@@ -167,7 +167,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_what_takes_long_to_read_is_refused_before_it_is_read(name):
+def test_expensive_bodies_are_refused_unread(name):
     class Never:
         def ids(self, text):
             raise AssertionError("it was read")

@@ -48,11 +48,11 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
         assert not breakers.served(0)
     for _ in range(3):
         breakers.failed(0)
-    assert not breakers.served(0)  # what was there before it opened
+    assert not breakers.served(0)  # what existed before it opened
     assert breakers.is_open(0)
 
 
-def test_a_probe_that_says_nothing_is_made_again():
+def test_an_inconclusive_probe_is_repeated():
     clock = Clock()
     breakers = Breakers(1, clock)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
 
     found, reached = asyncio.run(run())
     assert found == [200] * 200  # the bound is 5%
-    assert reached <= 3 + 8  # until the third is told, others are under way
+    assert reached <= 3 + 8  # others are under way until the third is reported
 
 
 def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
@@ -117,7 +117,7 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
-def test_what_two_workers_refuse_is_the_clients_own_fault(status):
+def test_an_error_of_two_workers_is_the_clients_own_fault(status):
     """The client gets the second worker's error, and no worker is blamed."""
 
     async def run():
@@ -128,7 +128,7 @@ def test_what_two_workers_refuse_is_the_clients_own_fault(status):
     assert asyncio.run(run()) == ({status}, {0, 1, 2}, 60)
 
 
-def test_what_a_worker_serves_in_between_acquits_it():
+def test_a_success_in_between_acquits_a_worker():
     """Otherwise one client could have a worker ejected with requests that only this
     worker refuses.
     """
@@ -176,7 +176,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails():
     assert asyncio.run(run()) == ({1}, 0)
 
 
-def test_requests_that_fail_everywhere_eject_nobody():
+def test_requests_that_fail_everywhere_eject_no_worker():
     """Otherwise one client's odd requests would take every worker from the others."""
 
     async def run():
@@ -203,7 +203,7 @@ def test_the_only_worker_left_stays():
     assert asyncio.run(run()) == {1}
 
 
-def test_what_runs_at_a_worker_goes_on_when_it_is_ejected():
+def test_requests_at_an_ejected_worker_continue():
     async def run():
         async with cluster(2, held_at=2) as (under_test, workers):
             body = {**PATHS[GENERATE], "stream": True}
@@ -253,7 +253,7 @@ class Impatient(asyncio.Protocol):
     def data_received(self, data):
         if self.has_served:
             self.transport.abort()
-        elif data.startswith(b"GET") or data.endswith(b"}"):  # of others the body is to come
+        elif data.startswith(b"GET") or data.endswith(b"}"):  # the bodies of the others follow
             self.has_served = data.endswith(b"}")
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
             self.transport.write(head + b"{}")

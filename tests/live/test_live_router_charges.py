@@ -20,7 +20,7 @@ COUNTS = st.none() | st.integers(-(2**70), 2**70)
 
 
 @given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.none() | st.floats(1e-6, 1e6))
-def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cached, elapsed, pace):
+def test_no_charge_is_negative_or_above_the_request(read, produced, cached, elapsed, pace):
     usage = Usage(read, produced, cached)
     left = broken_off(usage, ASKED, elapsed, pace, left=True)
     for charge in (reported(usage, ASKED), broken_off(usage, ASKED, elapsed, pace), left):
@@ -28,19 +28,19 @@ def test_no_charge_is_below_nothing_or_above_what_was_asked(read, produced, cach
         assert 0 <= charge.output_tokens <= 50
 
 
-def test_what_a_worker_says_counts_if_it_can_be():
+def test_a_plausible_usage_report_counts():
     assert reported(Usage(100, 7, 32), ASKED) == Charge(100, 7, 32)
     assert reported(Usage(10**30, 10**30, 10**30), ASKED) == Charge(100, 50, 100)
     assert reported(Usage(-1, -1, -1), ASKED) == Charge(0, 0, 0)
 
 
-def test_what_nobody_read_to_its_end_is_known_or_estimated():
+def test_the_charge_of_an_unread_answer_is_known_or_estimated():
     assert broken_off(Usage(None, 7), ASKED, 1.0, None) == Charge(100, 7, 0)  # a stream's events
     assert broken_off(Usage(), ASKED, 1.0, 0.1) == Charge(100, 10, 0)
     assert broken_off(Usage(), ASKED, 1e9, 0.1) == Charge(100, 50, 0)
 
 
-def test_who_leaves_pays_for_what_was_kept_free_for_the_rest():
+def test_a_leaving_client_pays_for_its_reservation():
     """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
     than that.
     """
@@ -67,7 +67,7 @@ def usage(read, produced):
 
 @pytest.mark.parametrize(("said", "booked"), [(-(10**9), 0), (10**9, 3)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_workers_usage_is_clamped_to_what_was_asked(said, booked, stream):
+def test_a_workers_usage_is_clamped_to_the_request(said, booked, stream):
     """A negative count once ended the stream with a traceback; a large one corrupted credits."""
 
     async def run():
@@ -95,7 +95,7 @@ async def leave(under_test, worker, path, body, until_said=b""):
 
 
 @pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
-def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_what_has_come(path):
+def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_output_so_far(path):
     async def run():
         async with cluster(1, held_at=2) as (under_test, (worker,)):
             await leave(under_test, worker, path, streamed(path), b"two")
@@ -110,7 +110,7 @@ def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_what_has_come(pat
 
 def test_a_chunk_of_many_tokens_counts_by_its_text():
     async def run():
-        text = {"choices": [{"text": "a" * 64}]}  # what an engine sends that streams every 16
+        text = {"choices": [{"text": "a" * 64}]}  # from an engine that streams every 16 tokens
         async with cluster(1, held_at=1) as (under_test, (worker,)):
             body = {**streamed(COMPLETIONS), "max_tokens": 100}
             worker.padding = [b"data: " + json.dumps(text).encode() + b"\n\n"]
@@ -139,7 +139,7 @@ def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
 
 
 @pytest.mark.parametrize("said", [{"choices": [{"text": "a" * 8}]}, {"text": "no usage"}])
-def test_a_worker_that_says_nothing_does_not_make_a_prompt_free(said):
+def test_a_silent_worker_does_not_make_a_prompt_free(said):
     async def run():
         async with cluster(1, says=said) as (under_test, _):
             async with under_test.post(GENERATE) as answer:

@@ -42,7 +42,7 @@ def flooded(requests, workers=1, info=SIZE, victims=1, **router):
     return asyncio.run(run())
 
 
-def test_a_fifth_of_the_places_is_left_for_who_comes_later():
+def test_a_fifth_of_the_slots_stays_free_for_later_clients():
     assert flooded(64, limits_clients=True) == (6, 1)  # 8 / 1.25
     assert flooded(64, limits_clients=True, victims=8) == (6, 3)  # 8 / (1 + 1 + 0.25)
     assert flooded(64, limits_clients=True, workers=2) == (12, 1)
@@ -68,18 +68,18 @@ def test_before_workers_of_several_routers_each_would_see_only_its_own_clients()
     assert flooded(64, limits_clients=True, settings=settings, **peers) == (64, 1)
 
 
-def test_without_it_or_where_nobody_says_how_large_workers_are_all_go():
+def test_without_the_reserve_or_a_known_size_all_requests_go():
     assert flooded(64) == (64, 1)
     assert flooded(64, limits_clients=True, info={}) == (64, 1)
 
 
-def test_what_an_operator_sets_counts_instead():
+def test_an_operators_setting_takes_precedence():
     settings = {"gateway.client_requests": 4, "gateway.client_reserve": 1}
     router = {"gateway": "fcfs", "saturation": "none", "limits_clients": True}
     assert flooded(64, **router, settings=settings) == (2, 1)
 
 
-def test_a_client_alone_is_served_whatever_the_limit():
+def test_a_client_alone_is_served_at_any_limit():
     async def run():
         info = {"max_total_num_tokens": 10, "max_running_requests": 1}
         router = {"limits_clients": True}

@@ -31,7 +31,7 @@ class Taken:
         return place
 
 
-def test_the_youngest_that_waits_of_who_has_most_makes_room():
+def test_the_heaviest_clients_youngest_waiting_request_makes_room():
     with ExitStack() as stack:
         taken = Taken(stack, 4)
         for _ in range(4):
@@ -43,7 +43,7 @@ def test_the_youngest_that_waits_of_who_has_most_makes_room():
         with pytest.raises(Problem, match="4 unfinished requests"):
             taken.take("flood")
         with pytest.raises(Problem, match="4 unfinished requests"):
-            taken.take("ann")  # would only turn the tables: both would have two
+            taken.take("ann")  # would only reverse the roles: both would have two
 
 
 def test_an_answer_that_has_begun_is_not_broken_off():
@@ -81,7 +81,7 @@ def test_a_client_has_a_limit_of_its_own():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 8))
-def test_there_are_never_more_than_there_are_places_and_all_become_free(asked, most):
+def test_slots_are_never_exceeded_and_all_become_free(asked, most):
     limit = ConcurrencyLimit(most, most, {})
     with ExitStack() as stack:
         held = []
@@ -121,7 +121,7 @@ def test_a_flood_does_not_turn_others_away(stream):
             await until(lambda: len(worker.seen) == 4)
             modest = [ask(under_test, "ann", body) for _ in range(2)]
             await until(lambda: len(worker.seen) == 6)
-            await until(lambda: worker.aborted == 2)  # their work is not done in vain
+            await until(lambda: worker.aborted == 2)  # their work is not wasted
             more = await ask(under_test, "flood", body)
             worker.released.set()
             statuses = sorted(await asyncio.gather(*flood))

@@ -77,7 +77,7 @@ def test_with_it_they_reach_the_worker(path, fields):
     ],
 )
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_other_engines_names_for_them_reach_nobody_even_with_it(path, name):
+def test_other_engines_constraint_fields_never_reach_a_worker(path, name):
     status, said, reached = ask(path, {name: BOMB}, patterns=True)
     assert (status, reached) == (400, None)
     assert name in said
@@ -152,7 +152,7 @@ ORDINARY = {
 }
 
 
-def test_an_ordinary_schema_is_passed_on_as_it_is():
+def test_an_ordinary_schema_is_forwarded_unchanged():
     for how in (formatted, tool):
         status, _, reached = ask(CHAT, how(ORDINARY))
         assert status == 200
@@ -165,7 +165,7 @@ def test_an_ordinary_schema_is_passed_on_as_it_is():
     assert ask(GENERATE, sampling(json_schema="$$ANY$$"))[0] == 200
 
 
-def test_of_a_key_that_comes_twice_the_worker_reads_what_was_checked():
+def test_of_a_repeated_key_the_worker_reads_the_checked_value():
     text = '{"title": "a", "type": "string", "type": "null"}'
     _, _, reached = ask(GENERATE, sampling(json_schema=text))
     assert reached["sampling_params"]["json_schema"] == '{"title":"a","type":"null"}'
@@ -182,7 +182,7 @@ MANY = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("fields", MANY)
-def test_what_is_looked_at_in_every_step_is_little(path, fields):
+def test_fields_evaluated_in_every_step_are_limited(path, fields):
     status, _, reached = ask(path, sampling(**fields) if path == GENERATE else fields)
     assert (status, reached) == (400, None)
 
@@ -206,7 +206,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_are_those_that_a_float32_tensor_and_the_engines_take(path, number):
+def test_numbers_are_limited_to_what_float32_and_engines_accept(path, number):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             body = json.dumps(PATHS[path])[:-1] + ", " + number + "}"

@@ -94,7 +94,7 @@ def test_a_prompt_is_its_whole_pages_and_its_length_is_the_true_one():
 def test_workers_with_large_pages_cache_whole_ones_only():
     dispatcher = home(Spy(), page_tokens=64)
     held = [prompt_tokens(request(dispatcher, tokens).prompt) for tokens in (63, 64, 200, 5000)]
-    assert held == [0, 64, 192, 4864]  # pages of 256 from 4096 on
+    assert held == [0, 64, 192, 4864]  # pages of 256 tokens from 4096 on
     assert request(dispatcher, 63).input_tokens == 63
 
 
@@ -110,7 +110,7 @@ def test_finish_tells_the_router_once_with_the_output():
     assert dispatcher.under_way == 0
 
 
-def test_the_router_hears_when_an_answer_began_before_it_hears_of_its_end():
+def test_the_router_learns_of_the_first_token_before_the_end():
     clock = [3.0]
     dispatcher = Dispatcher(spy := Timed(), 2, POOL, lambda: clock[0])
     streamed, other = (dispatcher.dispatch(request(dispatcher)) for _ in range(2))
@@ -118,7 +118,7 @@ def test_the_router_hears_when_an_answer_began_before_it_hears_of_its_end():
         dispatcher.began(streamed)
     clock[0] = 7.0
     dispatcher.finish(streamed, 7)
-    dispatcher.finish(other, 7)  # of which nobody saw the first token
+    dispatcher.finish(other, 7)  # none of whose first tokens arrived
     assert [news for news in spy.heard if news[0] != "evict"] == [
         ("began", 0, 0, 5.0),
         ("finish", 0, 0, 7, 7.0),
@@ -134,7 +134,7 @@ def test_a_routers_tree_does_not_grow_with_the_requests(settings):
     assert sum(node.length for node in router._tree.nodes()) == 96
 
 
-def test_a_leave_is_told_once_and_loses_what_was_there():
+def test_a_leave_is_reported_once_and_clears_the_worker():
     dispatcher = home(spy := Changing())
     lost = []
     first = dispatcher.dispatch(request(dispatcher))
@@ -156,7 +156,7 @@ def test_a_router_that_cannot_change_its_workers_is_overruled():
     flights = [dispatcher.dispatch(request(dispatcher)) for _ in range(4)]
     assert [flight.worker for flight in flights] == [1, 2, 1, 2]  # the fewest under way
     dispatcher.finish(flights[0], 0)
-    assert spy.heard == [("finish", 0, 0, 0, 12.5)]  # where it believes the request to be
+    assert spy.heard == [("finish", 0, 0, 0, 12.5)]  # where the router assumes the request to be
     dispatcher.join(0)
     assert dispatcher.dispatch(request(dispatcher)).worker == 0
 
@@ -168,14 +168,14 @@ def test_without_workers_there_is_a_problem():
         dispatcher.dispatch(request(dispatcher))
 
 
-def test_what_cannot_be_in_the_pool_any_more_is_evicted_oldest_first():
+def test_prompts_beyond_the_pool_are_evicted_oldest_first():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 416, kind) for kind in range(3)]  # two fit
     serve(dispatcher, made)
     assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
 
 
-def test_what_is_asked_for_again_is_younger():
+def test_a_repeated_prompt_becomes_younger():
     dispatcher = home(spy := Spy())
     made = [request(dispatcher, 416, kind) for kind in range(3)]
     serve(dispatcher, made[:2])
@@ -268,7 +268,7 @@ def test_every_bundled_router_gives_work_to_a_worker_that_is_added(name):
     dispatcher.join(dispatcher.add(followed=False))
     used, at_once = set(), []
     for number in range(400):
-        tokens = 64 * (1 + number % 7)  # vtc-basic chooses by what a client has had
+        tokens = 64 * (1 + number % 7)  # vtc-basic chooses by a client's past service
         made = request(dispatcher, tokens, number % 40, client=f"client-{number % 7}")
         at_once.append(dispatcher.dispatch(made))
         used.add(at_once[-1].worker)
@@ -317,7 +317,7 @@ def test_a_router_may_hold_requests_until_one_is_over():
     assert at.under_way == 1
 
 
-def test_what_is_held_goes_when_a_worker_comes_and_waits_while_none_is_up():
+def test_queued_requests_go_when_a_worker_joins_and_wait_while_none_is_up():
     at, sent = holding(), []
     at.leave(1)
     first, second = (at.make_request("a", ids(10, n), 5, -1, 0) for n in range(2))
@@ -347,7 +347,7 @@ def test_a_router_that_fails_later_fails_only_the_request_it_was_asked_about():
     flights = [at.dispatch(one, told.append) for one in made]
     answers = iter([7, 1])
     at.router.route = lambda request, now_s: next(answers)
-    at.finish(flights[0], 0)  # frees a place; the router names a worker that is not there
+    at.finish(flights[0], 0)  # frees a slot; the router names a worker that does not exist
     assert [type(one).__name__ for one in told] == ["Problem", "Flight"]
     assert told[1].request is made[3]
     assert at.under_way == 2

@@ -61,11 +61,11 @@ def test_unknown_ones_are_415_in_json(encoding):
 
 
 @pytest.mark.parametrize(("encoding", "data"), BROKEN)
-def test_a_body_that_ends_too_early_or_is_none_is_a_400(encoding, data):
+def test_a_truncated_or_invalid_body_is_a_400(encoding, data):
     assert answered(encoding, data)[::2] == (400, 0)
 
 
-def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
+def test_a_compression_bomb_is_decoded_only_to_the_size_limit():
     """The body decodes to 64 MiB of blanks, sent in 64 KiB."""
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(64)) + packer.flush()
@@ -74,7 +74,7 @@ def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
 
 @pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
 @pytest.mark.parametrize("piece", [1000, 2**30])
-def test_a_long_body_is_decoded_as_it_was(words, piece):
+def test_a_long_body_is_decoded_unchanged(words, piece):
     """The body is longer than one decoding step and compresses well, so the decoder
     keeps a rest.
     """

@@ -29,7 +29,7 @@ from fairbench.live.router import exchange, service
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
 PADDING = [b": padding\n\n" * 6_000] * 900  # 59 MB, far beyond any socket's buffers
-NEVER = {"health_interval_s": 1000.0}  # but for the check at the start
+NEVER = {"health_interval_s": 1000.0}  # except for the check at the start
 
 
 async def read_start(answer, text):
@@ -55,7 +55,7 @@ def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, rout
             assert begun == list(events(path, {}))[:2]
             assert error["error"]["type"] == "server_error"
 
-            # Out of rotation, for every router: all that follow go to the other worker.
+            # Out of rotation for every router: all later requests use the other worker.
             workers[1 - dead].held_at = None
             for _ in range(6):
                 async with under_test.post(path) as answer:
@@ -110,7 +110,7 @@ def test_requests_under_which_a_worker_died_are_not_tried_at_another_one(stream)
             assert len(workers[1 - busy].seen) == 1
             lost = 'fairbench_requests_total{client="default",outcome="lost"}'
             assert await under_test.metric(lost) == 2
-            # Those that come later never reach the dead one, and are answered.
+            # Later requests never reach the dead worker, and are answered.
             assert await status_of(under_test, body) == 200
             await workers[busy].start()
 
@@ -293,7 +293,7 @@ def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
     asyncio.run(run())
 
 
-def test_a_reader_that_stalls_gives_up_its_place(monkeypatch):
+def test_a_stalled_reader_loses_its_slot(monkeypatch):
     monkeypatch.setattr(exchange, "STALLED_S", 0.1)
 
     async def run():
@@ -355,7 +355,7 @@ def only_first(fault):
     return lambda number, _: fault if number == 0 else None
 
 
-def test_an_error_of_the_worker_is_passed_on_as_it_is():
+def test_a_workers_error_is_forwarded_unchanged():
     async def run():
         async with (
             null_server(faults=only_first(Fault("status", status=418))) as server,
@@ -382,7 +382,7 @@ def test_an_error_in_a_stream_counts_as_one():
     asyncio.run(run())
 
 
-def test_a_connection_that_breaks_by_itself_does_not_cost_the_worker_its_place():
+def test_a_broken_connection_does_not_eject_the_worker():
     async def run():
         faults = only_first(Fault("disconnect", after=1))
         async with null_server(faults=faults) as server, router_before([server]) as under_test:
@@ -447,7 +447,7 @@ async def junk(kind, path):
         ("no HTTP", True),
     ],
 )
-def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind, stream):
+def test_an_invalid_answer_is_retried_or_an_error(path, kind, stream):
     body = {**PATHS[path], "stream": stream}
 
     async def run():
@@ -468,7 +468,7 @@ def test_an_answer_that_is_none_is_asked_for_elsewhere_or_is_an_error(path, kind
     asyncio.run(run())
 
 
-def test_who_leaves_while_a_worker_that_failed_is_looked_at_is_counted():
+def test_a_client_that_leaves_during_a_health_check_is_counted():
     async def run():
         async with (
             junk("no HTTP, and then nothing", GENERATE) as (address, _, checked),
@@ -508,11 +508,11 @@ def test_a_stream_that_ends_without_a_word_gets_one(path):
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", GENERATE), ("PUT", GENERATE), ("POST", "/nothing")]
 )
-def test_who_sent_what_is_not_read_is_told_that_the_connection_is_closed(method, path):
+def test_a_client_with_an_unread_body_learns_that_the_connection_closes(method, path):
     """Otherwise a client would send its next request on that connection and get no answer."""
 
     async def body(answered):
-        yield b"1" * 20_000  # more than is read
+        yield b"1" * 20_000  # more than the router reads
         await answered.wait()  # so that, however busy the machine, not all has come by then
         yield b"1" * 300_000
 

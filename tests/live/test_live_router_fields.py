@@ -71,7 +71,7 @@ def test_the_vocabulary_is_that_of_the_models_files_if_they_are_at_hand(tmp_path
     assert ask(GENERATE, {"input_ids": [2048]}, info={"model_path": str(tmp_path)})[0] == 400
 
 
-def test_an_operator_can_say_what_no_worker_does():
+def test_an_operator_can_set_facts_that_no_worker_reports():
     async def run(**router):
         async with (
             cluster(1, router=router) as (under_test, _),
@@ -83,7 +83,7 @@ def test_an_operator_can_say_what_no_worker_does():
     assert asyncio.run(run(vocab_size=2048)) == 400
 
 
-def test_a_worker_that_comes_late_tells_its_vocabulary_before_it_is_sent_anything():
+def test_a_late_workers_vocabulary_is_known_before_its_first_request():
     async def late():
         worker = Worker(info=VOCABULARY)
         await worker.start()
@@ -124,7 +124,7 @@ def test_numbers_that_no_tensor_holds_never_reach_a_worker(path, body):
     assert (status, reached) == (400, None)
 
 
-def test_those_that_mean_something_do():
+def test_fields_that_matter_are_refused():
     sampling = {"logit_bias": {"5": -100, "6": 100.0}, "repetition_penalty": 1.05}
     status, _, reached, _ = ask(GENERATE, {"input_ids": [5], "sampling_params": sampling})
     assert (status, reached["sampling_params"]) == (200, sampling)
@@ -146,7 +146,7 @@ def test_fields_that_are_not_listed_are_refused_by_name(path, name):
 
 
 @pytest.mark.parametrize("name", ["beam_width", "custom_params", "watermark", "stop_strs"])
-def test_so_are_those_of_sampling_params(name):
+def test_sampling_params_fields_that_matter_are_refused(name):
     body = {**PATHS[GENERATE], "sampling_params": {name: 7}}
     status, said, reached, _ = ask(GENERATE, body)
     assert (status, reached) == (400, None)
@@ -165,7 +165,7 @@ def test_a_field_written_with_escapes_is_the_same_field():
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_nobody_chooses_the_id_by_which_a_worker_knows_a_request(path, stream):
+def test_a_client_cannot_choose_the_request_id_at_a_worker(path, stream):
     """SGLang aborts by a prefix of ``rid``, vLLM by the header."""
     body = {**PATHS[path], "stream": stream, "rid": "0"}
     status, _, reached, got = ask(path, body, sent={"x-request-id": "0", "x-override-rid": "0"})
@@ -176,7 +176,7 @@ def test_nobody_chooses_the_id_by_which_a_worker_knows_a_request(path, stream):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_clients_send_and_means_nothing_is_left_out(path):
+def test_meaningless_fields_of_clients_are_left_out(path):
     body = {**PATHS[path], "lora_path": None, "return_hidden_states": False, "metadata": {"a": 1}}
     status, _, reached, _ = ask(path, body, sent={headers.CLIENT: "ann"})
     assert status == 200
@@ -196,7 +196,7 @@ def test_a_null_field_is_as_if_it_were_not_there(path):
     assert set(reached) - {"routing_key"} == set(prompt)
 
 
-def test_nor_is_one_of_sampling_params():
+def test_a_client_cannot_choose_the_id_in_sampling_params():
     sampling = {"max_new_tokens": None, "temperature": 0.5, "stop": None}
     status, _, reached, _ = ask(GENERATE, {"input_ids": [1], "sampling_params": sampling})
     assert (status, reached["sampling_params"]) == (200, {"temperature": 0.5})
@@ -219,7 +219,7 @@ def test_an_integer_written_as_a_float_reaches_the_worker_as_one(written, meant)
 
 
 @pytest.mark.parametrize("written", ["2.5", "1e99", "1e999", '"64"', "[64.0]", "6" * 50 + ".0"])
-def test_what_is_no_integer_is_none(written):
+def test_non_integers_are_refused(written):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             body = f'{{"prompt": "a", "max_tokens": {written}}}'

@@ -10,7 +10,7 @@ import pytest
 
 from fairbench.live.router.memory import LARGE_BYTES
 
-# Pieces as a body of 64 MiB comes in, and something small above them that stays.
+# Pieces as in a body of 64 MiB, and a small object above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
 from fairbench.live.router.memory import give_back
@@ -38,14 +38,14 @@ print(before - mib())
     not hasattr(ctypes.CDLL(None), "malloc_trim"),
     reason="memory is given back by glibc's malloc_trim",
 )
-def test_what_is_free_but_lies_below_something_small_is_given_back():
+def test_free_memory_below_a_small_object_is_returned():
     done = subprocess.run(
         [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) > 60
 
 
-# After a buffer of 31 MiB, how many of ten large ones the C library maps apart from its heap.
+# How many of ten large buffers the C library maps outside its heap, after one of 31 MiB.
 MAPPED = """
 import ctypes
 from fairbench.live.router.memory import keep_large_buffers_apart

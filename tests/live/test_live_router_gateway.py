@@ -96,7 +96,7 @@ def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
 @pytest.mark.parametrize(
     "charge", [Charge(), Charge(100, 8, 0), Charge(400, 8, 0), Charge(90, 0, 64)]
 )
-def test_what_was_charged_when_it_went_is_put_right_by_what_it_cost(policy, sign, charge):
+def test_the_dispatch_charge_is_corrected_by_the_true_cost(policy, sign, charge):
     """The estimate was 100 tokens; gateway policies count cached tokens, schedulers do not."""
     at, _ = desk(policy, concurrency__requests=9)
     flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))  # one stays, and so does its client
@@ -108,7 +108,7 @@ def test_what_was_charged_when_it_went_is_put_right_by_what_it_cost(policy, sign
     assert sign * (counters(at)["ann"] - before) == cost - guessed
 
 
-def test_an_owner_has_its_share_of_what_may_run_under_whatever_names():
+def test_an_owner_has_its_share_under_any_names():
     limits = {"gateway__client_requests": 4, "gateway__tenants": "tree"}
     at, _ = desk("fcfs", concurrency__requests=99, **limits)
     told = []
@@ -124,7 +124,7 @@ def test_an_owner_has_its_share_of_what_may_run_under_whatever_names():
     assert sum(flight is not None for flight in sent) == 4
 
 
-def test_a_request_that_nobody_waits_for_any_more_leaves_no_trace():
+def test_an_abandoned_request_leaves_no_trace():
     at, _ = desk()
     first, told = at.dispatch(asked(at, "flood")), []
     gone = asked(at, "ann")
@@ -137,7 +137,7 @@ def test_a_request_that_nobody_waits_for_any_more_leaves_no_trace():
     assert at.dispatch(asked(at, "bob")) is not None
 
 
-def test_a_request_whose_worker_failed_neither_waits_nor_pays_again():
+def test_a_retried_request_neither_waits_nor_pays_again():
     at, _ = desk("token-bucket", workers=2, **{"token-bucket__burst": 1.0})
     flight = at.dispatch(asked(at))
     at.finish(flight, 0, failed=True)
@@ -151,7 +151,7 @@ def test_a_request_whose_worker_failed_neither_waits_nor_pays_again():
     assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
 
 
-def test_who_has_waited_too_long_is_told_when_the_time_has_come_and_not_before():
+def test_an_expired_request_is_refused_exactly_on_time():
     at, clock = desk(gateway__ttl_s=30.0)
     flight, told = at.dispatch(asked(at)), []
     clock.wait(10.0)
@@ -165,7 +165,7 @@ def test_who_has_waited_too_long_is_told_when_the_time_has_come_and_not_before()
     assert len(told) == 1
 
 
-def test_it_is_the_workers_fault_if_none_was_up_for_as_long():
+def test_an_expiry_without_any_worker_is_the_workers_fault():
     at, clock = desk(gateway__ttl_s=30.0)
     flight, told = at.dispatch(asked(at)), []
     at.dispatch(asked(at), told.append)
@@ -211,11 +211,11 @@ PAGES = [
 
 
 @pytest.mark.parametrize(("page", "told"), PAGES)
-def test_a_worker_says_how_loaded_it_is(page, told):
+def test_a_worker_reports_its_load(page, told):
     assert told_by(page) == told
 
 
-def test_what_a_worker_said_long_ago_counts_no_more():
+def test_an_old_load_report_is_ignored():
     clock = Clock()
     at = Dispatcher(build_router("round-robin", {}, 2), 2, 1_000, clock)
     loads = PolledLoads(at, 1_000, 0.2, clock)
@@ -239,7 +239,7 @@ def ask(under_test, client, body=None):
     return asyncio.create_task(answered())
 
 
-def test_requests_are_held_here_and_a_client_that_leaves_frees_its_place():
+def test_requests_queue_here_and_a_leaving_client_frees_its_slot():
     async def test():
         async with cluster(1, router=ONE, held_at=0) as (under_test, [worker]):
             first = ask(under_test, "flood")
@@ -275,7 +275,7 @@ def test_a_stream_counts_until_its_end():
     run(test)
 
 
-def test_a_worker_that_fails_gives_back_what_was_charged():
+def test_a_failing_workers_charge_is_refunded():
     async def test():
         async with cluster(1, router=ONE, status=500) as (under_test, _):
             assert await ask(under_test, "ann") == 500
@@ -285,7 +285,7 @@ def test_a_worker_that_fails_gives_back_what_was_charged():
     run(test)
 
 
-def test_who_must_make_room_leaves_the_gateway_too():
+def test_an_evicted_request_leaves_the_gateway_too():
     async def test():
         router = {**ONE, "max_queue": 3}
         async with cluster(1, router=router, held_at=0) as (under_test, [worker]):
@@ -332,7 +332,7 @@ def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, mo
     run(test)
 
 
-def test_a_polled_worker_gets_nothing_while_it_says_that_it_is_full():
+def test_a_polled_full_worker_gets_nothing():
     async def test():
         router = {"gateway": "vtc", "saturation": "utilization"}
         async with cluster(1, router=router, load=[9, 1, 0.1]) as (under_test, [worker]):
@@ -348,7 +348,7 @@ def test_a_polled_worker_gets_nothing_while_it_says_that_it_is_full():
 
 
 FLOOD, MODEST, AT_ONCE = 30, 6, 4
-# A quantum is worth a request, since a modest client has but a few that wait.
+# A quantum is worth a request, since a modest client has only a few waiting.
 SMALL = {"dlpm": {"dlpm.quantum": 96}}
 
 
@@ -389,9 +389,9 @@ STEPS = st.lists(
 @pytest.mark.parametrize("policy", ["dlpm", "token-bucket"])
 @given(steps=STEPS)
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("join", 0)])  # what is lost is not there
-@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])  # nor where it first went
+@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])  # nor where it went first
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("retry", 0), ("join", 0)])
-def test_whatever_happens_each_request_ends_once_and_none_is_held_without_need(policy, steps):
+def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
     at, clock = desk(policy, workers=2, gateway__ttl_s=30.0)
     told, waiting, away = {}, {}, []
 
@@ -435,7 +435,7 @@ def test_whatever_happens_each_request_ends_once_and_none_is_held_without_need(p
             clock.wait(clock.now + 4 * number)
         assert set(waiting) == {made for made in waiting if made in at.ingress}
         assert len(at.ingress) == len(waiting)
-        # What all together may have: one that was tried again may be the second at its worker.
+        # The total limit: a retried request may be the second at its worker.
         under_way = sum(at.load(worker).in_flight for worker in at.up)
         assert not waiting or under_way >= len(at.up)
         assert not any(made in told for made in away)

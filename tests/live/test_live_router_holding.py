@@ -64,7 +64,7 @@ def test_requests_wait_at_the_router_and_go_one_by_one():
 
 
 @pytest.mark.usefixtures("holding")
-def test_a_client_that_leaves_while_it_is_held_harms_nobody():
+def test_a_client_that_leaves_the_queue_harms_no_other():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             first = ask(under_test, "a")
@@ -84,7 +84,7 @@ def test_a_client_that_leaves_while_it_is_held_harms_nobody():
 
 
 @pytest.mark.usefixtures("holding")
-def test_a_client_that_leaves_at_the_moment_it_is_let_go_frees_its_place():
+def test_a_client_that_leaves_at_dispatch_frees_its_slot():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             dispatcher = under_test.proxy.dispatcher
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_at_the_moment_it_is_let_go_frees_its_place():
 
 
 @pytest.mark.usefixtures("holding")
-def test_what_is_held_goes_elsewhere_when_the_worker_dies():
+def test_queued_requests_go_elsewhere_when_the_worker_dies():
     async def test():
         async with cluster(2, held_at=0) as (under_test, workers):
             asked = [ask(under_test, client) for client in "abcd"]

@@ -55,7 +55,7 @@ def statuses(sent, **router):
 
 
 @pytest.mark.parametrize("sent", OWN)
-def test_whoever_asks_by_a_name_of_the_router_is_served(sent):
+def test_requests_to_a_name_of_the_router_are_served(sent):
     assert statuses(sent, **ALLOWED) == ([200, 200, 200, 404, 200], 1)
 
 
@@ -64,14 +64,14 @@ def test_pages_of_other_sites_are_not(sent):
     assert statuses(sent, **ALLOWED) == ([403] * 5, 0)
 
 
-def test_any_name_is_served_if_the_operator_says_so_or_keys_decide():
+def test_any_host_name_is_served_if_allowed_or_with_keys():
     sent = {"Host": "any.example", "Origin": "http://other.example"}
     assert statuses(sent, hosts=["*"])[0][-1] == 200
     sent["Authorization"] = "Bearer key"
     assert statuses(sent, keys={"key": "ann"})[0][-1] == 200
 
 
-def test_who_sends_no_host_is_no_browser():
+def test_a_request_without_a_host_is_served():
     async def run():
         async with cluster(1) as (under_test, _):
             port = int(under_test.url.rpartition(":")[2])

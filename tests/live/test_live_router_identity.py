@@ -32,7 +32,7 @@ def test_the_strongest_name_counts():
 
 
 @pytest.mark.parametrize("name", ["a" * 129, "ä", "a\x00", "a\r\nx: y"])
-def test_what_cannot_travel_in_a_header_is_no_name(name):
+def test_names_that_a_header_cannot_carry_are_refused(name):
     with pytest.raises(Problem, match="printable"):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
 
@@ -40,7 +40,7 @@ def test_what_cannot_travel_in_a_header_is_no_name(name):
 @pytest.mark.parametrize(
     "said", ["é", "ユーザー" * 128, "a" * 129, "a\r\nx: y", OTHERS, "\U0001f600"]
 )
-def test_what_a_body_says_in_any_script_becomes_a_name_that_travels(said):
+def test_a_bodys_name_in_any_script_becomes_ascii(said):
     name = client_of({}, said, None)
     assert is_name(name)
     assert len(name) == len("user-") + 20
@@ -53,7 +53,7 @@ def test_the_name_is_the_same_for_good():
     assert client_of({}, "é", None) == "user-767822563e908a245afc"
 
 
-def test_what_a_body_says_has_a_bound():
+def test_a_bodys_name_has_a_length_limit():
     assert is_name(client_of({}, "é" * 512, None))
     with pytest.raises(Problem, match="at most 512"):
         client_of({}, "é" * 513, None)
@@ -138,7 +138,7 @@ def test_a_keyring_knows_the_keys_and_keeps_none():
 
 
 @pytest.mark.parametrize("name", [OTHERS, HEALTH])
-def test_a_name_of_ours_is_nobodys(name):
+def test_reserved_names_belong_to_no_client(name):
     with pytest.raises(Problem):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
 

@@ -77,7 +77,7 @@ def heard_of(under_test):
 def test_gaps_show_in_the_metrics():
     async def run():
         async with publishing_cluster(1, "d2lpm") as (under_test, (publisher,)):
-            publisher._next_seq += 2  # two messages that nobody will ever see
+            publisher._next_seq += 2  # two messages that no subscriber receives
             publisher.publish([STORED])
             losses = 'fairbench_kv_event_losses{worker="0"}'
             async with asyncio.timeout(120):

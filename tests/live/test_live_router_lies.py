@@ -44,7 +44,7 @@ async def asked(handler, path=GENERATE, **settings):
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_prompt_does_not_go_where_a_worker_says(status, path):
+def test_a_workers_answer_cannot_redirect_a_prompt(status, path):
     async def test():
         other = Worker()
         await other.start()
@@ -63,7 +63,7 @@ def test_a_prompt_does_not_go_where_a_worker_says(status, path):
 
 
 @pytest.mark.parametrize("status", [304, 600, 999])
-def test_a_status_that_is_none_does_not_reach_a_client(status):
+def test_an_invalid_status_does_not_reach_a_client(status):
     async def odd(_):
         return web.json_response({"text": "x"}, status=status)
 
@@ -92,7 +92,7 @@ def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch)
 
 
 @pytest.mark.parametrize("number", ["1e400", "2.5", '"7"', "[7]"])
-def test_numbers_that_are_none_do_not_make_an_answer_free(number):
+def test_invalid_numbers_do_not_make_an_answer_free(number):
     """The answer is charged by its text, up to the length that was asked for."""
     answer = b'{"text": "%b", "meta_info": {"completion_tokens": %b}}'
     answer %= b"four" * 100, number.encode()

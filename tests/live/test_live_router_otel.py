@@ -70,7 +70,7 @@ def test_a_request_is_a_span_with_its_client_worker_and_tokens(spans, path):
     ]
 
 
-def test_no_text_of_a_prompt_or_answer_is_told(spans):
+def test_spans_have_no_text_of_prompts_or_answers(spans):
     exporter, traces = spans
     body = {**PATHS[CHAT], "messages": [{"role": "user", "content": "my secret"}]}
     asyncio.run(asked(traces, CHAT, body, worker=Worker(says={"choices": [{"text": "hush"}]})))
@@ -80,7 +80,7 @@ def test_no_text_of_a_prompt_or_answer_is_told(spans):
 
 
 @pytest.mark.parametrize("junk", ["", "x", "00-" + "0" * 32 + "-0123456789abcdef-01", PARENT * 99])
-def test_a_wrong_parent_is_none(spans, junk):
+def test_an_invalid_parent_is_ignored(spans, junk):
     exporter, traces = spans
     seen = asyncio.run(asked(traces, GENERATE, traceparent=junk))
     (span,) = exporter.get_finished_spans()
@@ -106,9 +106,7 @@ def test_a_request_that_fails_is_an_error(spans):
         (PATHS[GENERATE], {"max_queue_per_client": 1}, {headers.CLIENT: "ann"}, 429, "ann"),
     ],
 )
-def test_so_is_one_that_is_refused_before_any_worker_is_asked(
-    spans, body, router, sent, status, client
-):
+def test_a_request_refused_before_any_worker_has_a_span(spans, body, router, sent, status, client):
     """The span names the client if it is known, and is no error of the router."""
     exporter, traces = spans
 
@@ -143,7 +141,7 @@ def test_so_is_one_that_is_refused_before_any_worker_is_asked(
     assert (span.context.trace_id, span.status.is_unset) == (TRACE, True)
 
 
-def test_one_whose_client_leaves_before_it_is_sent_has_left(spans):
+def test_a_client_that_leaves_before_dispatch_counts_as_left(spans):
     exporter, traces = spans
 
     async def run():
@@ -219,7 +217,7 @@ def test_serve_sends_spans_where_its_variables_say():
     assert b"fairbench-router" in body
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
+def test_without_the_extra_the_error_names_it(monkeypatch):
     monkeypatch.setattr("fairbench.live.router.traces.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
     assert result.exit_code == 2

@@ -55,7 +55,7 @@ def run(test):
     asyncio.run(test())
 
 
-def test_only_who_shows_the_key_and_is_before_the_same_workers_is_heard():
+def test_only_peers_with_the_key_and_the_same_workers_are_accepted():
     async def test():
         async with cluster(1, router=GATED) as (under_test, _):
             fleet = fleet_of(under_test)
@@ -101,7 +101,7 @@ def test_totals_that_no_router_can_have_are_not_taken_in(forged):
     run(test)
 
 
-def test_nor_are_those_of_thousands_of_routers_or_of_too_many_clients():
+def test_totals_of_too_many_routers_or_clients_are_refused():
     async def test():
         async with cluster(1, router=GATED) as (under_test, _):
             body = msgspec.json.decode(told(fleet_of(under_test)))
@@ -157,7 +157,7 @@ def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, pl
 
 
 @pytest.mark.slow
-def test_whatever_a_hostile_peer_sends_is_answered_and_counters_stay_numbers():
+def test_a_hostile_peers_messages_are_answered_and_counters_stay_numbers():
     """The messages are mutated and replayed by a peer that has the key, in any order."""
 
     async def test():
@@ -207,7 +207,7 @@ def test_without_peers_there_is_no_such_path():
     run(test)
 
 
-def test_a_client_waits_for_one_that_waits_elsewhere_and_a_dead_peer_costs_nothing():
+def test_a_client_waits_for_one_elsewhere_and_a_dead_peer_costs_nothing():
     async def test():
         router = {**GATED, "settings": {**FAST, "routers.forget_s": 1e6}}
         async with cluster(1, router=router) as (under_test, _):
@@ -224,7 +224,7 @@ def test_a_client_waits_for_one_that_waits_elsewhere_and_a_dead_peer_costs_nothi
     run(test)
 
 
-def test_who_waits_at_a_peer_that_is_silent_keeps_nobody_waiting_for_long():
+def test_a_silent_peers_clients_delay_others_only_briefly():
     async def test():
         router = {**GATED, "settings": {**FAST, "routers.forget_s": 0.3}}
         async with cluster(1, router=router) as (under_test, _):
@@ -257,7 +257,7 @@ async def peer_that_answers(answer):
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_peer_is_told_what_changed_since_what_it_answers_that_it_knows(answers):
+def test_a_peer_gets_only_changes_since_its_last_confirmation(answers):
     def answer(message):
         known = {message.origin: {"gateway": message.parts["gateway"].version}}
         return msgspec.json.encode(Answer("peer", known)) if answers else b"{}"
@@ -300,7 +300,7 @@ async def ask(under_test, client):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(flags, words, tmp_path):
+def test_conflicting_flags_are_refused_in_one_line(flags, words, tmp_path):
     (tmp_path / "key").write_text("k\n")
     flags = [str(tmp_path / "key") if flag == "KEY" else flag for flag in flags]
     done = CliRunner().invoke(app, ["serve", "--port", "0", "--worker-url", NOBODY, *flags])
@@ -386,7 +386,7 @@ async def flooded(session, urls):
 
 
 async def answer_of(session, url, client):
-    # Of a prime, or 150 prompts later all are cached, and cost a tenth of what was charged before.
+    # Prompts with a prime period would be cached after 150, at a tenth of the charge.
     ids = [next(NUMBERS) % 29_989 for _ in range(200)]
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
     named = {headers.CLIENT: client}
@@ -400,5 +400,5 @@ def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
-    # 4, but that regular has the last word: the dozen that it has under way when premium ends.
+    # 4, except that regular continues with a dozen requests when premium ends.
     assert 3.2 < asyncio.run(premium_to_regular(key_file, peers=True)) < 4.5

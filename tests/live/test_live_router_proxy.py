@@ -49,12 +49,12 @@ def test_a_stream_comes_back_as_the_worker_gave_it(path):
     status, returned, data, _, _ = ask(path, streamed(path))
     assert status == 200
     assert returned["Content-Type"] == "text/event-stream"
-    # Nobody asked for the usage here, though the router does.
+    # The client did not ask for the usage, but the router does.
     assert payloads(data) == list(events(path, {}))
 
 
 @pytest.mark.parametrize("path", OPENAI)
-def test_usage_is_passed_on_to_who_asked_for_it(path):
+def test_usage_is_forwarded_to_clients_that_asked(path):
     body = {**streamed(path), "stream_options": {"include_usage": True}}
     assert payloads(ask(path, body)[2]) == list(events(path, body))
 
@@ -71,7 +71,7 @@ def test_tokens_and_service_are_counted_for_the_client(path, stream):
     assert f'fairbench_service_total{{client="ann"}} {100 + 2 * len(WORDS)}.0' in metrics
 
 
-def test_generate_is_signed_in_its_body_and_else_unchanged():
+def test_generate_is_signed_in_its_body_and_otherwise_unchanged():
     _, _, _, seen, _ = ask(GENERATE, streamed(GENERATE), **{headers.CLIENT: "ann"})
     _, sent, body = seen[0]
     assert body == {**streamed(GENERATE), "routing_key": "ann"}
@@ -79,13 +79,13 @@ def test_generate_is_signed_in_its_body_and_else_unchanged():
 
 
 @pytest.mark.parametrize("path", OPENAI)
-def test_openai_calls_are_signed_in_their_header_and_else_unchanged(path):
+def test_openai_calls_are_signed_in_their_header_and_otherwise_unchanged(path):
     _, sent, body = ask(path, **{headers.CLIENT: "ann"})[3][0]
     assert (sent[headers.ROUTING_KEY], body) == ("ann", PATHS[path])
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
-def test_what_a_body_has_already_is_there_once(options):
+def test_existing_fields_of_a_body_are_not_repeated(options):
     body = {**streamed(COMPLETIONS), "stream_options": options}
     status, _, data, seen, _ = ask(COMPLETIONS, body)
     asked = {**(options or {}), "include_usage": True}
@@ -99,7 +99,7 @@ def test_a_routing_key_in_the_body_names_the_client_but_does_not_override_the_he
     assert ask(GENERATE, body, **{headers.CLIENT: "ann"})[3][0][2]["routing_key"] == "ann"
 
 
-def test_what_workers_need_is_passed_on():
+def test_fields_that_workers_need_are_forwarded():
     sent = {headers.PROGRAM: "7", headers.DEPTH: "2", headers.OUTPUT_TOKENS: "5"}
     reached = ask(GENERATE, **sent, Authorization="Bearer for-the-worker")[3][0][1]
     assert {name: reached[name] for name in sent} == sent
@@ -115,7 +115,7 @@ def test_a_list_with_one_prompt_is_that_prompt():
 KEYS = {"k-ann": "ann", "k-bob": "bob"}
 
 
-def test_a_key_decides_who_the_client_is():
+def test_a_key_determines_the_client():
     sent = {"Authorization": "Bearer k-bob", headers.CLIENT: "ann", headers.ROUTING_KEY: "ann"}
     body = {**PATHS[GENERATE], "routing_key": "ann", "user": "ann"}
     _, _, _, seen, metrics = ask(GENERATE, body, router={"keys": KEYS}, **sent)
@@ -186,7 +186,7 @@ def test_malformed_bodies_get_a_400_in_openais_shape(path, body, complaint):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b'{"text": "\xff"}', b'{"text": "\\ud83d"}', b"[" * 100_000]
 )
-def test_what_is_not_a_json_object_gets_a_400(data):
+def test_a_body_that_is_no_json_object_gets_a_400(data):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             url = under_test.url + GENERATE
@@ -203,7 +203,7 @@ def test_an_oversized_body_gets_a_413():
     assert ask(GENERATE, body, router={"max_body_bytes": 6000})[0] == 200
 
 
-def test_a_body_that_is_not_compressed_as_it_says_gets_a_400():
+def test_a_wrongly_compressed_body_gets_a_400():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             sent = {"data": b"{}", "headers": {"Content-Encoding": "gzip"}}

@@ -28,7 +28,7 @@ def test_workers_as_they_are_named(text, expected):
     assert parse_worker(expected.as_option()) == expected
 
 
-def test_the_smallest_pool_bounds_what_is_believed_cached():
+def test_the_smallest_pool_bounds_the_assumed_cache():
     """Two prompts together exceed the pool, so the first is assumed evicted."""
 
     async def run():

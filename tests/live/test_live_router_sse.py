@@ -34,7 +34,7 @@ def test_every_end_of_line_is_one(end, hide):
 
 
 @given(st.lists(st.sampled_from([b"\n", b"\r", b"data: x", b": y", b"z"]), max_size=30), st.data())
-def test_nothing_is_lost_or_moved_however_it_is_cut(parts, data):
+def test_any_cut_of_a_stream_loses_or_moves_nothing(parts, data):
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
     splitter = EventSplitter()
@@ -57,7 +57,7 @@ def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(mon
     assert splitter.feed(b"data: 1\n\n") == [(b"data: 1\n\n", True)]
 
 
-def test_what_has_been_searched_is_not_searched_again():
+def test_searched_bytes_are_not_searched_again():
     """32 MiB without a blank line once took 50 s, since each chunk was searched from the start."""
 
     class Counting(bytearray):
@@ -71,7 +71,7 @@ def test_what_has_been_searched_is_not_searched_again():
     splitter._begun = Counting()
     for _ in range(256):
         splitter.feed(b"x" * 1024)
-    # Each byte once for each of the three blank lines, but for the few before a chunk.
+    # Each byte is searched once per kind of blank line, except the few before a chunk.
     assert Counting.searched <= 3 * 256 * (1024 + 4)
 
 

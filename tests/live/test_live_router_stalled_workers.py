@@ -71,7 +71,7 @@ def test_requests_that_are_given_up_do_not_make_a_worker_look_alive():
     assert asyncio.run(run()) > 2
 
 
-def test_one_that_answers_errors_at_once_is_not_alive_by_them():
+def test_error_answers_do_not_make_a_worker_alive():
     async def run():
         async with cluster(1, router=ROUTER) as (under_test, (worker,)):
             worker.held_at = 0
@@ -155,7 +155,7 @@ def test_a_worker_whose_first_request_hangs_is_down_in_the_usual_time(page):
     assert asyncio.run(run()) < 0.9 * LONGEST_STALLS * 2.0
 
 
-def test_a_page_that_is_none_costs_nothing():
+def test_an_invalid_metrics_page_costs_nothing():
     async def run():
         worker = Telling(held_at=0)
         worker.page = "sglang:gen_throughput many\n"
@@ -186,7 +186,7 @@ def test_a_worker_that_counts_tokens_may_take_long_over_an_answer_in_one_piece()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "least_s"), [(10, 1.0), (10**6, 5 * STALL_S)])
-def test_one_that_counts_none_may_take_as_long_as_its_longest_answer(tokens, least_s):
+def test_a_worker_without_token_counts_may_take_as_long_as_its_longest_answer(tokens, least_s):
     """Ten tokens at 0.1 s take a second; no answer may take more than five times the usual time."""
 
     async def run(tokens):

@@ -51,7 +51,7 @@ def test_a_stream_cut_short_has_as_many_tokens_as_events(path):
     assert reader.rest() == b"da"
 
 
-def test_a_stream_of_generate_cut_short_has_the_tokens_it_said():
+def test_a_cut_generate_stream_has_its_reported_tokens():
     reader = StreamReader(hide_usage=False)
     reader.feed(b'data: {"text": "", "meta_info": {"completion_tokens": 40}}\n\n')
     assert reader.usage().output_tokens == 40
@@ -69,5 +69,5 @@ def test_usage_of_whole_answers(path):
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b"[]", b'{"usage": null}'])
-def test_what_says_nothing_has_no_usage(data):
+def test_an_answer_without_usage_has_none(data):
     assert usage_of(data) == Usage()

@@ -76,7 +76,7 @@ def test_a_worker_whose_key_is_wrong_is_down_and_gets_nothing(caplog):
     assert "wrong" not in caplog.text
 
 
-def test_without_worker_keys_a_client_s_own_goes_on():
+def test_without_worker_keys_a_clients_key_is_forwarded():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             async with under_test.post(CHAT, Authorization="Bearer its-own") as answer:
@@ -115,7 +115,7 @@ def test_keys_by_flag_and_by_file(tmp_path):
         (f'"{A}" = "SECRETé"', "printable ASCII"),
     ],
 )
-def test_what_is_wrong_with_a_file_of_keys_is_said_without_one(tmp_path, content, complaint):
+def test_errors_in_the_worker_keys_file_show_no_key(tmp_path, content, complaint):
     path = tmp_path / "keys.toml"
     path.write_text(content)
     with pytest.raises(DataError) as raised:

@@ -54,7 +54,7 @@ def test_a_run_beside_its_simulation(short, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_emulated_run_is_a_stored_run_that_says_so(short):
+def test_an_emulated_run_is_stored_and_marked(short):
     stdout, path = short
     assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/")
     assert stdout.rstrip().endswith(f"files  {path}")
@@ -72,7 +72,7 @@ def test_an_emulated_run_is_a_stored_run_that_says_so(short):
 
 
 @pytest.mark.slow
-def test_an_emulated_run_sends_what_a_simulated_one_does(short):
+def test_an_emulated_run_sends_the_simulated_requests(short):
     _, path = short
     spec = resolve({}, {}, read_experiment(path / "experiment.toml"))
     simulated = simulate(spec.model_copy(update={"backend": None}))
@@ -102,7 +102,7 @@ def test_several_seeds_share_their_workers(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_is_kept_as_it_stands(tmp_path, signum, code):
+def test_an_interrupted_run_is_kept(tmp_path, signum, code):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         process.send_signal(signum)
@@ -208,7 +208,7 @@ def test_a_run_without_its_router_has_failed(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
+def test_an_endpoint_is_benchmarked_unchanged(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
     servers = start_all(recipes_here(spec), tmp_path, timeout_s=WAIT_S)
     try:
@@ -230,7 +230,7 @@ def test_an_endpoint_is_benchmarked_as_it_is(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_would_be_late_is_refused_before_emulated_workers(tmp_path):
+def test_late_requests_are_refused_before_emulated_workers(tmp_path):
     flags = ["--num-programs", "3", "--request-rate", "2", "--max-running-requests", "2"]
     flags += ["--goodput", "ttft:200ms", "--set", "admission.policy=refuse"]
     flags += ["--set", "admission.ahead=all", "--json", "--result-dir", tmp_path]

@@ -191,7 +191,7 @@ def with_promises(backend, **settings):
     return resolve(flags, {f"admission.{key}": value for key, value in settings.items()})
 
 
-def test_the_router_hears_what_clients_were_promised_in_its_own_seconds():
+def test_the_router_gets_the_clients_targets_in_real_seconds():
     spec = with_promises({"kind": "emulator", "time_scale": 2.0})
     router = router_recipe(spec, []).command([1])
     told = [router[at + 1] for at, word in enumerate(router) if word == "--goodput"]

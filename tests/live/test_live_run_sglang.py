@@ -66,7 +66,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path):
     assert summary["errors"] == {}
     requests = pq.read_table(path / "requests.parquet").to_pydict()
     assert set(requests["worker"]) == {0, 1}
-    # Every turn but the first finds the conversation so far, wherever D2LPM keeps it.
+    # Every turn but the first finds the conversation in the cache, wherever D2LPM keeps it.
     later = [
         cached
         for cached, depth in zip(requests["cached_tokens"], requests["depth"], strict=True)

@@ -33,8 +33,8 @@ def small_servers(monkeypatch):
 
 
 RUN = ["run", *SERVERS, "--max-running-requests", "4"]
-# Conversations of a few short turns: a few at once, or so slowly that servers keep up which share
-# their cores with much else, and for longer than any test takes.
+# Conversations of a few short turns: a few at once, or so slowly that servers on shared cores keep
+# up, for longer than any test.
 LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
@@ -67,7 +67,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path, scheduler):
     assert set(requests["worker"]) == {0, 1}
 
 
-def test_the_router_follows_what_the_servers_cache(tmp_path):
+def test_the_router_follows_the_servers_caches(tmp_path):
     """When the router is interrupted, its records end in a consistent state."""
     with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)

@@ -70,7 +70,7 @@ def test_it_serves_once_it_has_printed_its_url():
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_when_told_to_stop_it_lets_streams_end_and_takes_no_more(signum):
+def test_a_stopping_router_finishes_streams_and_accepts_no_more(signum):
     async def run():
         async with serving(held_at=1) as (url, process, worker), ClientSession() as session:
             async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
@@ -138,7 +138,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
     asyncio.run(run())
 
 
-def test_a_client_that_leaves_while_it_is_written_to_leaves_no_trace_in_the_log():
+def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
     padding = [b": padding\n\n" * 6_000] * 1_000  # 66 MB: more than sockets hold on the way
 
     async def run():
@@ -165,7 +165,7 @@ def test_openais_own_client_streams_through_it():
                 stream = await client.chat.completions.create(
                     model="m", messages=messages, stream=True, user="ann"
                 )
-                # It would trip over an event without choices, which it has not asked for.
+                # The client would fail on an event without choices, which it did not ask for.
                 assert [chunk.choices[0].delta.content async for chunk in stream] == WORDS
                 stream = await client.completions.create(
                     model="m", prompt="a", stream=True, stream_options={"include_usage": True}
@@ -266,7 +266,7 @@ def test_workers_that_it_starts_end_with_it(tmp_path):
     asyncio.run(run())
 
 
-def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, monkeypatch):
+def test_a_stop_signal_once_workers_are_ready_is_obeyed(tmp_path, monkeypatch):
     @contextmanager
     def told_to_stop(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -361,7 +361,7 @@ def planned(*arguments):
     return tomllib.loads(told.stdout)
 
 
-def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
+def test_a_dry_run_prints_its_actions_and_no_key(tmp_path):
     keys = tmp_path / "keys.toml"
     keys.write_text(
         '"secret-1" = "ann"\n"secret-2" = "ann"\n"secret-3" = "bob"\n'
@@ -412,7 +412,7 @@ def test_a_dry_run_starts_no_worker(monkeypatch):
         ((), "dlpm"),
         (("--scheduler", "vtc"), "vtc"),
         (("--scheduler", "vtc", "--gateway", "vtc"), "vtc"),
-        (("--router", "round-robin"), None),  # nobody has asked for a local scheduler
+        (("--router", "round-robin"), None),  # no local scheduler was requested
         (("--gateway", "vtc"), None),
     ],
 )

@@ -53,7 +53,7 @@ async def serving(pair, worker):
 
 
 @needs_openssl
-def test_requests_and_streams_over_https_and_nothing_else(pair):
+def test_only_https_requests_and_streams_are_served(pair):
     trust = ssl.create_default_context(cafile=pair[0])
 
     async def run():
@@ -63,7 +63,7 @@ def test_requests_and_streams_over_https_and_nothing_else(pair):
             assert url.startswith("https://127.0.0.1:")
             async with session.post(url + GENERATE, json=streamed(GENERATE), ssl=trust) as answer:
                 told = answer.status, payloads(await answer.read())
-            with pytest.raises(ClientConnectorError):  # nobody trusts whom it signs itself
+            with pytest.raises(ClientConnectorError):  # nobody trusts a self-signed certificate
                 await session.get(f"{url}/health")
             with pytest.raises(ClientError):
                 await session.get(f"{url.replace('https', 'http')}/health")
@@ -78,7 +78,7 @@ def test_requests_and_streams_over_https_and_nothing_else(pair):
 
 
 @needs_openssl
-def test_it_says_what_is_wrong_with_a_pair(pair, tmp_path):
+def test_an_unusable_pair_is_named(pair, tmp_path):
     cert, key = pair
     other, locked = tmp_path / "other.pem", tmp_path / "locked.pem"
     openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", other)
@@ -114,7 +114,7 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
         (("--tls-cert", "/", "--tls-key", "none.pem"), "--tls-cert /: cannot be read"),
     ],
 )
-def test_what_is_missing_is_one_line(arguments, complaint):
+def test_missing_parts_are_one_line(arguments, complaint):
     result = CliRunner().invoke(app, ["serve", "--port", "0", *WORKER, *arguments])
     assert result.exit_code == 2
     assert complaint in result.stderr.replace("\n", " ")

@@ -48,7 +48,7 @@ def ask(client, ids, tokens, who="ann"):
     )
 
 
-def test_it_starts_servers_streams_follows_their_caches_and_leaves_nobody(served):
+def test_serve_starts_servers_streams_follows_caches_and_leaves_no_process(served):
     process, url, client = served
     started = tree(process.pid)
     assert len(engine_cores(process)) == 2
@@ -74,7 +74,7 @@ def test_it_starts_servers_streams_follows_their_caches_and_leaves_nobody(served
     with pytest.raises(openai.BadRequestError, match=f"0 to {VOCABULARY - 1}"):
         ask(client, [5, 60_000], 8)
 
-    # Told to end, it lets this stream end first.
+    # After the signal it first finishes this stream.
     stream = iter(ask(client, prompt, LONG))
     next(stream)
     process.send_signal(signal.SIGINT)

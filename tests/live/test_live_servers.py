@@ -43,7 +43,7 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-def test_all_are_ready_and_then_gone(tmp_path):
+def test_all_servers_are_ready_and_later_gone(tmp_path):
     pids, heard = tmp_path / "pids", []
     recipes = [recipe(f"worker-{n}", "--pids", str(pids), "--after", f"{n / 5}") for n in range(3)]
     servers = start_all(
@@ -64,7 +64,7 @@ def test_all_are_ready_and_then_gone(tmp_path):
 
 def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     pids = tmp_path / "pids"
-    pids.touch()  # the good one may be stopped before it has begun
+    pids.touch()  # the working server may be stopped before it begins
     recipes = [recipe("good", "--pids", str(pids)), recipe("bad", "--exit", "3")]
     with pytest.raises(RunFailed) as caught:
         start_all(recipes, tmp_path, timeout_s=WAIT_S)
@@ -76,7 +76,7 @@ def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
 
 def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch):
     pids = tmp_path / "pids"
-    pids.touch()  # it may be given up before it has begun
+    pids.touch()  # the server may be stopped before it begins
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(start, "TELL_S", 0.2)
     with pytest.raises(RunFailed, match=r"slow was not ready within 1 s( \(starting\))?; its log"):
@@ -85,7 +85,7 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch)
     assert "slow is not ready after 0 s" in caplog.text
 
 
-def test_what_a_server_said_last_is_no_command_of_a_terminal_or_a_ci_system(tmp_path):
+def test_a_servers_last_output_cannot_command_a_terminal_or_ci(tmp_path):
     says = r"print('loading\n\x1b[31m::error::out of memory\x1b[0m\n\n'); raise SystemExit(3)"
     bad = Recipe("bad", lambda _: [sys.executable, "-c", says])
     with pytest.raises(RunFailed) as caught:
@@ -106,7 +106,7 @@ esac
 """
 
 
-def test_serve_says_what_a_server_said_that_does_not_come_up(tmp_path, monkeypatch):
+def test_serve_shows_the_output_of_a_server_that_fails_to_start(tmp_path, monkeypatch):
     """The message also says how each of two servers on two GPUs was started."""
     python = tmp_path / "python"
     python.write_text(SERVER_PYTHON)
@@ -137,7 +137,7 @@ def test_serve_says_what_a_server_said_that_does_not_come_up(tmp_path, monkeypat
     assert all("--tp-size 2 " in line for line in started)
 
 
-def test_an_interruption_while_starting_ends_what_was_started(tmp_path):
+def test_an_interruption_while_starting_ends_started_servers(tmp_path):
     pids = tmp_path / "pids"
     with pytest.raises(KeyboardInterrupt):
         start_all(
@@ -315,7 +315,7 @@ def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
     assert server_gpus(dp=1, tp=1, share=False) == [{"CUDA_VISIBLE_DEVICES": "1"}]
 
 
-def test_gpus_are_counted_in_the_order_of_their_nodes_and_junk_is_none(machine, tmp_path):
+def test_gpus_are_counted_by_node_and_junk_is_ignored(machine, tmp_path):
     machine([0, *[304] * 11])
     assert found_gpus().names == [str(number) for number in range(11)]
     nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
@@ -324,7 +324,7 @@ def test_gpus_are_counted_in_the_order_of_their_nodes_and_junk_is_none(machine, 
     assert len(found_gpus().names) == 9
 
 
-def test_where_nvidia_smi_lists_gpus_those_count(machine, tmp_path, monkeypatch):
+def test_gpus_listed_by_nvidia_smi_take_precedence(machine, tmp_path, monkeypatch):
     """The processor has AMD graphics beside NVIDIA cards, for which HIP has no meaning."""
     machine([24])
     tool = tmp_path / "bin/nvidia-smi"

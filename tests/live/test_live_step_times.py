@@ -43,11 +43,11 @@ def test_steps_that_overlap_add_up_to_the_time_that_went_by():
     assert sum(first.values()) == 34 * PS_PER_S // 100
     assert first["a"] > 5 * first["b"]
     assert told.complete == [long]
-    # The next one was launched before that was over.
+    # The next step was launched before that one ended.
     times.step(10.3, 10.6, decoding=[Decode(long, 4_001), Decode(short, 1_001)])
     assert sum(told.spent.values()) == 6 * PS_PER_S // 10
     assert told.spent["a"] - first["a"] > told.spent["b"] - first["b"] > 0
-    times.step(10.4, 10.5, decoding=[Decode(long, 4_002)])  # nothing that is not charged already
+    times.step(10.4, 10.5, decoding=[Decode(long, 4_002)])  # nothing beyond the existing charges
     assert sum(told.spent.values()) == 6 * PS_PER_S // 10
 
 
@@ -90,7 +90,7 @@ def theirs(name, client, prompt, outputs, computed):
     )
 
 
-def test_inside_vllm_a_step_is_of_those_that_decode_and_of_chunks():
+def test_inside_vllm_a_step_is_split_among_decoders_and_chunks():
     home = VLLMHome(plugin_config("vtc", {"vtc.charge": "gpu-time"}), Ledger(), SimpleNamespace())
     decodes, chunk = theirs("0", "a", 100, 5, 105), theirs("1", "b", 400, 0, 256)
     for one in (decodes, chunk):

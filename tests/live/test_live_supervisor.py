@@ -35,7 +35,7 @@ class Fake:
         self.starts.append(self.clock())
 
 
-def test_pauses_double_and_begin_anew_once_it_ran_steadily(caplog):
+def test_pauses_double_and_reset_after_a_steady_run(caplog):
     now = 0.0
     server = Fake(lambda: now)
     looked_after = Supervisor([server], lambda: now)
@@ -59,7 +59,7 @@ def test_pauses_double_and_begin_anew_once_it_ran_steadily(caplog):
     ]
 
 
-def test_one_that_runs_is_left_alone():
+def test_a_running_server_is_not_restarted():
     server = Fake(lambda: 0.0)
     for _ in range(3):
         Supervisor([server], lambda: 0.0).look()
@@ -81,7 +81,7 @@ def answers(url):
         return False
 
 
-def test_a_killed_server_is_back_where_it_was_and_gone_in_the_end(tmp_path, monkeypatch, caplog):
+def test_a_killed_server_returns_and_is_gone_in_the_end(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(supervisor, "LOOK_S", 0.02)
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.05)
     pids = tmp_path / "pids"
@@ -103,7 +103,7 @@ def test_a_killed_server_is_back_where_it_was_and_gone_in_the_end(tmp_path, monk
 
 
 @pytest.mark.parametrize("said", ["\x1b[31mred", "::error::x"])
-def test_what_a_server_said_last_is_no_command_of_a_terminal(said, tmp_path):
+def test_a_servers_last_output_cannot_command_a_terminal(said, tmp_path):
     from fairbench.live.processes.start import Server
 
     server = Server(

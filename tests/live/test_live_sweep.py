@@ -90,7 +90,7 @@ def test_servers_are_started_once_for_each_local_scheduler(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_point_whose_servers_do_not_start_stops_no_other(tmp_path):
+def test_a_point_whose_servers_fail_stops_no_other(tmp_path):
     sweep = write(tmp_path, 'scheduler = ["lpm", "vtc"]')
     other = '{ kind = "emulator", time_scale = 8.0, server_args = ["--nonsense"] }'
     good = '{ kind = "emulator", time_scale = 8.0 }'
@@ -123,7 +123,7 @@ def test_after_a_worker_has_died_the_next_point_has_new_ones(tmp_path):
     first, second = store.finished().values()
     assert "ended during the run" in first.summary["notes"]["workers"]
     assert "workers" not in second.summary["notes"]
-    # Who died is started again within its run; the next run has new ones all the same.
+    # A dead worker is restarted within its run; the next run has new ones anyway.
     assert starts(store) == (3 if "worker-0 ended" in stderr else 2)
 
 
@@ -137,7 +137,7 @@ def an_emulator(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, signum, code):
+def test_an_interrupted_sweep_continues(tmp_path, signum, code):
     sweep = write(tmp_path, "seed = [0, 1]", "duration_s = 40.0")
     store = SweepStore(tmp_path / "mine")
     with running("sweep", sweep, "--result-dir", tmp_path) as process:

@@ -36,7 +36,7 @@ def test_simulated_points_need_no_servers():
     assert grouped(spec(backend=None), spec("vtc", backend=None), spec()) == [[2]]
 
 
-def test_points_of_one_endpoint_are_together():
+def test_points_of_one_endpoint_run_together():
     one, other = ({"kind": "endpoint", "base_url": f"http://h:{port}"} for port in (1, 2))
     named = {"scheduler": "as served"}
     assert grouped(

@@ -34,7 +34,7 @@ WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
 FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]
 
 
-def test_the_flag_is_written_as_it_is_read():
+def test_the_flag_is_written_in_its_input_form():
     assert weight_flags(WEIGHTS) == FLAGS
     assert parse_weights(FLAGS[1]) == WEIGHTS
     assert weight_flags(None) == weight_flags({}) == []
@@ -94,7 +94,7 @@ def test_a_live_run_starts_its_processes_with_them(monkeypatch):
 OWNED = {"workload": "chat", "name": "owned", "client_owners": {"client-2": "client-0"}}
 
 
-def test_who_has_an_owner_is_told_of_as_one_of_its_clients():
+def test_a_client_with_an_owner_is_passed_as_the_owners_client():
     spec = live("emulator", workload=OWNED, weights={"client-1": 3.0, "client-2": 2.0})
     assert sent_names(spec) == {"client-0": "client-0/client-0", "client-2": "client-0/client-2"}
     assert sent_names(spec) == tenant_paths_of(
@@ -106,7 +106,7 @@ def test_who_has_an_owner_is_told_of_as_one_of_its_clients():
         assert command[at + 1] == "client-1=3.0,client-0/client-2=2.0"
 
 
-def test_requests_bear_the_name_of_its_place_and_records_its_own():
+def test_requests_carry_the_owners_path_and_records_the_clients_name():
     spec = resolve(
         {"workload": OWNED, "scheduler": "fcfs", "num_programs": 1, "request_rate": 1.0},
         {"chat.turns_min": 1, "chat.turns_max": 1, "chat.output_tokens": 4.0},
@@ -119,7 +119,7 @@ def test_requests_bear_the_name_of_its_place_and_records_its_own():
     assert {one.client for one in records.requests} == {f"client-{n}" for n in range(4)}
 
 
-def test_an_emulator_has_them_and_says_so():
+def test_an_emulator_reports_its_weights():
     async def run():
         loop = asyncio.get_running_loop()
         settings = {"local": "vtc", "weights": WEIGHTS}

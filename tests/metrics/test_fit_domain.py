@@ -34,7 +34,7 @@ def test_by_hand():
     assert ratio(FitLimits(8, 200)) == pytest.approx((2.0 * 4 / 10 + 3.0) / 7.0)
 
 
-def test_limits_that_nobody_knows():
+def test_unknown_limits():
     assert ratio(FitLimits(8, None)) == pytest.approx(3.0 / 7.0)
     assert ratio(FitLimits(9, None)) == 0
     assert np.isnan(ratio(None))

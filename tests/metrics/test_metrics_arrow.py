@@ -13,7 +13,7 @@ from fairbench.metrics.tables import named, to_arrow, to_numpy
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float64])
-def test_numbers_are_what_pyarrow_would_make_of_them(dtype):
+def test_numbers_equal_pyarrows(dtype):
     values = np.arange(12).astype(dtype).reshape(3, 4)[:, 1]  # not contiguous
     assert to_arrow(values).equals(pa.array(values.tolist(), pa.from_numpy_dtype(dtype)))
 

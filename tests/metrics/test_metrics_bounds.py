@@ -49,7 +49,7 @@ def test_by_weight_the_bound_is_of_the_two_lightest_clients():
     assert theorem_bound(bound, 300, 1000, [1, 1, 1]) == theorem_bound(bound, 300, 1000)
     vtc = ServiceBound("client", 0, "")
     assert theorem_bound(vtc, 300, 1000, [4, 4]) == 2 * 2000 / 4
-    assert theorem_bound(vtc, 300, 1000, [4]) == 2 * 2000 / 4  # there is nobody to differ from
+    assert theorem_bound(vtc, 300, 1000, [4]) == 2 * 2000 / 4  # no other client to differ from
 
 
 def test_the_largest_input_is_that_of_an_admitted_request():

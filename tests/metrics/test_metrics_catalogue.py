@@ -128,7 +128,7 @@ def test_the_gate_the_schema_and_the_documents_know_it(toy, tmp_path):
     assert metric_table() not in docs
 
 
-def test_what_it_has_no_value_for_is_null_with_the_reason_of_the_entry(monkeypatch):
+def test_a_missing_value_is_null_with_its_entrys_reason(monkeypatch):
     nothing = Metric(
         key="nothing", heading="nothing", undefined="so it is",
         compute=lambda tables, facts: float("nan"),
@@ -156,8 +156,8 @@ def test_every_number_of_a_summary_has_an_entry():
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
-    # Some are there only where weights differ from 1, clients have tenants, or somebody pads, in
-    # runs that record memory, and in those of recorded sessions.
+    # Some keys exist only with weights other than 1, with tenants, with padding, in runs that
+    # record memory, or in runs of recorded sessions.
     missing -= {one.key for one in (*MEMORY, *SESSIONS)}
     missing = {key for key in missing if not CATALOGUE[key].of_comparison}
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}

@@ -74,16 +74,16 @@ def judged(calls, table, end_s, horizon_s=100.0, clients=2):
     return shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
 
-# An idle cluster: a user who thinks for 10 s is due nothing meanwhile.
+# An idle cluster: a user who thinks for 10 s is due nothing in that time.
 
 IDLE = [call(0, depth, 13.0 * depth) for depth in range(4)]
 IDLE += [call(1, depth, 1 + 13.0 * depth, client=1) for depth in range(4)]
 IDLE_PROGRAMS = [program(0, 4, finish_s=42.0), program(1, 4, 1, arrival_s=1.0, finish_s=43.0)]
 
 
-def test_on_an_idle_cluster_what_was_due_is_what_was_served():
+def test_on_an_idle_cluster_due_service_is_all_served():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=31)
-    # Turns at 0, 13 and 26 s were over by 30 s; the fourth was due at 39 s, after the window.
+    # Turns at 0, 13 and 26 s ended by 30 s; the fourth was due at 39 s, after the window.
     assert got.service.tolist() == [3 * COST, 3 * COST]
     assert got.demand.tolist() == [3 * COST, 3 * COST]
     assert not got.contended
@@ -123,10 +123,10 @@ OTHER_PROGRAMS = [program(1 + number, 4, 1, finish_s=12.0) for number in range(8
 STARVED_PROGRAM = program(0, 4, finish_s=48.0)
 
 
-def test_a_starved_client_in_a_closed_loop_is_due_what_it_could_not_ask_for_yet():
+def test_a_starved_client_in_a_closed_loop_is_due_its_delayed_requests():
     got = judged([*STARVED, *OTHERS], [STARVED_PROGRAM, *OTHER_PROGRAMS], end_s=24.5)
-    # Of three calls that it had made two were over: all but what it had asked for just now. Without
-    # the waits it would have made all four.
+    # Two of its three calls were complete: all but the last one. Without the waits it would have
+    # made all four.
     assert got.service.tolist() == [2 * COST, 8 * 4 * COST]
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.contended
@@ -135,7 +135,7 @@ def test_a_starved_client_in_a_closed_loop_is_due_what_it_could_not_ask_for_yet(
     assert got.ratio.tolist() == pytest.approx([1 / 2, 512 / 480])
 
 
-def test_it_is_due_as_much_if_the_run_ends_before_it_has_asked():
+def test_due_service_does_not_depend_on_the_runs_end():
     cut_off = [*STARVED[:2], call(0, 2, 24.0) | NEVER_SERVED]
     table = [program(0, 4, requests=3, status=UNFINISHED), *OTHER_PROGRAMS]
     got = judged([*cut_off, *OTHERS], table, end_s=24.5, horizon_s=24.5)
@@ -153,7 +153,7 @@ def test_a_client_that_is_never_served_is_due_all_the_same():
     assert got.ratio[0] == 0
 
 
-def test_what_would_have_come_after_the_window_is_not_due():
+def test_requests_after_the_window_are_not_due():
     table = [program(0, 4, requests=1, status=UNFINISHED), *OTHER_PROGRAMS]
     calls = [call(0, 0, 0.0) | NEVER_SERVED, *OTHERS]
     short = shortfall(requests(*calls), programs(*table), facts(horizon_s=24.0), 4.5)
@@ -196,7 +196,7 @@ def flood(number, client, answered_s):
         ([1, 3, 5, 5.5, None, None, None, None, None, None, 2, 4], [1, 1]),
     ],
 )
-def test_a_flood_is_entitled_to_what_the_others_leave(answered, ratios):
+def test_a_flood_is_entitled_to_the_others_rest(answered, ratios):
     calls = [flood(number, int(number >= 10), at_s) for number, at_s in enumerate(answered)]
     table = [
         program(one["program_id"], 1, one["client"], demand_output_tokens=1, status=one["status"])
@@ -254,7 +254,7 @@ def test_foreign_calls_without_known_order_are_due_when_they_were_sent():
     assert got.demand[0] == 2 * COST
 
 
-def test_what_a_router_holds_back_waits():
+def test_requests_queued_at_a_router_wait():
     held = call(0, 0, 0.0) | NEVER_SERVED | {"worker": -1}
     table = requests(held, call(1, 0, 0.0, client=1))
     assert waiting_share(table, facts(horizon_s=10.0), Window(0, 10)).tolist() == [1, 0]
@@ -272,7 +272,7 @@ def test_admissions_that_were_not_reported_are_estimated():
     assert with_admissions(reported) is reported
 
 
-def test_the_queue_of_an_endpoint_is_estimated_and_said_to_be():
+def test_an_endpoints_queue_is_estimated_and_marked():
     unreported = [one | {"admitted_s": one["first_token_s"]} for one in IDLE]
     made = facts(window=Window(0, 31), horizon_s=43.0)
     table = requests(*unreported), programs(*IDLE_PROGRAMS), booked(unreported)

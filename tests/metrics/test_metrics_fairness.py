@@ -75,7 +75,7 @@ def test_max_min_is_the_max_min_allocation(capacity, demands):
     assert np.all(given_ <= demanded)
     assert np.all(given_ >= 0)
     unmet = given_ < demanded
-    if unmet.any():  # all that want more have equally much, and nobody has more than they
+    if unmet.any():  # all that want more have equal amounts, and no client has more than these
         assert len(set(given_[unmet].tolist())) == 1
         assert given_.max() <= given_[unmet].max() * (1 + 1e-12)
 
@@ -117,7 +117,7 @@ def test_shares_of_a_small_run():
     assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 in all
     assert got.actual.tolist() == [13, 10, 40]
     assert got.demand.tolist() == [130 + 870, 20 + 40 + 2 * 5, 40 + 20]
-    # 190 over (1000, 70, 60): 63.3 > 60, then 130 / 2 = 65 < 70 for both of the others
+    # 190 over (1000, 70, 60): 63.3 > 60, then 130 / 2 = 65 < 70 for the other two
     assert got.entitlement.tolist() == [65, 65, 60]
     assert got.ratio.tolist() == pytest.approx([2, 20 / 65, 40 / 60])
     assert len(got.entitled_ratios) == 3
@@ -153,8 +153,8 @@ def test_unfinished_work_keeps_a_client_active_to_the_end():
     "other",
     [
         {"client": 0},  # client 1 never came
-        {"client": 1, "arrival_s": 7, "status": REFUSED},  # nothing of it completed
-        {"client": 1, "arrival_s": 50, "finish_s": 60},  # came when client 0 had gone
+        {"client": 1, "arrival_s": 7, "status": REFUSED},  # none of its work completed
+        {"client": 1, "arrival_s": 50, "finish_s": 60},  # arrived after client 0 had left
     ],
 )
 def test_there_may_be_no_time_when_all_are_active(other):

@@ -280,7 +280,7 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
     assert not got.contended
 
 
-def test_who_waits_for_less_than_half_of_a_window_is_not_judged_in_it():
+def test_a_client_is_not_judged_in_windows_where_it_hardly_waits():
     """Five calls of client 0 arrive at 56 s and wait 14 s; client 1 has one call a second served.
 
     A window of 60 s contains at most half of the wait. The window from 50 to 70 s is mostly wait.

@@ -67,7 +67,7 @@ def test_an_intersection_holds_the_instants_in_both(a, b):
     # Somebody waits in [1, 8) and [10, 12).
     [((1, 8), 0), ((2, 4), 0), ((0, 4), 1 / 4), ((1, 9), 1 / 8), ((7, 12), 2 / 5), ((8, 10), 1)],
 )
-def test_the_unqueued_share_is_the_time_in_which_nobody_waits(window, expected):
+def test_the_unqueued_share_is_the_time_without_waiting_requests(window, expected):
     table = requests(waiting(0, 1, 5), waiting(1, 5, 8), waiting(0, 3, 4), waiting(1, 10, 12))
     assert unqueued_share(table, 20, Window(*window)) == pytest.approx(expected)
     assert np.isnan(unqueued_share(table, 20, Window(3, 3)))

@@ -30,14 +30,14 @@ def test_without_the_column_it_waits_for_its_worker_only():
     assert pairs(Backlog.of(requests(SENT), facts(workers=2)).of_client(0)) == []
 
 
-def test_what_is_held_at_the_end_waits_until_then():
+def test_requests_queued_at_the_end_wait_until_then():
     row = {"worker": -1, "arrival_s": 3.0, "status": UNFINISHED}
     made = facts(workers=2, horizon_s=8.0)
     assert pairs(Backlog.of(held([NAN], row), made).of_client(0)) == [(3.0, 8.0)]
     assert waiting_share(held([NAN], row), made, Window(0, 8)).tolist() == [1, 0]
 
 
-def test_what_is_refused_at_the_gateway_does_not_wait():
+def test_requests_refused_at_the_gateway_do_not_wait():
     row = {"worker": -1, "arrival_s": 3.0, "status": REFUSED}
     assert pairs(Backlog.of(held([NAN], row), facts()).of_client(0)) == []
 

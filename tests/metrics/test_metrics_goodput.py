@@ -51,7 +51,7 @@ def request(arrival=0.0, ttft=0.5, decode=1.0, output=11, **more):
         (request(status=REFUSED, first_token_s=NAN, finish_s=NAN), NAN),
     ],
 )
-def test_the_slack_of_a_request_is_what_its_tightest_target_leaves(made, slack):
+def test_the_slack_of_a_request_is_that_of_its_tightest_target(made, slack):
     got = judged(requests(made), QUICK, None)
     assert got.slack_s[0] == pytest.approx(slack, nan_ok=True)
     assert got.met[0] == (slack >= 0)
@@ -131,7 +131,7 @@ def test_a_small_run_by_hand():
     assert classes == [("fast", 2 / 3), ("batch", 1 / 6)]
 
 
-def test_without_targets_a_summary_says_nothing_of_them():
+def test_without_targets_a_summary_has_no_goodput():
     made, made_by = small_run()
     json = summary_of(made, made_by, log(), facts())
     keys = {*json, *json["notes"], *(key for one in json["clients"] for key in one)}
@@ -146,7 +146,7 @@ def test_clients_without_targets_are_not_counted():
     assert "goodput_classes" not in json
 
 
-def test_what_has_no_value_says_why():
+def test_an_undefined_value_has_a_reason():
     nothing = Targets(ttft=Target(1e-6))
     made, made_by = small_run()
     json = summary_of(made, made_by, log(), promised(nothing, nothing))

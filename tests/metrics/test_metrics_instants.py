@@ -10,7 +10,7 @@ NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
 
 
 @given(NUMBERS, NUMBERS, st.booleans())
-def test_places_are_those_of_a_search_for_each(keys, values, ordered):
+def test_positions_equal_those_of_single_searches(keys, values, ordered):
     found = np.unique(np.array(keys, dtype=np.int64))
     asked = np.array(sorted(values) if ordered else values, dtype=np.int64)
     assert places(found, asked).tolist() == np.searchsorted(found, asked).tolist()

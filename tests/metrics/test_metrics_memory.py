@@ -55,7 +55,7 @@ def result(spec):
     return simulate(spec)
 
 
-def test_what_clients_hold_never_exceeds_the_pool(spec, result):
+def test_clients_residencies_never_exceed_the_pool(spec, result):
     rows, pool = result.memory, result.summary["pool_tokens"]
     held = np.cumsum(rows["change"] / rows["holders"])
     assert held.min() >= -1e-6
@@ -64,7 +64,7 @@ def test_what_clients_hold_never_exceeds_the_pool(spec, result):
     assert sum(row["residency_tokens"] for row in result.summary["clients"]) <= pool
 
 
-def test_the_matrix_adds_up_to_what_clients_lost_and_took(result):
+def test_the_matrix_adds_up_to_losses_and_gains(result):
     matrix = result.summary["evictions"]
     assert matrix
     for row in result.summary["clients"]:

@@ -40,7 +40,7 @@ def test_chosen_percentiles_by_hand():
     assert json["p90_tpot_ms"] == pytest.approx(90 * (10 - 1))  # 0.9 n s over ten gaps
 
 
-def test_what_is_always_there_does_not_change():
+def test_permanent_objects_do_not_change():
     plain, chosen = summary(), summary((50, 90, 95, 99))
     nested = {"clients", "notes"}
     assert all(plain[key] == chosen[key] for key in plain.keys() - nested)
@@ -51,7 +51,7 @@ def test_what_is_always_there_does_not_change():
     assert chosen.keys() - plain.keys() == added | {f"p90_{n}_ms" for n in ("ttft", "tpot", "e2el")}
 
 
-def test_one_that_falls_among_unfinished_programs_is_a_lower_bound():
+def test_a_percentile_among_unfinished_programs_is_a_lower_bound():
     made, made_by = eleven()
     made[10] |= {"finish_s": NAN, "status": UNFINISHED}
     made_by[10] |= {"finish_s": NAN, "status": UNFINISHED}
@@ -71,7 +71,7 @@ def test_of_nothing_they_say_why():
 
 
 @pytest.mark.parametrize("text", ["0", "100", "50,50", "50,,90", "p50", "99.9", "-5", "50;90", "٥"])
-def test_what_is_not_allowed(text):
+def test_refused_combinations(text):
     with pytest.raises(UsageError, match="whole numbers from 1 to 99"):
         parse_percentiles(text)
 
@@ -88,7 +88,7 @@ def test_every_key_has_an_entry_and_no_other_has():
         assert metric_of(key) is None
 
 
-def test_tables_show_those_that_were_chosen_and_no_others():
+def test_tables_show_exactly_the_chosen_percentiles():
     for display in (Display.CLIENTS, Display.COMPARISON, Display.REPEATS):
 
         def percentiles(*chosen, display=display):

@@ -33,7 +33,7 @@ def test_a_computed_prompt_waits_for_memory_that_was_not_reserved_before():
     assert rows(waits(CALLS, 100.0)) == [(0, 0, 0.0, 3.0), (0, 1, 0.0, 3.0), (1, 1, 5.0, 7.0)]
 
 
-def test_a_computed_prompt_that_nobody_reads_waits_to_the_end():
+def test_an_unread_prompt_waits_to_the_end():
     never = replace(CALLS, reserved_s=np.array([1.0, NAN]))
     assert rows(waits(never, 100.0))[-1] == (1, 1, 5.0, 100.0)
 
@@ -48,7 +48,7 @@ def test_a_client_is_backlogged_where_it_waits_at_every_prefill_worker():
     assert rows(Backlog.of(CALLS, replace(APART, prefill_workers=None, workers=3))) == []
 
 
-def test_busy_time_is_told_apart_by_side_and_transfers_are_timed():
+def test_busy_time_is_split_by_side_and_transfers_are_timed():
     service = log({"worker": 0}, {"worker": 1}, {"worker": 1, "client": 1})
     service = replace(service, gpu_s=np.array([4.0, 20.0, 30.0]))
     tables = Tables(["c0", "c1"], CALLS, programs(), service)

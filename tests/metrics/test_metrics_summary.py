@@ -12,7 +12,7 @@ from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
 
-# Clients 0 (misbehaving) and 1, a run of 20 s, window [0, 10). Every number below is from these.
+# Client 0 (heavy) and 1, a run of 20 s, window [0, 10). All numbers below follow from these.
 PROGRAMS = programs(
     {"program_id": 0, "client": 0, "finish_s": 8, "demand_input_tokens": 500},
     {
@@ -120,7 +120,7 @@ EXPECTED = {
     "output_rate_tok_s": 6 / 10,
     "extend_rate_tok_s": 80 / 10,
     "queue_empty_share": 0,
-    "demand_limited": False,  # somebody waits from 0 to 2, 1 to 4 and 2 to the end
+    "demand_limited": False,  # some client waits from 0 to 2, 1 to 4 and 2 to the end
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
     # due were 110 and, with the 50 that nobody read, 92, of 152 delivered: 76 each
@@ -228,7 +228,7 @@ def test_by_weight_indices_and_rows_are_of_normalised_service():
         assert {key: before[key] for key in unweighted} == {key: after[key] for key in unweighted}
 
 
-def test_reasons_say_what_is_the_matter():
+def test_reasons_name_the_cause():
     notes = summary_of(*CASES["one client"])["notes"]
     assert notes["service_gap_bound"] == "fcfs"
     assert notes["max_service_gap"] == "no two clients were backlogged together"
@@ -292,7 +292,7 @@ def test_service_bounds_in_the_client_view_use_its_rate():
     assert summary["service_gap_bound_s"] == pytest.approx(4000 / 15.2)
 
 
-def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
+def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
     # of [VTC] eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an
     # admission
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
@@ -330,7 +330,7 @@ def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
 ABSENT = {"window": Window(10, 20), "horizon_s": 30.0, "clients": 3}
 
 
-def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behaved():
+def test_absent_clients_are_left_out_of_the_well_behaved_latency():
     early, refused = {"client": 2, "finish_s": 9}, {"client": 2, "status": REFUSED, "arrival_s": 5}
     mine = {"client": 1, "arrival_s": 10, "finish_s": 14}
     summary = summary_of(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
@@ -345,7 +345,7 @@ def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behave
 @pytest.mark.parametrize(
     "kept_waiting", [{"finish_s": 11}, {"finish_s": 25}, {"status": UNFINISHED}]
 )
-def test_who_is_kept_waiting_all_the_time_is_not_absent(kept_waiting):
+def test_an_always_waiting_client_is_not_absent(kept_waiting):
     # As a user who sends the next program when this one is over.
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
     made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))

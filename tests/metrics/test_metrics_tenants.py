@@ -46,7 +46,7 @@ def test_five_ids_are_one_owner():
     assert found.run["tree_jain_index"] == pytest.approx(1 / (2 * (25 + 1) / 36))
 
 
-def test_an_owner_that_names_do_not_tell_is_judged_as_one_that_they_tell():
+def test_an_explicit_owner_counts_like_one_in_the_name():
     service, demand = [10, 30, 20, 40], [50] * 4
     told = clients_of("ann", "mal/x", "mal/y", "bob")
     hidden = clients_of("ann", "mal", "y", "bob", y="mal")
@@ -58,7 +58,7 @@ def test_an_owner_that_names_do_not_tell_is_judged_as_one_that_they_tell():
     assert [one.get("owner") for one in runs[1].clients] == [None, "mal", "mal", None]
 
 
-def test_weights_and_what_is_not_asked_for_stay_within_the_tenant():
+def test_weights_and_unused_shares_stay_within_the_tenant():
     """a has weight 3 and is entitled to 900 of 1,200: x wants 100, so y gets 800; b gets 300."""
     clients = clients_of("a/x", "a/y", "b")
     facts = facts_of(clients, tenant_weights={"a/": 3.0})
@@ -86,7 +86,7 @@ PLACES = st.lists(st.sampled_from(["a/x/1", "a/x/2", "a/y", "b/1", "c"]), unique
 
 
 @given(PLACES, st.data())
-def test_entitlements_add_up_at_every_level_and_nobody_has_more_than_was_due(names, data):
+def test_entitlements_add_up_at_every_level_within_due_service(names, data):
     amounts = st.lists(st.integers(0, 1000), min_size=len(names), max_size=len(names))
     service = data.draw(amounts)
     demand = [had + more for had, more in zip(service, data.draw(amounts), strict=True)]

@@ -51,26 +51,26 @@ def test_later_more_has_been_served():
     assert (one.served, one.finished) == (2 * 90, 2)
 
 
-def test_clients_of_one_owner_are_counted_together_each_with_its_own_padding():
+def test_clients_of_one_owner_are_summed_with_their_own_padding():
     one = group_service(TABLES, {0: Padding(100), 1: PLAIN}, 5.0)
     assert one.served == 90 + 30 + 2 * 5
     assert (one.programs, one.finished) == (4, 2)
 
 
-def test_of_an_answer_that_goes_on_its_part_is_useful():
+def test_only_the_beginning_of_a_lengthened_answer_is_useful():
     one = group_service(TABLES, {0: Padding(100, 4)}, 5.0)
     assert one.served == 50 + 2 * 20 / 4
     assert one.due == 3 * (50 + 2 * 20 / 4)
     assert group_service(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
 
 
-def test_who_asked_for_nothing():
+def test_a_client_without_requests():
     one = group_service(TABLES, {2: PLAIN}, 5.0)
     assert isnan(one.fraction)
     assert one.programs_served == 0
 
 
-def test_what_is_useful_in_a_window_to_each_client():
+def test_useful_service_of_each_client_in_a_window():
     padding = {0: Padding(100, 4)}
     early, late = (
         useful(TABLES, padding, Window(*times), ServiceWeights()).tolist()

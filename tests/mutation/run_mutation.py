@@ -29,7 +29,7 @@ WANTED = 0.95
 OUTPUT = ROOT / "results" / "mutation.json"
 SUITE = ("tests",)
 NOT_COPIED = (".git", ".venv", "__pycache__", ".hypothesis", "build", "dist", "runs", "site")
-CPU_S = {"own": 180, "room": 600, "suite": 3000}  # an endless loop ends there; it was noticed
+CPU_S = {"own": 180, "room": 600, "suite": 3000}  # an endless loop ends there and counts as caught
 MEMORY = 8 << 30
 FIRST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 

@@ -19,7 +19,7 @@ def test_every_fault_applies(fault):
 
 
 @pytest.mark.parametrize("text", ["nothing here", "x = 1 or x = 1"])
-def test_a_fault_whose_text_is_gone_or_not_alone_is_refused(text):
+def test_a_fault_whose_text_is_missing_or_ambiguous_is_refused(text):
     fault = Fault("one", "engine", "sim/clock.py", "x = 1", "x = 2", "it", (), ())
     assert fault.seeded("y = x = 1") == "y = x = 2"
     with pytest.raises(ValueError, match="not once"):

@@ -24,7 +24,7 @@ def row(name, test):
     return {"name": name, "caught_by": test}
 
 
-def test_the_record_is_of_listed_faults_and_keeps_what_was_not_run_again(tmp_path):
+def test_the_record_lists_the_faults_and_keeps_earlier_results(tmp_path):
     path = tmp_path / "record.json"
     faults = [fault("a"), fault("b"), fault("c")]
     assert run.record(row("b", None), faults, path) == (0, 1)

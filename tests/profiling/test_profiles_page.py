@@ -37,7 +37,7 @@ def test_the_page_lists_the_derived_profiles():
 
 @needs(RUNS)
 @pytest.mark.parametrize("roofline", [True, False])
-def test_the_errors_against_measured_runs_are_those_of_today(tmp_path, roofline):
+def test_the_errors_against_measured_runs_are_current(tmp_path, roofline):
     if not roofline:
         pytest.importorskip(PACKAGE, reason="the profile extra is not installed")
     found = derive("qwen3-14b", "h100", engine="vllm", roofline=roofline)

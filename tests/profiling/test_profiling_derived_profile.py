@@ -79,7 +79,7 @@ def test_rooflines_are_near_the_operators():
         assert 0.65 < ratio < 1.45, name
 
 
-def test_the_grade_says_what_it_rests_on():
+def test_the_grade_names_its_source():
     found = derive("Qwen/Qwen3-14B-Instruct", "H100", roofline=True)
     assert found.profile.profile_id == "h100-80gb/qwen3-14b/tp1/roofline"
     assert found.profile.grade.startswith("derived: roofline")
@@ -90,7 +90,7 @@ def test_the_grade_says_what_it_rests_on():
     )
 
 
-def test_the_pool_is_what_the_weights_leave():
+def test_the_pool_is_the_memory_beside_the_weights():
     pool = pool_of(shape("qwen3-14b"), H100, 1, "fp16")
     assert pool.tokens(0.83) == int((78.8 * 0.83 - pool.weights_gib) * 2**30 / 163_840)
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_every_derived_profile_has_a_grade_and_is_found_by_the_hubs_name():
         assert resolve_profile(gpu, model).profile_id == chosen
 
 
-def test_operators_of_the_tables_are_those_of_the_bundle():
+def test_the_tables_operators_match_the_bundle():
     pytest.importorskip("aiconfigurator_core", reason="the profile extra is not installed")
     name = "h100-80gb/qwen3-14b/tp1/vllm-0.24.0"
     found, bundled = derive("qwen3-14b", "h100", engine="vllm").profile, load_profile(name)
@@ -148,7 +148,7 @@ def test_operators_of_the_tables_are_those_of_the_bundle():
         assert ours == pytest.approx(theirs, rel=0.02)
 
 
-def test_a_gpu_that_the_tables_lack_is_said():
+def test_a_gpu_without_tables_is_reported():
     it = drawn(3, np.random.default_rng(0))
     config = model_config("qwen3-8b").config
     with pytest.raises(NoTable, match=r"no a10g-24gb|is not installed"):

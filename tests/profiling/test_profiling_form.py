@@ -53,7 +53,7 @@ def test_without_experts_the_form_misses_small_batches():
     assert predicted_ms(dense, lone)[0] > 1.8 * predicted_ms(true, lone)[0]
 
 
-def test_a_delay_is_told_apart_from_the_iterations():
+def test_a_delay_is_separated_from_the_iterations():
     true, it = load_profile(DENSE).coefficients_ms, iterations()
     waits = (it.decodes == 0).astype(float)
     times = predicted_ms(true, it) + 12.0 * waits

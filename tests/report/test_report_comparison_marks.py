@@ -31,7 +31,7 @@ def over_seeds(*raw):
         ([metric(1.0)], " "),
         ([metric(None), metric(1.0), metric(3.0)], " *!"),
         ([{}, metric(1.0), metric(3.0)], " *!"),
-        # The first may be worse than all: neither the best nor the worst is known.
+        # The first may be worse than all, so neither the best nor the worst is known.
         ([metric(1.0, "lower_bound"), metric(2.0), metric(3.0)], "   "),
         ([metric(1.0), metric(8.0, "lower_bound"), metric(9.0, "lower_bound")], "*!!"),
         ([metric(1.0, "upper_bound"), metric(2.0)], "*!"),
@@ -50,11 +50,11 @@ BOUNDS = st.sampled_from(["", "lower_bound", "upper_bound"])
 
 
 @given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0]), BOUNDS), min_size=1, max_size=4))
-def test_marks_are_only_what_is_certain(values):
+def test_marks_are_only_significant(values):
     marks = marks_of(
         [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
     )
-    # Every way in which the unknown values may turn out.
+    # Every possible order of the unknown values.
     outcomes = list(
         product(
             *({"": [v], "lower_bound": [v, v + 9], "upper_bound": [v, 0.0]}[k] for v, k in values)
@@ -72,7 +72,7 @@ def test_marks_are_only_what_is_certain(values):
         assert {BEST, WORST} <= set(marks)
 
 
-def test_of_what_is_neither_better_nor_worse_nothing_is_marked():
+def test_metrics_without_a_direction_are_not_marked():
     assert marks_of([metric(1.0), metric(None), metric(2.0)], Better.NEITHER) == [NEITHER] * 3
 
 
@@ -83,7 +83,7 @@ def shifted(by, noise=(0.0, 0.1, -0.1)):
     return over_seeds(*(load + by + one for load, one in zip(LOADS, noise, strict=True)))
 
 
-def test_over_seeds_a_mark_is_what_paired_differences_are_certain_of():
+def test_over_seeds_marks_need_significant_paired_differences():
     # Each interval is 50 wide, so only pairs can tell them apart.
     assert marks_of([shifted(0), shifted(2), shifted(5)], Better.LESS) == [BEST, NEITHER, WORST]
     noisy = shifted(1, (2.0, -3.0, 1.0))
@@ -91,7 +91,7 @@ def test_over_seeds_a_mark_is_what_paired_differences_are_certain_of():
     assert marks_of([shifted(0), noisy, shifted(50)], Better.LESS)[2] == WORST
 
 
-def test_over_seeds_what_prints_the_same_is_marked_the_same():
+def test_over_seeds_equal_printed_values_are_marked_alike():
     assert marks_of([shifted(0), shifted(1e-6), shifted(5)], Better.LESS) == [BEST, BEST, WORST]
     assert marks_of([shifted(0), shifted(1e-6)], Better.LESS) == [NEITHER] * 2
 
@@ -103,6 +103,6 @@ def test_a_seed_without_a_value_leaves_no_mark():
     assert marks_of([fewer, shifted(50)], Better.LESS) == [NEITHER] * 2
 
 
-def test_what_is_only_known_to_be_above_all_others_is_worst_together():
+def test_lower_bounds_above_all_others_are_worst_together():
     censored = {seed: Value(load + 50.0, ">") for seed, load in enumerate(LOADS)}
     assert marks_of([shifted(0), censored, censored], Better.LESS) == [BEST, WORST, WORST]

@@ -27,14 +27,14 @@ def cells(folder, **by_scheduler):
     return compare(runs, {})
 
 
-def test_of_one_seed_nothing_is_marked(tmp_path):
+def test_with_one_seed_nothing_is_marked(tmp_path):
     drawn = {"trace": "", "victim_p50_s": 9.0}
     text = comparison_text(cells(tmp_path, lpm=drawn, vtc=drawn | {"victim_p50_s": 1.0}))
     assert "nothing is marked" in text
     assert not re.search(r"\d[*!]", text)
 
 
-def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):
+def test_the_best_and_the_worst_of_a_configuration_are_marked(tmp_path):
     text = comparison_text(
         cells(
             tmp_path,
@@ -51,7 +51,7 @@ def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):
     }
 
 
-def test_what_prints_the_same_is_marked_the_same(tmp_path):
+def test_equal_printed_values_are_marked_alike(tmp_path):
     text = comparison_text(
         cells(
             tmp_path,
@@ -95,7 +95,7 @@ def test_one_high_percentile_that_every_run_carries(tmp_path, cohorts, tail, val
     assert [row[6] for row in rows(text).values()] == [value, value]
 
 
-def test_demand_limited_places_are_marked(tmp_path):
+def test_demand_limited_configurations_are_marked(tmp_path):
     text = comparison_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
     assert "\nchat s1 dp 1 ~\n" in text
     assert "~ limited by demand: queues were empty for a part of" in text
@@ -109,7 +109,7 @@ def test_a_hidden_backlog_is_named(tmp_path):
     assert "idden" not in comparison_text(cells(tmp_path / "other", lpm={}))
 
 
-def test_simulated_and_measured_are_told_apart(tmp_path):
+def test_simulated_and_measured_runs_are_distinguished(tmp_path):
     assert comparison_text(cells(tmp_path / "1", lpm={})).startswith(
         "simulated on gpu/model/tp1/x, seed 0\n"
     )

@@ -52,7 +52,7 @@ def test_lorenz_by_hand():
     assert lorenz([0.0, 0.0]) is None
 
 
-def test_by_weight_what_each_is_entitled_to_is_equal():
+def test_by_weight_entitlements_are_equal():
     assert lorenz([1.0, 4.0, 2.0], [1.0, 4.0, 2.0]).gini == pytest.approx(0)
     split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])  # one of weight 2 is two of weight 1
     whole = lorenz([3.0, 1.0], [2.0, 1.0])
@@ -83,7 +83,7 @@ def test_the_worst_are_well_behaved_and_least_served():
     assert names == ["client-8", "client-1", "client-2", "client-3"]
 
 
-def test_where_nobody_was_short_the_worst_are_the_latest():
+def test_without_shortage_the_worst_clients_are_the_latest():
     summary = crowd(40, entitlement_ratio=None)
     summary["clients"][3]["p99_s"] = 99.0
     summary["clients"][5]["p99_s"] = None
@@ -91,7 +91,7 @@ def test_where_nobody_was_short_the_worst_are_the_latest():
 
 
 @pytest.mark.parametrize("count", [CROWD, 300, 1000])
-def test_the_table_of_a_crowd_is_no_longer_than_a_page(count, tmp_path):
+def test_the_table_of_many_clients_fits_a_page(count, tmp_path):
     summary = crowd(count)
     text = summary_text(summary, path=tmp_path)
     rows = [line for line in text.splitlines() if line.startswith("client-")]
@@ -107,7 +107,7 @@ def test_below_that_there_is_a_row_for_each(tmp_path):
     assert sum(line.startswith("client-") for line in text.splitlines()) == CROWD - 1
 
 
-def test_lines_say_who_had_what():
+def test_lines_give_each_clients_numbers():
     lines = dict(crowd_lines(crowd(100)))
     total = 99 * 100 / 2
     half = 49 * 50 / 2
@@ -139,7 +139,7 @@ def test_notes_that_differ_only_in_numbers_are_one_line():
     assert lines == [("notes", "p99_s of 14 clients: the 1 refused of 31, for example")]
 
 
-def test_notes_of_many_clients_are_told_once():
+def test_notes_of_many_clients_appear_once():
     keys = ["jain_index", "client-1.p50_s", "client-2.p50_s", "client-2.p99_s", "x.y"]
     assert many_keys(keys, crowd(40)) == [
         "jain_index",

@@ -109,7 +109,7 @@ def test_the_worst_window_names_client_and_cause(summary):
     assert (length, "bob" in said) == ("worst 60 s", False)
 
 
-def test_nothing_is_said_of_a_run_without_programs(summary):
+def test_a_run_without_programs_has_no_sentences(summary):
     changed = copy.deepcopy(summary) | {"num_programs": 0}
     assert list(explanations(changed)) == []
     assert explained_text(changed, 80) == "\n"

@@ -41,7 +41,7 @@ def page(text):
     return Page(text, text, [Headline(text, text, text)], [text], sections)
 
 
-def test_what_users_wrote_is_text_and_never_markup():
+def test_users_texts_are_never_markup():
     harmless = Reader(as_html(page("client-1")))
     read = Reader(as_html(page(HOSTILE)))
     assert read.tags == harmless.tags
@@ -52,7 +52,7 @@ def test_what_users_wrote_is_text_and_never_markup():
 
 
 @given(st.text(max_size=60))
-def test_a_page_is_well_formed_whatever_the_text(text):
+def test_a_page_is_well_formed_with_any_text(text):
     read = Reader(as_html(page(text)))
     assert read.tags == Reader(as_html(page("x"))).tags
 

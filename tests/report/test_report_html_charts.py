@@ -90,7 +90,7 @@ def test_a_bound_is_an_open_mark_with_an_arrow_to_where_it_may_be():
     assert len(keys) == 2  # of the legend
 
 
-def test_a_distribution_counts_who_never_finished():
+def test_a_distribution_counts_unfinished_programs():
     sample = Sample(np.array([3.0, 1.0]), np.array([9.0]), refused=1)
     assert _distribution(sample) == ([1.0, 3.0], [0.25, 0.5])
 

@@ -54,13 +54,13 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
         ({"max_service_gap": 50.5}, "exceeds the bound"),
     ],
 )
-def test_each_thing_to_know_is_one_sentence(changes, wanted):
+def test_each_note_is_one_sentence(changes, wanted):
     (warning,) = run_warnings({**FINE, **changes})
     assert wanted in warning
 
 
 @pytest.mark.parametrize("n", [60, 299])
-def test_who_has_too_few_for_a_p99_is_judged_by_the_p95(n):
+def test_too_few_latencies_for_a_p99_are_judged_by_the_p95(n):
     slow = {**FINE, "victim_n": n, "victim_p99_s": 100.5}
     assert list(run_warnings(slow)) == list(counted_warnings([FINE, slow])) == []
 
@@ -85,7 +85,7 @@ def test_a_queue_or_fast_tokens_or_no_profile_hide_no_backlog(changes):
     assert list(run_warnings({**FINE, **changes})) == []
 
 
-def test_what_is_undefined_or_unknown_is_no_trouble():
+def test_undefined_and_unknown_values_are_shown():
     changes = {"victim_p99_s": None, "max_service_gap": None, "demand_limited": None}
     assert list(run_warnings({**FINE, **changes})) == []
 
@@ -109,7 +109,7 @@ def test_a_lower_bound_is_written_as_one():
         ({"max_service_gap": 50.5}, "have a service gap above the bound"),
     ],
 )
-def test_of_several_runs_it_is_counted(changes, wanted):
+def test_warnings_of_several_runs_are_counted(changes, wanted):
     (warning,) = counted_warnings([FINE, {**FINE, **changes}, {**FINE, **changes}])
     assert warning.startswith(f"2 of 3 runs {wanted}")
     assert list(counted_warnings([FINE, FINE])) == []

@@ -40,11 +40,11 @@ def test_the_client_that_floods_most_often_is_named_with_its_load_and_victims():
     ]
 
 
-def test_a_flood_without_a_victim_hurts_nobody_if_waits_are_known():
+def test_a_flood_without_delays_has_no_victims_if_waits_are_known():
     label, value, _ = list(repeat_headlines([seed([(2, 0.9)])]))[1]
     assert (label, value) == ("who is hurt", "nobody")
     assert len(list(repeat_headlines([seed([(2, 0.9)], waits=(np.nan,))]))) == 1
 
 
-def test_nobody_is_named_without_a_flood():
+def test_without_a_flood_no_client_is_named():
     assert list(repeat_headlines([seed([])])) == list(repeat_lines([seed([])])) == []

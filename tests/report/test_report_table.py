@@ -86,7 +86,7 @@ def text(summary, **options):
     return summary_text(summary, path=Path("results/runs/x"), **options)
 
 
-def test_what_a_run_shows():
+def test_the_contents_of_a_runs_page():
     assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
 
 
@@ -112,7 +112,7 @@ def test_weights_have_a_column_where_some_differ_from_1():
     assert "weight" not in client_grid(SUMMARY).headings
 
 
-def test_over_seeds_a_weight_stands_beside_the_name():
+def test_over_seeds_a_weight_follows_the_name():
     runs = [weighted() | {"seed": seed, "complete": True} for seed in (0, 1)]
     rows = combine(runs)["clients"]
     named = [described(row["client"], row) for row in rows]
@@ -156,7 +156,7 @@ def test_no_line_is_ever_too_wide(names, large, nulls, weights, width):
     assert "…" not in "".join(NAMELESS.findall(shown))
 
 
-def test_clients_that_begin_alike_are_told_apart():
+def test_clients_with_equal_beginnings_stay_distinct():
     summary = copy.deepcopy(SUMMARY)
     teams = [f"acme-corporation/machine-learning/user-{number}" for number in range(3)]
     summary["clients"] = [CLIENT | {"client": name} for name in teams]
@@ -181,13 +181,13 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
     assert "nan" not in shown
     assert "jain_index, jain_index_actual: no client was served" in shown
     assert "client-1.p50_s: no program arrived" in shown
-    assert "std_itl" not in shown  # the table does not show it, so it need not excuse it
+    assert "std_itl" not in shown  # the table does not show it, so needs no note
     assert "fewer than" not in shown  # shown as a lower bound
     assert "largest -; no bound\n" in shown
     assert not re.search(r"- (s|tok/s)\b", shown)
 
 
-def test_what_never_finished_took_longer_than_the_run():
+def test_unfinished_programs_took_longer_than_the_run():
     assert "after 211 / > 1,080 / > 1,080 s" in text(SUMMARY | {"time_to_90pct_s": None})
 
 
@@ -212,7 +212,7 @@ def test_a_bound_without_its_time_keeps_the_note():
     assert "notes  service_gap_bound_s: no client was served" in shown
 
 
-def test_a_run_without_programs_says_so_once():
+def test_a_run_without_programs_is_noted_once():
     notes = {f"clients.{name}.p50_s": "no program arrived in the window" for name in "abc"}
     shown = text(with_nulls(SUMMARY) | {"num_programs": 0, "notes": notes})
     assert shown.split("\n")[3:] == [
@@ -244,7 +244,7 @@ def test_a_percentile_among_the_unfinished_is_a_lower_bound():
     assert "P95 > 20.0 s, P99 30.0 s? (n = 120;" in rows["well-behaved"]
 
 
-def test_the_gap_is_also_told_in_seconds_of_cluster_service():
+def test_the_gap_is_also_given_in_seconds_of_cluster_service():
     # 120 s for 825,450 tokens are 12 s for 82,545.
     assert "largest 82,545 tokens (12.0 s of service); guaranteed at most" in text(SUMMARY)
 
@@ -283,7 +283,7 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
         ),
     ],
 )
-def test_what_is_out_of_the_ordinary_is_said(change, expected):
+def test_unusual_facts_are_noted(change, expected):
     assert expected not in text(SUMMARY)
     assert expected in " ".join(text(SUMMARY | change).split())
 
@@ -306,7 +306,7 @@ def test_a_percentile_of_too_few_latencies_is_marked(n, shown):
     assert f"well-behaved {shown}" in found
 
 
-def test_a_run_too_short_for_a_p99_says_how_long_would_do():
+def test_a_run_too_short_for_a_p99_names_the_needed_duration():
     # 1.1 x 300 / 120 times the 300 s at whose end the window ends.
     assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
     assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
@@ -326,12 +326,12 @@ def test_a_table_of_clients_has_one_percentile_that_all_of_them_carry(cohorts, h
     assert [row[at].text for row in grid.rows] == [value, value]
 
 
-def test_an_interrupted_run_says_so():
+def test_an_interrupted_run_is_marked():
     assert "INCOMPLETE" not in text(SUMMARY)
     assert "INCOMPLETE: the run was interrupted" in text(SUMMARY, complete=False)
 
 
-def test_a_run_without_a_success_says_so_and_not_that_it_was_interrupted():
+def test_a_run_without_a_success_is_not_marked_interrupted():
     refused = SUMMARY | {"notes": {"complete": "no request succeeded"}}
     assert "INCOMPLETE: no request succeeded" in text(refused, complete=False)
 

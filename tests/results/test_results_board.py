@@ -40,7 +40,7 @@ def ranges(board):
     return {row.name: tuple(row.ranks) if row.ranks else None for row in board.rows}
 
 
-# Three seeds whose loads differ by more than the rows do: b is 2 above a in each, c is not certain.
+# Three seeds whose loads differ more than the rows: b is 2 above a in each, c is inconclusive.
 THREE = {"a": (10.0, 20.0, 33.0), "b": (12.0, 22.0, 35.0), "c": (15.0, 19.0, 36.0)}
 
 
@@ -55,12 +55,12 @@ def test_ranks_are_as_certain_as_the_paired_differences():
     }
 
 
-def test_less_is_better_where_it_is():
+def test_lower_is_better_for_some_metrics():
     board = make_board(lines_of(P95, **THREE), sort=P95)
     assert ranges(board) == {"a": (1, 1, 2), "b": (2, 2, 3), "c": (3, 1, 3)}
 
 
-def test_one_place_has_plain_means_with_their_intervals():
+def test_one_configuration_has_plain_means_with_intervals():
     (first, *_) = make_board(lines_of(RATE, **THREE), sort=RATE, baseline="b").rows
     score = first.scores[RATE]
     assert score.value == pytest.approx(70 / 3)
@@ -68,7 +68,7 @@ def test_one_place_has_plain_means_with_their_intervals():
     assert score.high - score.value == pytest.approx(T_2 * spread / sqrt(3))
 
 
-def test_several_places_have_the_geometric_mean_of_the_ratios():
+def test_several_configurations_have_geometric_means_of_ratios():
     def at(place, row, *values):
         return [line(row, seed, place, **{RATE: v}) for seed, v in enumerate(values)]
 
@@ -101,7 +101,7 @@ def test_order_does_not_depend_on_the_baseline():
     assert ranges(boards[0]) == ranges(boards[1]) == ranges(boards[2])
 
 
-def test_one_seed_tells_nothing():
+def test_one_seed_is_inconclusive():
     board = make_board(lines_of(RATE, a=(1.0,), b=(2.0,)), sort=RATE)
     assert ranges(board) == {"b": (1, 1, 2), "a": (2, 1, 2)}
     assert board.rows[0].scores[RATE].against is Decision.CANNOT_TELL
@@ -148,7 +148,7 @@ def test_no_whole_row_is_refused():
         make_board([line("a", 0), line("b", 1)])
 
 
-def test_a_place_where_nobody_has_a_value_is_left_out_and_said():
+def test_a_configuration_without_values_is_left_out_with_a_note():
     calm = {SHARE: None, "notes": {SHARE: "not contended"}}
     lines = [line(row, place="calm", **calm) for row in ("a", "b")]
     lines += [line("a", place="x"), line("b", place="x", **{SHARE: 0.75})]
@@ -158,7 +158,7 @@ def test_a_place_where_nobody_has_a_value_is_left_out_and_said():
     assert "without calm: not contended." in board_text(board)
 
 
-def test_a_row_without_a_value_comes_last_and_says_why():
+def test_a_row_without_a_value_comes_last_with_a_reason():
     refused = {P95: None, "notes": {P95: "refused"}}
     lines = [line("a"), line("a", 1), line("b"), line("b", 1, **refused)]
     board = make_board(lines, sort=P95)
@@ -179,7 +179,7 @@ def test_bounds_stay_bounds():
     assert (score.bound, score.low) == ("<", None)  # of at least so much, at most a ratio
 
 
-def test_the_table_says_whether_its_percentile_is_carried():
+def test_the_table_notes_an_uncertain_percentile():
     assert "P95: each client has at least 60 latencies." in board_text(make_board([line("a")]))
     few = board_text(make_board([line("a"), line("b", victim_n=59)]))
     assert "P95: each client has at least 59 latencies; it needs about 60." in few
@@ -187,7 +187,7 @@ def test_the_table_says_whether_its_percentile_is_carried():
     assert "P99: each client has at least 300 latencies." in board_text(make_board(many))
 
 
-def test_folding_what_has_no_ratio():
+def test_folding_values_without_a_ratio():
     assert folded([Value(0.0), Value(4.0)], Fold.GEOMETRIC) == Value(None, reason=NO_RATIO)
     assert folded([Value(0.0), Value(4.0)], Fold.MEAN) == Value(2.0)
     assert folded([Value(1.0, ">"), Value(4.0, "<")], Fold.MEAN).raw is None
@@ -230,7 +230,7 @@ def test_names_in_a_file_cannot_write_to_the_terminal(tmp_path):
     assert "vtc [bold]" in text
 
 
-def test_places_and_rows_are_chosen_by_name():
+def test_configurations_and_rows_are_selected_by_name():
     lines = [line(row, place=place) for row in "ab" for place in ("tot s1 dp 2", "tot s10 dp 2")]
     assert [one.place for one in chosen(lines, ["tot s1"], [])] == ["tot s1 dp 2"] * 2
     assert {one.scheduler for one in chosen(lines, [], ["b"])} == {"b"}

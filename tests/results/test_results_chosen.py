@@ -34,11 +34,11 @@ def rate(experiment, value, scenario="s1"):
         ({"gpu": "h200", "clients": 5}, {}, ["clients"]),
     ],
 )
-def test_what_defaults_would_not_give_was_chosen(flags, settings, chosen):
+def test_values_that_differ_from_defaults_were_chosen(flags, settings, chosen):
     assert chosen_keys(tables(flags, settings)) == chosen
 
 
-def test_a_workload_that_is_none_of_ours_was_chosen_whole():
+def test_a_foreign_workload_counts_as_chosen():
     experiment = tables()
     other = experiment | {"workload": experiment["workload"] | {"name": "mine"}}
     assert chosen_keys(other) == ["workload"]
@@ -46,7 +46,7 @@ def test_a_workload_that_is_none_of_ours_was_chosen_whole():
     assert found == (["workload.scenarios.s1.rate = 1.5 (not 2.5)"], [])
 
 
-def test_what_nobody_chose_is_a_changed_default():
+def test_a_value_that_was_not_set_is_a_changed_default():
     new = tables()
     old = rate(new, 1.5) | {"duration_s": 17.0, "warmup_s": 1.5}
     old = old | {"workload": old["workload"] | {"duration_s": 17.0, "warmup_s": 1.5}}
@@ -85,7 +85,7 @@ def test_the_profile_and_limit_of_before_were_defaults():
     assert any(one.startswith("gpu = ") for one in spec_changes(old, None, other_gpu, []).by_choice)
 
 
-def test_what_changes_no_record_is_no_difference():
+def test_changes_without_effect_on_records_are_no_difference():
     one = tables({"request_rate": 0.5, "tag": "x"})
     other = rate(rate(tables({"request_rate": 0.5}), 9.0, "s2"), 9.0)
     other["workload"]["description"] = "better words"

@@ -75,7 +75,7 @@ def test_bounds_of_latencies_become_bounds_of_incentives():
     assert shared["censored"] == ["clients.client-1.p99_s", "victim_p99_s"]
 
 
-def test_runs_are_compared_with_those_that_differ_only_in_the_scheduler(tmp_path):
+def test_runs_are_compared_with_others_of_another_scheduler_only(tmp_path):
     runs = [
         stored(tmp_path, {"scheduler": "lpm"}, service_rate_tok_s=20.0),
         stored(tmp_path, {"scheduler": "vtc"}, service_rate_tok_s=50.0),
@@ -100,7 +100,7 @@ def test_runs_are_compared_with_those_that_differ_only_in_the_scheduler(tmp_path
     assert cells[0].combined["seeds"] == [0, 1]
 
 
-def test_alone_rows_are_found_by_place_and_seed(tmp_path):
+def test_alone_rows_are_found_by_configuration_and_seed(tmp_path):
     run = stored(tmp_path, {"scheduler": "lpm", "seed": 3})
     rows = [alone_row(1), alone_row(2)]
 
@@ -145,7 +145,7 @@ def test_a_cell_is_demand_limited_if_one_of_its_runs_is(tmp_path, limited):
     assert compare(runs, {})[0].demand_limited
 
 
-def test_a_place_is_contended_if_it_is_under_one_scheduler(tmp_path):
+def test_a_configuration_is_contended_if_one_scheduler_is(tmp_path):
     calm = {"notes": {"min_entitlement_ratio": NOT_CONTENDED}}
     idle = [stored(tmp_path, {"scheduler": name}, **calm) for name in ("vtc", "lpm")]
     for cell in compare(idle, {}):

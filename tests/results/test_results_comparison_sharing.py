@@ -23,7 +23,7 @@ from fairbench.results.values import Value
         (False, None, None, ""),
     ],
 )
-def test_a_ratio_and_how_far_it_is_known(censored, alone, value, bound):
+def test_a_ratio_has_its_range(censored, alone, value, bound):
     found = incentive(client(1), alone, 99, censored=censored)
     assert (found.raw, found.bound) == (value, bound)
     assert bool(found.reason) == (value is None)
@@ -34,7 +34,7 @@ def test_an_undefined_latency_has_no_ratio():
     assert found.raw is None
 
 
-def test_of_nobody_there_is_no_worst():
+def test_without_clients_there_is_no_worst():
     assert worst([]).raw is None
 
 
@@ -53,7 +53,7 @@ def possible(ratio):
 
 
 @given(RATIOS)
-def test_the_worst_says_no_more_than_is_known_and_no_less_than_it_can(ratios):
+def test_the_worst_is_bounded_as_tightly_as_known(ratios):
     found = worst(ratios)
     # The largest ratio lies between the largest lower and the largest upper end.
     least, most = (max(possible(ratio)[end] for ratio in ratios) for end in (0, 1))

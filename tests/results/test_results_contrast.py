@@ -60,7 +60,7 @@ def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
     assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)  # of the same seeds
 
 
-def test_json_has_every_number_and_null_for_what_is_unknown(pair):
+def test_json_has_every_number_and_null_for_unknown_ones(pair):
     document = json.loads(json.dumps(contrast_json([pair]), allow_nan=False))
     (one,) = document["comparisons"]
     assert document["level"] == 0.95
@@ -85,7 +85,7 @@ def test_it_shows_a_percentile_that_every_run_of_every_side_carries(
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
-def test_the_table_fits_and_says_what_was_decided(pair, width):
+def test_the_table_fits_and_shows_the_decision(pair, width):
     text = contrast_text([pair], width=width)
     assert max(map(len, text.split("\n"))) <= width
     assert "…" not in text
@@ -104,7 +104,7 @@ def test_the_table_fits_and_says_what_was_decided(pair, width):
     assert "\x1b[31mworse" in contrast_text([pair], colour=True)
 
 
-def test_times_that_fall_by_a_like_factor_are_told_apart(tmp_path):
+def test_times_that_fall_by_similar_factors_are_significant(tmp_path):
     """In seconds the interval would be -38 +- 81, since one seed has a much higher load."""
     waits = {"vtc": (4.0, 10.0, 110.0), "lpm": (1.0, 2.0, 26.0)}
     found = contrast(*sides(tmp_path, **{name: {P99: w} for name, w in waits.items()}), [P99])
@@ -149,13 +149,13 @@ def test_bounds_are_written_as_such(tmp_path):
     assert " - better" in " ".join(contrast_text([back]).split())
 
 
-def test_one_seed_cannot_tell(tmp_path):
+def test_one_seed_cannot_decide(tmp_path):
     found = contrast(*sides(tmp_path, seeds=(0,), vtc={P99: (8.0,)}, lpm={P99: (80.0,)}), [P99])
     assert rows(found)[P99].decision is Decision.CANNOT_TELL
     assert "80.0 +72.0 - +900.0% cannot tell -" in " ".join(contrast_text([found]).split())
 
 
-def test_seeds_of_one_side_only_are_named_as_left_out(tmp_path):
+def test_seeds_of_one_side_only_are_listed_as_left_out(tmp_path):
     (vtc,) = sides(tmp_path / "a", seeds=(0, 1, 5), vtc={P99: (1.0, 2.0, 3.0)})
     (lpm,) = sides(tmp_path / "b", seeds=(0, 1, 2), lpm={P99: (2.0, 3.5, 3.0)})
     found = contrast(vtc, lpm, [P99])
@@ -168,7 +168,7 @@ def test_seeds_of_one_side_only_are_named_as_left_out(tmp_path):
         contrast(vtc, other, [P99])
 
 
-def test_unlike_places_are_named(tmp_path):
+def test_differing_configurations_are_named(tmp_path):
     one = stored(tmp_path / "a", {"scheduler": "vtc"})
     two = stored(tmp_path / "b", {"scheduler": "vtc", "dp": 2})
     first, second = (
@@ -186,7 +186,7 @@ def test_the_same_run_twice_is_refused(tmp_path):
         sides_of(compared)
 
 
-def test_metrics_are_those_with_a_worse_side_and_of_clients_when_asked(tmp_path):
+def test_metrics_have_a_worse_side_and_include_clients_on_request(tmp_path):
     run = store(tmp_path / "a")
     (side,) = sides_of(runs_below(run))
     known = known_metrics([side])

@@ -16,14 +16,14 @@ def labelled(*points):
     return labels([experiment_tables(spec) for spec in specs])
 
 
-def test_places_are_workload_scenario_and_replicas():
+def test_a_configuration_is_workload_scenario_and_replicas():
     assert labelled(({"dp": 2},), ({"scenario": "none", "seed": 4},)) == [
         ("chat s1 dp 2", "d2lpm"),
         ("chat none dp 1", "d2lpm"),
     ]
 
 
-def test_what_else_differs_is_added_where_it_does():
+def test_other_differences_are_added_where_they_occur():
     first, second, third = labelled(
         ({"num_programs": 4},), ({"clients": 9},), ({"workload": "judge", "clients": 9},)
     )
@@ -32,7 +32,7 @@ def test_what_else_differs_is_added_where_it_does():
     assert third[0] == "judge s1 dp 1"
 
 
-def test_parameters_of_schedulers_are_added_within_their_place():
+def test_scheduler_parameters_are_added_within_their_configuration():
     dlpm = {"scheduler": "dlpm"}
     found = labelled(
         (dlpm, ("dlpm.quantum", 1000)), (dlpm,), ({"scheduler": "vtc"},), ({**dlpm, "dp": 2},)
@@ -45,7 +45,7 @@ def test_parameters_of_schedulers_are_added_within_their_place():
     ]
 
 
-def test_sglangs_own_policy_is_a_scheduler_and_its_other_settings_a_place():
+def test_sglangs_policy_is_a_scheduler_and_its_other_settings_are_not():
     ours = {"backend": {"kind": "sglang"}, "model": "m", "scheduler": "lpm"}
     stock = {**ours, "backend": {"kind": "sglang", "schedule_policy": "lpm"}}
     wide = {**ours, "backend": {"kind": "sglang", "tp": 2}}
@@ -79,7 +79,7 @@ POINTS = st.tuples(
 
 @settings(max_examples=25)
 @given(st.lists(POINTS, min_size=2, max_size=6))
-def test_labels_are_equal_exactly_where_place_and_scheduler_are(points):
+def test_labels_are_equal_exactly_for_equal_configuration_and_scheduler(points):
     specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]
     tables = [experiment_tables(spec) for spec in specs]
     keys = [(key_of({**place_of(one), "seed": None}), key_of(scheduler_of(one))) for one in tables]

@@ -34,7 +34,7 @@ def test_the_mean_of_bounds_is_a_bound_of_the_same_kind_or_none():
     assert mean_value(values(1, 2)) == Value(1.5)
     assert mean_value(values(1, "> 2")) == Value(1.5, ">")
     assert mean_value(values("< 1", 2)) == Value(1.5, "<")
-    # The true mean of "at least 1" and "at most 3" may be anything.
+    # The true mean of "at least 1" and "at most 3" is unknown.
     assert mean_value(values("> 1", "< 3")) == Value(None, reason=MIXED)
     assert mean_value([]) == Value(None)
 
@@ -69,7 +69,7 @@ def test_equal_sides_are_the_same_also_where_sums_are_rounded():
     assert decided((1.0, 2.0, 3.0), (1.1, 2.1, 3.1)) is WORSE  # always by as much
 
 
-def test_one_seed_tells_nothing():
+def test_one_seed_is_inconclusive():
     found = difference(values(1.0), values(9.0))
     assert (found.mean, found.low, found.high, found.p) == (8.0, None, None, None)
     assert found.decision(Better.LESS) is CANNOT_TELL
@@ -87,13 +87,13 @@ def test_a_missing_value_is_counted_and_leaves_it_open():
 
 
 def test_bounds_decide_as_far_as_they_go():
-    # The second is above 100 in two seeds: by how much nobody knows, but more it is.
+    # The second is above 100 in two seeds, by an unknown amount.
     found = difference(values(10, 11, 12), values("> 100", 99.0, "> 101"))
     assert (found.low is not None, found.high) == (True, None)
     assert found.p is None
     assert found.decision(Better.LESS) is WORSE
     assert decided(("> 100", 99.0, "> 101"), (10, 11, 12)) is BETTER
-    # It may be far above, so nothing says that it is below.
+    # The value may be far above, so it is not known to be below.
     assert decided((100, 101, 102), (10, 11, "> 12")) is CANNOT_TELL
     assert decided((10, 11, 12), (1, 2, "< 3")) is BETTER
 
@@ -105,7 +105,7 @@ def test_bounds_on_both_sides_say_nothing():
     assert decided(("> 5", "> 5"), ("> 5", "> 5")) is CANNOT_TELL  # equal bounds are no equality
 
 
-def test_a_bound_on_the_mean_is_one_whatever_the_true_values():
+def test_a_bound_on_the_mean_holds_for_any_true_values():
     """The lower end covers the mean of the true differences, some of which are only bounded below.
 
     The differences are normal and cut off at a run's end, which skews them: 2.5 of 100 become 3.
@@ -168,7 +168,7 @@ def test_so_many_seeds_tell_in_4_of_5_cases(effect):
     assert np.mean(told) == pytest.approx(0.8, abs=0.05)
 
 
-def test_what_no_number_of_seeds_tells():
+def test_some_differences_need_too_many_seeds():
     assert seeds_needed(0.0, 1.0) is None
     assert seeds_needed(0.001, 1.0) is None
     assert seeds_needed(0.1, 1.0) < MOST_SEEDS

@@ -29,7 +29,7 @@ def save(parent, spec=SPEC, **changes):
     return store.save_run(parent, spec, TABLES, SUMMARY, manifest)
 
 
-def test_a_run_reads_back_as_it_was_saved(tmp_path):
+def test_a_run_is_read_back_unchanged(tmp_path):
     path = save(tmp_path / "deep" / "results")
     run = store.read_run(path)
     assert run.summary == SUMMARY
@@ -41,7 +41,7 @@ def test_a_run_reads_back_as_it_was_saved(tmp_path):
     assert resolve({}, {}, saved) == SPEC
 
 
-def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path):
+def test_a_run_directory_holds_exactly_these_files(tmp_path):
     path = save(tmp_path)
     assert sorted(file.name for file in path.iterdir()) == [
         "experiment.toml",
@@ -54,7 +54,7 @@ def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_run_that_has_begun_is_a_run_only_once_it_is_written(tmp_path):
+def test_a_run_exists_only_once_it_is_complete(tmp_path):
     path = store.begin_run(tmp_path, SPEC)
     assert [file.name for file in path.iterdir()] == ["experiment.toml"]
     with pytest.raises(DataError, match="must be the directory of a run"):
@@ -119,7 +119,7 @@ def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_path):
+def test_an_existing_directory_stays_when_a_run_directory_cannot_be_made(tmp_path):
     (tmp_path / "results").mkdir()
     with pytest.raises(UsageError):
         new_directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)
@@ -186,7 +186,7 @@ def test_a_damaged_table_is_refused(tmp_path):
         store.read_run(path).table("requests")
 
 
-def test_the_manifest_says_where_a_result_comes_from():
+def test_the_manifest_names_the_origin_of_a_result():
     watch = Stopwatch.start()
     manifest = build_manifest(SPEC, complete=False, watch=watch)
     assert json.loads(json.dumps(manifest)) == manifest
@@ -198,7 +198,7 @@ def test_the_manifest_says_where_a_result_comes_from():
     assert set(manifest["libraries"]) == {"numpy", "pyarrow", "pydantic", "sortedcontainers"}
 
 
-def test_the_commit_is_recorded_in_a_checkout_and_nowhere_else(tmp_path, monkeypatch):
+def test_the_commit_is_recorded_only_in_a_checkout(tmp_path, monkeypatch):
     package = tmp_path / "bench" / "fairbench"
     package.mkdir(parents=True)
     assert git_state(package) is None

@@ -24,11 +24,11 @@ from fairbench.results.intervals import central, quantile, two_sided_p
         (0.5, 6, 0.0),
     ],
 )
-def test_quantiles_are_those_of_the_tables(probability, degrees, expected):
+def test_quantiles_equal_the_tables(probability, degrees, expected):
     assert quantile(probability, degrees) == pytest.approx(expected, abs=5e-4)
 
 
-def test_with_many_degrees_it_is_the_normal_law():
+def test_with_many_degrees_it_equals_the_normal_distribution():
     assert quantile(0.975, 20_000) == pytest.approx(1.95996, abs=2e-4)
 
 
@@ -37,14 +37,14 @@ def test_a_quantile_has_its_probability_below_it(probability, degrees):
     assert central(quantile(probability, degrees), degrees) == pytest.approx(2 * probability - 1)
 
 
-def test_p_values_are_those_of_the_closed_forms():
+def test_p_values_equal_the_closed_forms():
     # One degree is the Cauchy law, two have P(|T| < t) = t / sqrt(2 + t^2).
     assert two_sided_p(1.0, 1) == pytest.approx(0.5)
     assert two_sided_p(-3.0, 2) == pytest.approx(1 - 3 / 11**0.5)
     assert two_sided_p(0.0, 7) == 1.0
 
 
-def test_what_is_no_probability_or_no_degree_is_refused():
+def test_invalid_probabilities_and_degrees_are_refused():
     with pytest.raises(ValueError, match=r"probability 1: must be"):
         quantile(1, 3)
     with pytest.raises(ValueError, match=r"probability 0\.3: must be"):

@@ -16,7 +16,7 @@ from fairbench.results.summary_schema import check_summary
 
 GONE = object()
 ODD = (GONE, None, "a", [], {"a": 1})
-ROWS = {  # those that this short run has none of
+ROWS = {  # keys that this short run does not have
     "worst_windows": {
         "start_s": 1.0,
         "end_s": 11.0,
@@ -77,7 +77,7 @@ def complaint_about(summary):
     return ""
 
 
-def test_every_value_may_be_gone_or_odd(summary):
+def test_every_value_may_be_missing_or_odd(summary):
     refused = shown = 0
     for place in places(summary):
         for odd in ODD:

@@ -45,7 +45,7 @@ def test_runs_of_other_points_are_not_in_it(store):
     assert store.finished() == {}
 
 
-def test_what_was_left_half_done_is_discarded(store):
+def test_half_finished_directories_are_discarded(store):
     whole = stored(store.runs, {"scheduler": "lpm"})
     stored(store.runs, {"scheduler": "vtc"}, complete=False)
     hidden = store.runs / ".writing-1234"
@@ -79,7 +79,7 @@ def test_rows_of_clients_alone_are_read_back(store):
     assert store.alone() == {"k": rows}
 
 
-def test_what_other_sweeps_finished_is_taken_once(store, tmp_path):
+def test_other_sweeps_finished_points_are_taken_once(store, tmp_path):
     for number, scheduler in enumerate(("lpm", "lpm", "dlpm", "fcfs")):
         other = SweepStore.create(tmp_path / f"{number}", SWEEP, points(SWEEP))
         stored(other.runs, {"scheduler": scheduler})
@@ -134,7 +134,7 @@ def test_bounds_are_named_in_the_tables(store):
     assert [client["censored"] for client in clients] == ["", "p99_s", ""]
 
 
-def test_metrics_of_live_runs_stand_beside_those_of_simulated_ones(store):
+def test_metrics_of_live_runs_are_listed_with_simulated_ones(store):
     stored(store.runs, {"scheduler": "vtc"})
     live = {"simulated": False, "emulated": True, "errors": {"timeout": 2}, "lateness_p99_ms": 1.5}
     stored(store.runs, {"scheduler": "lpm"}, **live)

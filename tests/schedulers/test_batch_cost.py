@@ -41,7 +41,7 @@ def request(number, client="a", tokens=100, max_new=4096):
 
 
 class TestUnits:
-    def test_are_those_of_a_linear_engine(self):
+    def test_costs_of_a_linear_engine(self):
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
     def test_of_an_a100_are_its_coefficients(self):
@@ -68,11 +68,11 @@ class TestUnits:
 
 
 class TestExpectedOutputs:
-    def test_nobody_knows_anything_at_first_whatever_is_allowed(self):
+    def test_unknown_outputs_start_at_the_default(self):
         assert OutputLengths().expected("a") == PRIOR_OUTPUT_TOKENS
         assert BatchCost().expected_context(request(0, max_new=9)) == 100 + PRIOR_OUTPUT_TOKENS / 2
 
-    def test_of_a_client_the_mean_of_its_own_else_of_everybody(self):
+    def test_a_clients_own_mean_precedes_that_of_all(self):
         lengths = OutputLengths()
         for tokens in (10, 20, 60):
             lengths.learn("a", tokens)
@@ -81,7 +81,7 @@ class TestExpectedOutputs:
         assert lengths.expected("b") == 90
         assert lengths.expected("c") == 45
 
-    def test_what_is_long_ago_counts_little(self):
+    def test_old_service_counts_little(self):
         lengths = OutputLengths()
         for tokens in [1000] * RECENT + [10] * 20 * RECENT:
             lengths.learn("a", tokens)
@@ -120,7 +120,7 @@ def test_a_cap_by_hand():
     assert cap.tokens == 340
 
 
-def test_one_that_is_heavier_than_the_cap_runs_alone():
+def test_a_request_heavier_than_the_cap_runs_alone():
     cap = LoadCap(10)
     assert cap.has_room(request(0))
     cap.enter(request(0))
@@ -173,7 +173,7 @@ def test_settings():
         load_cap("auto", Nothing())
 
 
-def test_a_real_server_has_to_learn_what_steps_take():
+def test_a_real_server_learns_the_duration_of_steps():
     """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the
     cap is 400.
     """

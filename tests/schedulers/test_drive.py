@@ -32,7 +32,7 @@ def selection(heard, candidates=REQUESTS):
         ("O", ["closed"]),
     ],
 )
-def test_what_a_scheduler_hears(verdicts, heard):
+def test_a_schedulers_events(verdicts, heard):
     meaning = {
         "A": Tried.ADMITTED,
         "N": Tried.NO_ROOM,
@@ -63,13 +63,13 @@ def test_a_preemption_is_answered_and_is_no_admission(done):
     assert preempted == [Preempt(REQUESTS[0])]
 
 
-def test_a_home_that_preempts_nothing_says_so():
+def test_a_host_without_preemption_refuses_it():
     told = []
     drive(selection(told, [Preempt(REQUESTS[0])]), lambda _: Tried.ADMITTED)
     assert told == [False, "out of candidates", "closed"]
 
 
-def test_the_scheduler_is_closed_when_its_home_fails():
+def test_the_scheduler_is_closed_when_its_host_fails():
     told = []
 
     def fail(_):

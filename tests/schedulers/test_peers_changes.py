@@ -106,7 +106,7 @@ class Mesh:
 @pytest.mark.parametrize("kind", [Router, Gate])
 @given(rng=st.randoms(use_true_random=True))
 @settings(max_examples=40)
-def test_whatever_is_lost_late_or_comes_again_all_know_what_they_would_of_everything(kind, rng):
+def test_lost_late_and_repeated_messages_lead_to_the_same_knowledge(kind, rng):
     """Messages are delivered in any order, and answers may be lost too."""
     meshes = [Mesh(kind, 3, whole=whole) for whole in (True, False)]
     for _ in range(60):
@@ -155,7 +155,7 @@ class Told:
 @pytest.mark.parametrize("most", [100, 2])
 @given(rng=st.randoms(use_true_random=True))
 @settings(max_examples=40)
-def test_one_that_starts_again_gets_it_all_and_clients_may_be_forgotten(most, rng):
+def test_a_restarted_peer_gets_everything_and_clients_may_be_forgotten(most, rng):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", most)
         patch.setattr(worker_credits, "BATCH", 1)
@@ -181,7 +181,7 @@ def test_one_that_starts_again_gets_it_all_and_clients_may_be_forgotten(most, rn
         assert told.known == told.messages[-1].version
 
 
-def test_what_changed_so_long_ago_that_it_is_forgotten_is_told_with_everything():
+def test_forgotten_changes_are_sent_with_everything():
     changes = Changes(most=2)
     for client in "ab":
         changes.note(client)
@@ -189,19 +189,19 @@ def test_what_changed_so_long_ago_that_it_is_forgotten_is_told_with_everything()
     changes.note("b")
     changes.note("c")  # a was noted before version 1
     assert changes.exported(1) == ["b", "c"]
-    changes.note("d")  # b before 2: whoever knows 1 might not know of it
+    changes.note("d")  # b before 2: a router that knows 1 might not know of it
     assert changes.exported(1) is None
     assert changes.exported(2) == ["d"]
     assert changes.exported(99) is None  # nobody knows that
 
 
-def test_what_one_origin_says_whatever_its_since_is_not_of_another():
+def test_one_origins_changes_are_kept_apart_from_anothers():
     heard = Heard()
     assert heard.newer("x", Totals(1, {"a": {0: 5.0}}, {}, since=-1)) == {"a": {0: 5.0}}
     assert heard.newer("y", Totals(1, {"a": {0: 7.0}}, {})) == {"a": {0: 7.0}}
 
 
-def test_of_ten_thousand_clients_those_that_changed_are_told():
+def test_only_changed_clients_of_ten_thousand_are_sent():
     one = Router()
     for number in range(10_000):
         one.serve(f"c{number}", 10)

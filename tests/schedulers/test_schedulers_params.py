@@ -81,7 +81,7 @@ def test_a_combination_that_the_class_refuses_is_one_line():
         make_params("x", Checked, {"x.low": 3})
 
 
-def test_a_part_without_parameters_says_so():
+def test_a_part_without_parameters_is_reported():
     with pytest.raises(
         UsageError, match=r"^fcfs\.size: cannot be set, because fcfs has no parameters$"
     ):

@@ -37,19 +37,19 @@ def test_three_rules_for_one_document():
     assert paid(SharedCharges("split"), *events) == {"a": 30, "b": 30, "c": 30}
 
 
-def test_computed_again_it_begins_anew_and_the_owner_stays():
+def test_a_recomputed_prefix_is_paid_again_and_keeps_its_owner():
     events = [("a", 90), ("b", 0), ("b", 90), ("c", 0)]
     assert paid(SharedCharges("owner"), *events) == {"a": 180, "b": 0, "c": 0}
     assert paid(SharedCharges("split"), *events) == {"a": 45, "b": 90, "c": 45}
 
 
-def test_only_what_was_evicted_is_paid_for_again():
+def test_only_evicted_tokens_are_paid_again():
     events = [("a", 90), ("b", 40)]  # the last 40 tokens were gone
     assert paid(SharedCharges("split"), *events) == {"a": 65, "b": 65}
     assert paid(SharedCharges("owner"), *events) == {"a": 130, "b": 0}
 
 
-def test_what_nobody_is_known_to_have_computed_is_free():
+def test_tokens_of_unknown_origin_are_free():
     assert paid(SharedCharges("split"), ("a", 30), ("b", 0)) == {"a": 15, "b": 15}
 
 
@@ -132,7 +132,7 @@ class Empty:
         return ()
 
 
-def test_dlpm_remembers_what_an_owner_owes_who_is_away():
+def test_dlpm_remembers_debts_to_an_absent_owner():
     scheduler = DLPM(DLPM.Params(sharing="owner"))
     scheduler.on_arrival(first := request("a"), Empty(), 0.0)
     scheduler.credit["a"] = 100

@@ -38,7 +38,7 @@ def shared_tokens(one, other):
 
 
 @pytest.mark.parametrize("tokens", BORDERS)
-def test_pages_are_a_sixteenth_of_what_is_before_them(tokens):
+def test_pages_are_a_sixteenth_of_the_tokens_before_them(tokens):
     ends, end = [], 0
     for segment in segments_of([7] * tokens):
         end += segment.length
@@ -65,7 +65,7 @@ def test_equal_segments_are_equal_prompts(one, other):
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=2000))
-def test_an_array_gives_what_a_list_gives(ids):
+def test_an_array_gives_the_result_of_a_list(ids):
     assert segments_of(array("I", ids)) == segments_of(ids)
 
 
@@ -88,7 +88,7 @@ def test_a_tree_of_pages_matches_down_to_the_last_shared_border(head, a, b):
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6))
 def test_evictions_anywhere_in_the_pages_empty_the_tree(cuts):
-    # A server's cache is cut where its prompts part, which pages know nothing of.
+    # A server's cache is cut where its prompts diverge, which pages do not know.
     pages = segments_of(range(max(cuts)))
     tree = LocationTree(LocationNode)
     tree.insert(pages, 0)

@@ -83,7 +83,7 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER + "    hold = True", "unknown hook 'hold'.*mean 'holds'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_clear_line(name_files, tmp_path, text, message):
+def test_errors_in_a_file_are_one_clear_line(name_files, tmp_path, text, message):
     if text is not None:
         (tmp_path / "mine.py").write_text(text)
     name_files(tmp_path / "mine.py")
@@ -145,7 +145,7 @@ def test_an_unknown_scheduler_leads_to_the_variable(name_files):
         ("local_class", "preble", "pair of a router and a local scheduler; write .*preble$"),
     ],
 )
-def test_a_name_of_another_kind_says_how_to_write_it(name_files, tmp_path, what, name, fix):
+def test_a_name_of_another_kind_gets_the_right_spelling(name_files, tmp_path, what, name, fix):
     (tmp_path / "mine.py").write_text(ROUTER)
     name_files(EXAMPLE, tmp_path / "mine.py")
     with pytest.raises(UsageError, match=f"unknown .* '{name}': {name} is a {fix}"):

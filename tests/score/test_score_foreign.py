@@ -91,7 +91,7 @@ def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
     assert requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
 
 
-def test_what_aiperf_says_of_a_request_can_be_a_field(tmp_path):
+def test_aiperfs_fields_of_a_request_can_be_mapped(tmp_path):
     path = write_aiperf(tmp_path, "ann")
     scored = read_scored([path], names={"client": "conversation_id", "program": "worker_id"})
     assert scored.clients == ("talk-0.0", "talk-2.0")
@@ -162,7 +162,7 @@ def test_records_of_aiperf_say_their_own_units(tmp_path):
         read_scored([lines(tmp_path / "w.jsonl", warm)])
 
 
-def test_sglang_keeps_no_starts_so_only_everything_at_once_can_be_told(tmp_path):
+def test_sglang_keeps_no_starts_so_only_bursts_can_be_read(tmp_path):
     record = bench(REQUESTS[:2])
     del record["start_times"]
     at_once = {"request_rate": float("inf"), "max_concurrency": None}
@@ -194,7 +194,7 @@ def test_the_metrics_of_three_requests_by_hand(tmp_path):
     assert got["mean_e2el_ms"] == 3000.0
 
 
-def test_what_the_records_do_not_say_is_null_with_the_reason(tmp_path):
+def test_missing_metrics_are_null_with_a_reason(tmp_path):
     got = summary_of(read_scored([write_plain(tmp_path)]))
     assert got["max_service_gap"] is None
     assert "max_service_gap" in got["notes"]
@@ -224,7 +224,7 @@ def test_a_server_without_a_cache_computed_everything(tmp_path):
     assert got["actual_service_tok_s"] == got["service_rate_tok_s"] == pytest.approx(500 / 4)
 
 
-def test_requests_of_one_program_are_one_latency(tmp_path):
+def test_requests_of_one_program_give_one_latency(tmp_path):
     records = rows((("ann", 0.0, 1.0, 2.0, 1, 2), ("ann", 3.0, 4.0, 9.0, 1, 2)), program="p")
     path = lines(tmp_path / "r.jsonl", records)
     got = summary_of(read_scored([path]))
@@ -250,7 +250,7 @@ def test_one_refused_request_fails_its_program_and_an_unfinished_one_leaves_it_o
     assert np.isnan(programs.finish_s).all()
 
 
-def test_a_field_that_is_mapped_replaces_what_says_the_same(tmp_path):
+def test_a_mapped_field_replaces_its_synonyms(tmp_path):
     record = {"who": "ann", "t0": 5_000, "ttft_ms": 250, "took": 1_000, "in": 3, "out": 2}
     names = {"client": "who", "start": "t0", "ttft": "ttft_ms", "latency": "took"}
     names |= {"input_tokens": "in", "output_tokens": "out"}
@@ -364,7 +364,7 @@ def test_a_request_that_cannot_have_been_like_that_is_named(tmp_path, complaint)
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(tmp_path, text, options, complaint):
+def test_an_unreadable_file_has_a_reason(tmp_path, text, options, complaint):
     path = tmp_path / "r.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:

@@ -87,7 +87,7 @@ def test_a_failure_without_a_reason_is_a_failure(tmp_path, layout, said):
 
 
 @pytest.mark.parametrize(("completed", "said"), [(2, False), (3, True), (None, False)])
-def test_a_file_that_counts_otherwise_is_told(tmp_path, completed, said):
+def test_a_file_with_other_counts_is_reported(tmp_path, completed, said):
     file = lines(tmp_path / "a.jsonl", [bench(REQUESTS, completed=completed)])
     notes = summary_of(file)["notes"]
     told = "a.jsonl says that 3 requests completed, by its records 2 did"
@@ -119,7 +119,7 @@ def test_litellms_failures_have_no_tokens(tmp_path, failure):
     assert scored.failed == 1
 
 
-def test_a_success_without_a_token_is_none_if_its_status_says_so(tmp_path):
+def test_a_success_without_a_token_fails_unless_its_status_says_refused(tmp_path):
     scored = scored_rows(tmp_path, {"output_tokens": 0, "status": "ok"}, {"output_tokens": 0})
     assert scored.requests.status.tolist() == [FINISHED, REFUSED]
 
@@ -203,7 +203,7 @@ def test_rows_that_tell_the_same_otherwise(tmp_path, other):
     assert requests.input_tokens.tolist() == [100] * 3
 
 
-def test_a_row_whose_end_nobody_recognises_has_not_failed(tmp_path):
+def test_a_row_with_an_unknown_end_has_not_failed(tmp_path):
     other = {"latency": ..., "took_altogether": 2.0}
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {}, other)
@@ -230,13 +230,13 @@ def test_a_file_may_begin_with_a_failure(tmp_path):
         ({"ttft": None}, "request 2: it ended, but its first token is missing"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path, change, complaint):
+def test_impossible_values_are_named(tmp_path, change, complaint):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {"worker": 0}, change)
     assert complaint in str(caught.value)
 
 
-def test_what_never_came_is_minus_one(tmp_path):
+def test_a_missing_value_is_minus_one(tmp_path):
     scored = scored_rows(tmp_path, {}, {"ttft": -1, "latency": -1})
     assert scored.requests.status.tolist() == [FINISHED, REFUSED]
 
@@ -327,7 +327,7 @@ def test_gaps_beside_an_end_have_percentiles_too(tmp_path):
     assert summary["mean_e2el_ms"] == pytest.approx(2000)
 
 
-def test_whose_a_request_is_another_column_may_say(tmp_path):
+def test_another_column_may_name_the_client(tmp_path):
     records = [litellm(0, 5), litellm(1, 6, user="", end_user="bob"), litellm(2, 7, user=None)]
     records[2]["team_id"] = "blue"
     records[0] |= {"team_id": None, "end_user": ""}

@@ -46,7 +46,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("column", "good", "bad"), FAILURES)
-def test_a_failure_is_one_whatever_says_so(tmp_path, column, good, bad):
+def test_a_failure_counts_in_any_column(tmp_path, column, good, bad):
     assert ended(scored(tmp_path, column, good, bad)) == (1, 0)
 
 
@@ -59,7 +59,7 @@ def test_as_text_too(tmp_path, column, good, bad):
 
 
 @pytest.mark.parametrize(("column", "bad"), [("status_code", 429), ("http_status", "403")])
-def test_a_status_of_http_tells_who_was_refused(tmp_path, column, bad):
+def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
     assert ended(scored(tmp_path, column, 200, bad)) == (0, 1)
 
 
@@ -75,7 +75,7 @@ def test_a_status_of_http_tells_who_was_refused(tmp_path, column, bad):
         ("exceptions", "", "some"),
     ],
 )
-def test_what_is_no_failure_is_none(tmp_path, column, good, other):
+def test_other_values_are_no_failures(tmp_path, column, good, other):
     assert ended(scored(tmp_path, column, good, other)) == (0, 0)
 
 

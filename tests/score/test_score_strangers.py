@@ -119,7 +119,7 @@ def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path, text, complaint):
+def test_errors_are_one_line(tmp_path, text, complaint):
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", text)
     assert complaint in str(error.value)
@@ -130,7 +130,7 @@ ALL_MS = (
 )
 
 
-def test_lengths_of_time_beside_times_whose_unit_only_their_size_says(plain, tmp_path):
+def test_latencies_with_ambiguous_units_are_refused(plain, tmp_path):
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", ALL_MS)
     assert "a.csv: ttft = 500: the unit is unknown, s or ms like its dates; " in str(error.value)
@@ -139,7 +139,7 @@ def test_lengths_of_time_beside_times_whose_unit_only_their_size_says(plain, tmp
     assert facts(in_s)[2] == [[0.0, 1.5], [500.0, 251.5], [2000.0, 1001.5]]
 
 
-def test_a_record_is_what_it_holds_not_what_its_file_is_called(plain, tmp_path):
+def test_a_records_type_comes_from_its_content(plain, tmp_path):
     lines = [",".join(PLAIN[0]), *(",".join(map(str, one.values())) for one in PLAIN)]
     for name, mark in (("a.CSV", ","), ("a.tsv", "\t"), ("a.txt", ";"), ("a", ",")):
         text = "\ufeff" + "\r\n".join(lines).replace(",", mark)

@@ -140,12 +140,12 @@ def test_a_file_per_client_is_one_run(tmp_path):
     assert read_scored(files).clients == ("ann", "bob")
 
 
-def test_what_an_export_says_of_a_request_can_be_a_field(tmp_path):
+def test_an_exports_fields_of_a_request_can_be_mapped(tmp_path):
     scored = read_scored([written(tmp_path, inference_perf())], names={"client": "lora_adapter"})
     assert scored.clients == ("sql",)
 
 
-def test_what_guidellm_cut_off_is_unfinished(tmp_path):
+def test_requests_cut_off_by_guidellm_are_unfinished(tmp_path):
     content = guidellm()
     late = ("ann", 3.0, 3.5, None, 10, 4)
     content["benchmarks"][0]["requests"]["incomplete"] = [guidellm_request(late)]
@@ -153,7 +153,7 @@ def test_what_guidellm_cut_off_is_unfinished(tmp_path):
     assert status == [FINISHED, FINISHED, REFUSED, UNFINISHED]
 
 
-def test_an_account_of_its_own_that_differs_is_told(tmp_path):
+def test_a_differing_total_of_the_export_is_reported(tmp_path):
     remarks = read_scored([written(tmp_path, guidellm(successful=20))]).remarks
     assert remarks == ("export.json says that 20 requests completed, by its records 2 did",)
     assert read_scored([written(tmp_path, guidellm(successful=2))]).remarks == ()
@@ -170,7 +170,7 @@ def test_one_of_several_runs_is_chosen_by_its_number(tmp_path):
 
 
 @pytest.mark.parametrize(("users", "starts"), [(1, [0, 3, 6]), (2, [0, 0, 3]), (5, [0, 0, 0])])
-def test_without_starts_a_closed_loop_is_taken_and_told(tmp_path, users, starts):
+def test_without_starts_a_closed_loop_is_assumed_and_reported(tmp_path, users, starts):
     """Both answers take 3 s, and the user that is free first sends the next request."""
     scored = read_scored([written(tmp_path, genai_bench(users))])
     assert scored.layouts == ("genai-bench",)
@@ -187,7 +187,7 @@ def test_llmperf_without_starts_is_one_request_after_the_other(tmp_path):
     assert latency[:2].tolist() == [3.0, 3.0]
 
 
-def test_genai_perf_without_counts_is_estimated_and_told(tmp_path):
+def test_genai_perf_without_counts_is_estimated_and_reported(tmp_path):
     scored = read_scored([written(tmp_path, genai_perf(usage=False))])
     assert scored.requests.output_tokens.tolist() == [2, 2, 0]
     assert "genai-perf exports no counts of tokens" in scored.remarks[0]
@@ -227,7 +227,7 @@ def places(value, before=()):
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_whatever_is_wrong_in_a_file_is_one_line_or_scored(tmp_path, name):
+def test_any_error_in_a_file_is_one_line_or_scored(tmp_path, name):
     """One or two values of each file are changed at random; no other error may be raised."""
     rng, scored = random.Random(name), 0
     for _ in range(200):
@@ -270,7 +270,7 @@ def test_an_export_that_is_damaged_is_one_line(tmp_path, content):
 
 @pytest.mark.parametrize("layout", ["vllm", "sglang"])
 @pytest.mark.parametrize("ttft", ["none", "whole"])
-def test_what_was_not_streamed_ends_after_its_latency(tmp_path, layout, ttft):
+def test_an_unstreamed_answer_ends_after_its_latency(tmp_path, layout, ttft):
     latencies = [3.0, 3.0, 0.0]
     record = bench(REQUESTS, itls=[[]] * 3, latencies=latencies, request_rate="inf")
     record["ttfts"] = latencies if ttft == "whole" else [0.0] * 3

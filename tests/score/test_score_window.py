@@ -93,7 +93,7 @@ def test_sessions_last_until_their_last_answer(tmp_path, flags, rounds):
         {},
     ],
 )
-def test_a_session_is_a_program_whatever_the_columns_are_called(tmp_path, names):
+def test_a_session_is_a_program_under_any_column_name(tmp_path, names):
     requests = [REQUEST | one for one in closed(4, 3)]
     named = [{names.get(key, key): value for key, value in one.items()} for one in requests]
     file = tmp_path / "r.jsonl"
@@ -121,7 +121,7 @@ def test_sessions_of_two_clients_may_have_one_name(tmp_path):
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.05])
-def test_what_comes_at_once_is_scored_to_the_last_answer(tmp_path, jitter_s):
+def test_bursts_are_scored_to_the_last_answer(tmp_path, jitter_s):
     requests = [
         {"client": "ab"[n % 2], "start": jitter_s * n, "ttft": 1.0 + n, "latency": 2.0 + n}
         for n in range(10)

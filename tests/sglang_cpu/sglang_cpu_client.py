@@ -163,7 +163,7 @@ async def _send(session, url, sent, delay=0.0, rid=None):
     }
     if rid is not None:
         body["rid"] = rid
-        # All of its output is reserved, and little of the server's time goes into telling of it.
+        # All of its output is reserved, and the server reports little.
         body["sampling_params"] |= {"ignore_eos": True, "stream_interval": 50}
     async with session.post(f"{url}/generate", json=body) as answer:
         answer.raise_for_status()
@@ -185,7 +185,7 @@ def services_while_all_wait(requests):
         here = [sent for sent in requests if sent.worker == worker]
         if {sent.client for sent in here} != clients:
             continue
-        # From when the last had come until one client has none without a first token.
+        # From the arrival of the last one until one client has none without a first token.
         start_s = max(sent.received_s for sent in here)
         end_s = min(max(sent.first_s for sent in here if sent.client == c) for c in clients)
         if start_s < end_s:

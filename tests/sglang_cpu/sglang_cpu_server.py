@@ -30,7 +30,7 @@ CPU_FLAGS = (
 )
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
-    # To ask for /health is no request then, which would count among those of a test.
+    # Asking for /health is then no request, which would count among a test's requests.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }
 

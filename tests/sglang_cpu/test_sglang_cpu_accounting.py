@@ -61,7 +61,7 @@ def test_every_token_is_booked_once(overlap, tmp_path):
 
 
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
-def test_edf_takes_the_memory_of_who_can_wait_and_everything_is_booked_once(overlap, tmp_path):
+def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path):
     """Two of 100 + 450 fill a pool of 1,200, in which an urgent one of 300 + 300 has no room."""
     flags = ("--max-total-tokens=1200", *(() if overlap else ("--disable-overlap-schedule",)))
     settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is

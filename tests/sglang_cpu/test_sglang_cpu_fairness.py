@@ -87,7 +87,7 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
     got = services_while_all_wait(flooding + modest)
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
     assert jain(got.values()) >= 0.95
-    # B asks for a fifth of all, so that it is done in about 40% of the time.
+    # B asks for a fifth of all, so it is done in about 40% of the time.
     start_s = min(sent.first_s for sent in flooding)
     assert last(modest) - start_s < 0.8 * (last(flooding) - start_s)
     assert len(reports) == 2

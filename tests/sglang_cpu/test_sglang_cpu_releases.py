@@ -70,7 +70,7 @@ def parameters(root, target):
 
 @pytest.mark.parametrize("release", SUPPORTED)
 @pytest.mark.parametrize("target", [*HOOKS, *CALLED])
-def test_a_hook_or_what_it_calls_fits(release, target):
+def test_a_hook_fits_the_functions_around_it(release, target):
     root = source_root(release)
     expected = HOOKS[target].expected if target in HOOKS else CALLED[target]
     assert parameters(root, target)[: len(expected)] == expected

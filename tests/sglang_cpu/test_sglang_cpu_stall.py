@@ -29,7 +29,7 @@ LOOK_S = STALL_S / 8  # between two looks of the watchdog
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
 SHORT = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
 LONG = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 4_000, "ignore_eos": True}}
-# SGLang searches the text anew after each token, in 3^n ways for n characters.
+# SGLang searches the text again after each token, in 3^n ways for n characters.
 PATTERN = {"stop_regex": "(.|.|.)+ZZZ"}
 DEADLY = {**LONG, "sampling_params": {**LONG["sampling_params"], **PATTERN}}
 

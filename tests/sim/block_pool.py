@@ -28,7 +28,7 @@ class BlockPool:
 
     def __init__(self, policy, blocks, size, weights, **settings):
         self.weights, self.size = weights, size
-        self.evicted = []  # prefixes as tokens, with how many of them went
+        self.evicted = []  # prefixes as tokens, and the number of evicted tokens
         self.log = MemoryLog(list(weights))
         if policy is None:
             self.cache = BlockCache(blocks, size)

@@ -27,7 +27,7 @@ from invariants import (
 )
 from worker_invariants import check_kv_conservation, check_locks, check_tree, holders_of
 
-PREFILLS_EVERY = 8  # events: to walk over their trees takes long
+PREFILLS_EVERY = 8  # events: walking over their trees takes long
 POOLS = {"tot": 9_000, "judge": 9_000, "chat": 2_500}
 
 

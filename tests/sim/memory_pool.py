@@ -27,7 +27,7 @@ class Pool:
 
     def __init__(self, policy, capacity, weights, **settings):
         self.weights = weights
-        self.evicted = []  # prefixes as tokens, with how many of them went
+        self.evicted = []  # prefixes as tokens, and the number of evicted tokens
         self.log = MemoryLog(list(weights))
 
         def note(prefix, tokens):

@@ -37,7 +37,7 @@ class RealReplica:
         self._sequences = {}  # by the engine's request, while it is here
         self._per_client = {}  # how many decode
         self._stretch = None
-        self._first = {}  # what each client has in its first step
+        self._first = {}  # each client's part of its first step
         self._idle = True
 
     @property
@@ -81,7 +81,7 @@ class RealReplica:
     def in_flight(self):
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # The loop. As in the engines' own, arrivals are heard between iterations.
+    # The loop. Arrivals take effect between iterations, as in the engines.
 
     def _decide(self):
         inbox, self._inbox = self._inbox, []

@@ -165,7 +165,7 @@ class SGLangReplica(RealReplica):
 
     def settle(self):
         super().settle()
-        for prefill in self._prefills:  # an iteration that did not end has not happened
+        for prefill in self._prefills:  # an unfinished iteration has not happened
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
 

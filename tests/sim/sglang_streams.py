@@ -104,7 +104,7 @@ def random_stream(seed):
 
 def _outputs(draw, kind):
     """Return the tokens that a request will produce, and those that it may produce."""
-    if kind == "retracting":  # so little is reserved that they outgrow the pool
+    if kind == "retracting":  # so little is reserved that the outputs outgrow the pool
         output = draw.choice([1, 40, 60, 70])
         return output, draw.choice([output, 70])
     if kind == "wide":  # around the 4,096 outputs that are reserved at most
@@ -225,7 +225,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
     """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
-    # Its own way to a cap asks what steps cost, which this profile does not say.
+    # Its own way to a cap needs step costs, which this profile lacks.
     with mock.patch.object(worker_module, "load_cap", return_value=LoadCap(cap)):
         home = Home(
             scheduler,
@@ -249,7 +249,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
         heard(1).finished.append(sequence.request.request_id)
 
     profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
-    home.worker._costs = ProfileCosts(PLAIN)  # to share time out: the profile hears of steps only
+    home.worker._costs = ProfileCosts(PLAIN)  # dividing time: the profile gets steps only
     home.worker.cache.on_evict = evicted
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang

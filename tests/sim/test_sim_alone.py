@@ -40,7 +40,7 @@ def test_a_slowed_cluster_takes_so_many_times_as_long():
     assert latency_s(4) == pytest.approx(4 * latency_s(1), rel=1e-6)
 
 
-def test_the_only_client_of_a_cluster_is_alone_as_it_is():
+def test_the_only_client_of_a_cluster_is_alone_already():
     flags = {"clients": 1, "scenario": "none", "num_programs": 30, "scheduler": "lpm"}
     spec = resolve({"workload": "judge", **flags})
     (row,) = simulate_alone(spec)
@@ -50,7 +50,7 @@ def test_the_only_client_of_a_cluster_is_alone_as_it_is():
     assert row["censored"] == []
 
 
-def test_misbehavers_have_no_row_and_the_scheduler_does_not_matter():
+def test_heavy_clients_have_no_row_and_the_scheduler_does_not_matter():
     rows = simulate_alone(resolve({**TINY, "scheduler": "vtc"}))
     assert [row["client"] for row in rows] == ["client-0", "client-1"]
     assert rows == simulate_alone(resolve({**TINY, "scheduler": "preble"}))
@@ -101,7 +101,7 @@ def test_each_percentile_is_the_better_of_both_routers(monkeypatch):
             assert row[key] == min(one[key] for one in single)
 
 
-def test_what_does_not_fit_the_part_has_no_latency():
+def test_a_client_that_does_not_fit_its_part_has_no_latency():
     # A third of the pool holds no document.
     spec = resolve({"workload": "long-qa", "num_programs": 2}, {"engine.max_total_tokens": 45_000})
     rows = simulate_alone(spec)

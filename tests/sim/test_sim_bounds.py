@@ -65,7 +65,7 @@ def test_no_gap_exceeds_the_bound_that_is_printed_beside_it():
         elif gap is not None:
             assert gap <= bound, (gap, bound, spec.settings)
             near.append(gap / bound)
-    assert len(near) >= 12  # or it would have said nothing
+    assert len(near) >= 12  # otherwise it would have said nothing
     assert max(near) > 0.1
 
 
@@ -76,7 +76,7 @@ def summary_of(scheduler, dp=1, **settings):
     ).summary
 
 
-def test_a_scheduler_that_charges_otherwise_has_no_bound_on_what_we_count():
+def test_a_scheduler_with_other_charges_has_no_bound_on_service():
     summary = summary_of("dlpm", dlpm__extend_weight=1000)
     assert summary["service_gap_bound"] is None
     assert summary["notes"]["service_gap_bound"] == (

@@ -50,7 +50,7 @@ def test_soon_is_as_if_it_had_waited_its_turn(events, data):
     assert heard_with(soon=True) == heard_with(soon=False)
 
 
-def test_soon_lets_what_is_due_at_this_instant_go_first():
+def test_soon_lets_earlier_events_of_this_instant_go_first():
     clock, heard = Clock(), []
 
     def end():

@@ -21,7 +21,7 @@ def state():
     return gc.isenabled(), gc.get_freeze_count() > 0
 
 
-def test_inside_it_is_off_and_knows_what_was_made_inside_alone():
+def test_inside_the_collector_is_off_and_sees_only_new_objects():
     before = [[]]
     with no_collector():
         inside = [[]]
@@ -34,7 +34,7 @@ def test_inside_it_is_off_and_knows_what_was_made_inside_alone():
 
 @pytest.mark.parametrize("was_on", [True, False])
 @pytest.mark.parametrize("was_frozen", [True, False])
-def test_it_is_as_it_was_also_after_an_error(was_on, was_frozen):
+def test_the_collector_is_restored_after_an_error_too(was_on, was_frozen):
     gc.collect()
     try:
         if was_frozen:
@@ -49,7 +49,7 @@ def test_it_is_as_it_was_also_after_an_error(was_on, was_frozen):
         gc.enable()
 
 
-def test_what_a_simulation_leaves_is_freed_before_its_metrics(monkeypatch):
+def test_a_simulations_memory_is_freed_before_its_metrics(monkeypatch):
     caches, alive = [], []
     made, summed = Simulation.__init__, "fairbench.sim.run.summarize"
 

@@ -69,7 +69,7 @@ def test_edf_keeps_more_promises_than_the_order_of_arrival():
     assert by_local["edf"]["goodput_min_ratio"] >= by_local["fcfs"]["goodput_min_ratio"]
 
 
-def test_a_gateways_order_heeds_the_first_deadline():
+def test_a_gateways_order_uses_the_first_deadline():
     def due(number, first, end):
         return Request(number, "a", 0, 0, (), 0, 1, float(number), end, first_token_by_s=first)
 

@@ -46,7 +46,7 @@ def test_steps_before_counts_ends_strictly_before(run, data):
 
 
 @given(runs(), st.data())
-def test_what_is_left_of_a_run_ends_as_before(run, data):
+def test_the_rest_of_a_run_ends_unchanged(run, data):
     made = ends(run)
     steps = data.draw(st.integers(0, run.steps))
     run.advance(steps, run.end_ps(steps))
@@ -70,7 +70,7 @@ def sequences(draw, number):
 
 
 @given(st.data())
-def test_sums_over_the_batch_are_those_of_a_walk(data):
+def test_sums_over_the_batch_equal_a_walk(data):
     batch, running = RunningBatch(), {}  # sequence -> tokens produced
     for number in range(data.draw(st.integers(1, 25))):
         action = data.draw(st.sampled_from(["join", "leave", "steps"]))
@@ -117,7 +117,7 @@ def test_sums_over_the_batch_are_those_of_a_walk(data):
             assert batch.steps_to_finish() == min(left)
 
 
-def test_a_reservation_above_4096_shrinks_only_once_it_is_below():
+def test_a_reservation_above_4096_shrinks_only_below_it():
     batch = RunningBatch()
     batch.join(sequence(0, 10, 5000, 4100, produced=1))
     assert batch.reserved_tokens() == 4096  # 4,099 to go

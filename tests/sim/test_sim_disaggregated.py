@@ -88,7 +88,7 @@ def test_a_vllm_decode_worker_reserves_afterwards_and_makes_the_first_token():
     assert times(one) == [2_000, 0, 2_000, 5_200, 6_210, 10_250]
 
 
-def test_an_answer_of_one_token_ends_when_the_kv_cache_has_come():
+def test_an_answer_of_one_token_ends_with_its_transfer():
     home = Home()
     one = home.send(100, 1)
     home.run()
@@ -112,7 +112,7 @@ def test_the_decode_worker_with_the_fewest_requests_is_chosen():
     assert [one.decode_worker for one in (*sent, later)] == [1, 2, 1, 2]
 
 
-def test_a_request_whose_kv_cache_has_come_waits_for_its_turn_to_run():
+def test_a_request_with_its_kv_cache_waits_for_its_turn():
     home = Home(engine__max_running_requests=1)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
@@ -142,7 +142,7 @@ def test_a_request_that_no_decode_worker_holds_is_refused():
     assert home.workers[0].in_flight() == []
 
 
-def test_reservation_at_admission_lets_the_fair_order_decide_who_gets_memory():
+def test_reservation_at_admission_follows_the_fair_order():
     """A client that floods the decode worker is served in turn, not first come, first served."""
     ends = {}
     for reserve in ("arrival", "admission"):

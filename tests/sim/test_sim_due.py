@@ -17,7 +17,7 @@ def test_an_idle_cluster_serves_everyone_and_is_not_contended():
     assert (summary["unfinished"], summary["failed"], summary["refused"]) == (0, 0, 0)
 
 
-def test_who_waits_for_longer_prefixes_is_seen_to_starve():
+def test_clients_with_shorter_prefixes_are_seen_to_starve():
     """The well-behaved clients make few calls under LPM, because their trees do not progress."""
     times = {"duration_s": 40.0, "warmup_s": 0.0, "max_drain_s": 0.0}
     crowded = times | {"scenario": "s1", "num_programs": None, "request_rate": 0.3}

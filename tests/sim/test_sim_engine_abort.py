@@ -41,7 +41,7 @@ def test_a_waiting_request_leaves_the_queue_and_is_never_computed():
     assert last.status == FINISHED
 
 
-def test_the_load_cap_learns_from_one_that_lost_its_memory_and_waits():
+def test_the_load_cap_learns_from_a_retracted_waiting_request():
     reads = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 1e-6, "c_K": 1e-6})
     home = Home(profile=reads, pool=110, schedule_conservativeness=0.1, load_cap=10**6)
     both = home.send(20, 60), home.send(20, 60, at_ps=5_000 * US)
@@ -53,7 +53,7 @@ def test_the_load_cap_learns_from_one_that_lost_its_memory_and_waits():
     assert home.worker.cap._running.lengths.expected("x") == lost.produced > 10
 
 
-def test_one_that_arrived_in_the_iteration_under_way_leaves_unheard():
+def test_a_request_that_arrived_and_left_within_an_iteration_is_unseen():
     home = Home(Finishes())
     done = []
     home.send(10, 5)
@@ -80,7 +80,7 @@ def test_a_running_request_ends_with_the_step_under_way_and_the_others_go_on():
     assert home.scheduler.finished == [0, 1]
 
 
-def test_what_an_aborted_request_has_produced_stays_cached():
+def test_an_aborted_requests_output_stays_cached():
     home = Home()
     first = home.send(10, 50)
     again = home.send(prompt("own-0", 10, "out-0", 4), 1, at_ps=10_000 * US)
@@ -90,7 +90,7 @@ def test_what_an_aborted_request_has_produced_stays_cached():
     assert again.cached_tokens == 13  # the prompt, and all outputs but the last
 
 
-def test_one_whose_prompt_is_computed_ends_with_its_first_token():
+def test_a_request_with_a_computed_prompt_ends_with_its_first_token():
     home = Home(chunked_prefill_size=100)
     first = home.send(250, 50)
     abort_at(home, first, 500)
@@ -100,7 +100,7 @@ def test_one_whose_prompt_is_computed_ends_with_its_first_token():
     assert home.decodes() == []
 
 
-def test_what_is_over_cannot_be_aborted():
+def test_a_finished_request_cannot_be_aborted():
     home = Home(Finishes())
     done = []
     first = home.send(10, 2, on_done=done.append)

@@ -133,7 +133,7 @@ def test_an_unfinished_chunk_leaves_and_opens_the_batch():
     assert big.admitted_ps > small.finish_ps
 
 
-def test_a_batch_that_was_empty_forgets_that_it_is_full():
+def test_an_emptied_batch_loses_its_full_mark():
     home = Home(pool=100, full_reservation=True)
     back = come_back(home)
     small = home.send(5, 2, at_ps=500 * US)
@@ -286,7 +286,7 @@ def test_the_largest_request_that_fits_runs_to_its_end():
 @pytest.mark.parametrize(
     ("full_reservation", "admitted_us"), [(False, 1100), (True, 1100 + 99 * 1010)]
 )
-def test_the_ratio_scales_what_running_requests_reserve(full_reservation, admitted_us):
+def test_the_ratio_scales_running_requests_reservations(full_reservation, admitted_us):
     home = Home(pool=200, full_reservation=full_reservation)
     home.send(10, 100)
     # 190 free; 99 to go reserve 69.3 or 99; the second needs 10 + 80 + 1 = 91.

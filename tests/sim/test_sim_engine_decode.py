@@ -118,7 +118,7 @@ def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
     assert home.scheduler.tokens == 80
 
 
-def test_a_retracted_request_reserves_only_what_it_has_yet_to_make():
+def test_a_retracted_request_reserves_only_its_remaining_output():
     # Inputs 20 and 5, both decode from 2250 on; after 35 steps all of 95 tokens are in use.
     home = Home(pool=95)
     first = home.send(20, 40)
@@ -162,7 +162,7 @@ def test_cached_prompts_are_evicted_before_anything_is_retracted():
     assert before.scheduler.retracted == []
 
 
-def test_a_decode_step_evicts_only_what_it_lacks():
+def test_a_decode_step_evicts_only_the_missing_tokens():
     home = Home(pool=99)
     for number, key in enumerate("ab"):
         home.send(prompt(key, 1), 1, at_ps=number * 5000 * US)
@@ -187,7 +187,7 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])
-def test_an_arrival_is_heard_when_the_iteration_under_way_is_over(step_by_step):
+def test_an_arrival_takes_effect_after_the_iteration(step_by_step):
     home, heard = Home(pool=100, full_reservation=True, step_by_step=step_by_step), []
     home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
@@ -200,7 +200,7 @@ def test_an_arrival_is_heard_when_the_iteration_under_way_is_over(step_by_step):
     assert heard == [0, 1, 1 + 3, 1 + 4, 1 + 7]
 
 
-def test_what_has_arrived_is_queued_before_it_is_heard_of():
+def test_an_arrival_counts_as_queued_at_once():
     home = Home()
     running = home.send(10, 5)
     arrived = home.send(10, 5, at_ps=500 * US)  # the prefill ends at 1,100
@@ -213,7 +213,7 @@ def test_what_has_arrived_is_queued_before_it_is_heard_of():
     assert home.worker.queued_count == 0
 
 
-def test_what_is_under_way_is_known_at_any_time():
+def test_requests_under_way_are_known_at_any_time():
     home = Home(chunked_prefill_size=100, max_running_requests=2)
     sent = [home.send(*shape) for shape in ((10, 30), (250, 5), (10, 5))]
     home.run(until_ps=1500 * US)

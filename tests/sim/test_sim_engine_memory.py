@@ -20,7 +20,7 @@ def until_a_retraction(home):
         home.clock.step()
 
 
-def test_a_retraction_evicts_until_those_that_stay_can_go_on_for_20_steps():
+def test_a_retraction_makes_room_for_20_steps_of_the_others():
     home = Home(pool=103, schedule_conservativeness=0.01)
     home.send(40, 20)
     home.send(40, 20)
@@ -78,7 +78,7 @@ def test_after_a_retraction_the_outputs_are_a_node_of_their_own():
     assert prompt("own-1", 40) in ends
 
 
-def test_of_those_that_finish_together_the_one_further_ahead_in_the_batch_is_stored_first():
+def test_of_simultaneous_ends_the_earlier_in_the_batch_is_stored_first():
     batch = RunningBatch()
     sequences = [_sequence(number) for number in range(3)]
     for sequence in sequences:
@@ -141,7 +141,7 @@ def test_the_next_sort_touches_them_in_the_order_that_the_last_one_left():
     assert queue.keys_by_eviction() == ["c", "b", "a"]
 
 
-def test_requests_that_cut_one_node_touch_what_lies_behind_in_the_order_of_the_list():
+def test_requests_that_cut_one_node_touch_the_rest_in_list_order():
     queue = Queue(prompt("a", 40), prompt("b", 4))
     queue.arrive(prompt("a", 30, "x", 9))
     queue.arrive(prompt("b", 4, "x", 9))
@@ -158,7 +158,7 @@ def test_requests_that_cut_one_node_touch_what_lies_behind_in_the_order_of_the_l
     ]
 
 
-def test_what_is_stored_is_not_cut_before_a_waiting_request_is_matched_again():
+def test_a_stored_prompt_is_not_cut_before_the_next_match():
     queue = Queue()
     queue.arrive(prompt("a", 20, "x", 9))
     queue.sort()

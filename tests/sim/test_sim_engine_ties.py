@@ -72,7 +72,9 @@ def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, decidi
 
 @pytest.mark.parametrize("step_by_step", [False, True])
 @pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
-def test_a_full_batch_goes_on_but_hears_at_that_boundary_too(step_by_step, finishing, deciding):
+def test_a_full_batch_continues_but_reads_arrivals_at_that_boundary(
+    step_by_step, finishing, deciding
+):
     """Request 3 waits for the only slot since the first prefill, so no pass is made."""
     clock, workers, send = pair(step_by_step, slots=1)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
@@ -85,7 +87,7 @@ def test_a_full_batch_goes_on_but_hears_at_that_boundary_too(step_by_step, finis
     assert scheduler.asked_us[:2] == [0, 1100 + 19 * 1010]
 
 
-def test_who_arrives_when_an_iteration_ends_is_routed_before_its_requests_are_over():
+def test_an_arrival_at_an_iterations_end_is_routed_before_its_ends():
     clock, workers, send = pair(step_by_step=False)
     end_ps, loads = 1100 * US, []
     clock.at(0, ARRIVE, 0, lambda: send(0, 0, 1))

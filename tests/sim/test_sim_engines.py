@@ -50,7 +50,7 @@ class Told(FCFS):
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_a_scheduler_hears_what_each_request_has_produced_before_it_is_over(engine, monkeypatch):
+def test_a_scheduler_learns_outputs_before_the_end(engine, monkeypatch):
     sglang = {"pool": 2_000, "engine__max_running_requests": 2_048}
     more = {"sglang": sglang, "vllm": VLLM, "lightllm": LIGHTLLM}[engine]
     flags = {"engine": engine, "num_programs": 4, "request_rate": 50.0}
@@ -130,12 +130,12 @@ def test_a_run_on_lightllm_that_is_cut_off_keeps_its_records_right():
         ({"engine": "vllm", "backend": {"kind": "emulator"}}, {}, "backend emulator has its own"),
     ],
 )
-def test_what_no_engine_would_obey_is_refused(given, settings, said):
+def test_settings_that_no_engine_would_obey_are_refused(given, settings, said):
     with pytest.raises(UsageError, match=said):
         resolve(given, settings)
 
 
-def test_what_vllm_would_not_start_with_is_refused():
+def test_settings_that_vllm_would_refuse_are_refused():
     with pytest.raises(UsageError, match="max_num_batched_tokens = 64: must be at least"):
         simulate(vllm_spec("fcfs", vllm__max_num_batched_tokens=64, vllm__max_num_seqs=65))
 
@@ -143,6 +143,6 @@ def test_what_vllm_would_not_start_with_is_refused():
 @pytest.mark.parametrize(
     ("gpu", "tokens", "sequences"), [("h100", 8_192, 1_024), ("a100", 2_048, 256)]
 )
-def test_defaults_are_those_of_the_api_server(gpu, tokens, sequences):
+def test_defaults_equal_the_api_servers(gpu, tokens, sequences):
     limits = vllm_limits(VLLMParams(), load_profile(resolve({"gpu": gpu}).gpu))
     assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (tokens, sequences)

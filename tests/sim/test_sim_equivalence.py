@@ -46,7 +46,7 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
     fast = run_checked(experiment(scheduler, workload))
     slow = simulate(experiment(scheduler, workload, engine__step_by_step=True))
     assert_same_records(fast, slow)
-    # Whoever comes first, all are served the same in the end.
+    # Whatever the order, all are served the same in the end.
     assert (np.asarray(fast.requests["status"].indices) == FINISHED).all()
     assert served(fast) == served_by_fcfs(workload)
     assert min(served(fast)) > 0
@@ -65,7 +65,7 @@ def served_by_fcfs(workload):
 
 
 @pytest.mark.parametrize("workload", CASES)
-def test_the_small_runs_do_force_what_they_are_for(workload, monkeypatch):
+def test_the_small_runs_force_evictions_and_retractions(workload, monkeypatch):
     """Otherwise the tests of this file would prove little."""
     seen = Counter()
 

@@ -201,7 +201,7 @@ def test_who_is_below_its_share_loses_nothing_while_nobody_pins_more_than_its_ow
                     assert held[lost] > pool.share(lost)
 
 
-def test_lru_lets_a_flood_take_what_max_min_keeps():
+def test_lru_lets_a_flood_evict_tokens_that_max_min_keeps():
     def hits(name):
         pool = Pool(name, 100, {"x": 1.0, "y": 1.0})
         found = []
@@ -248,7 +248,7 @@ def test_a_shared_prefix_outlives_the_claim_of_the_client_above_its_share():
     assert pool.cache.residency.held("x") == 10
 
 
-def test_lfu_drops_what_was_used_least():
+def test_lfu_drops_the_least_used_tokens():
     pool = Pool("lfu", 30, {"x": 1.0})
     for name in ("often", "often", "once", "late"):
         pool.start("x", prompt(name, 10))
@@ -286,14 +286,14 @@ def test_quotas_that_cannot_be_are_refused_in_one_line():
         build_eviction("maxmin", {})
 
 
-def test_max_min_takes_from_the_largest_unpinned_part_over_weight_of_those_above():
+def test_max_min_takes_the_largest_unpinned_part_over_weight():
     policy = build_eviction("max-min", {})
     policy.prepare(Setup(("a", "b", "c"), {"a": 1, "b": 2, "c": 1}, 100))
     above = [Claimant("a", 30, 20, 0), Claimant("b", 55, 41, 0), Claimant("c", 15, 15, 0)]
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
-    # Below their shares all of them: the one that is nearest to its own, wishes included.
+    # All are below their shares: the one nearest to its own, requests included.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 
@@ -311,7 +311,7 @@ def test_retention_keeps_a_session_until_its_expected_return():
     assert policy.on_finish(call(3, 6.0, left=0), 30.0) == 30.0
 
 
-def test_counts_are_exact_whatever_the_order_of_claims():
+def test_counts_are_exact_in_any_order_of_claims():
     pool = Pool("max-min", 100, CLIENTS)
     for client in CLIENTS:
         pool.start(client, prompt("common", 30))

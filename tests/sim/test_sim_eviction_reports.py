@@ -40,7 +40,7 @@ def test_nothing_comes_if_all_is_lost():
     assert heard(eviction_loss=1.0) == []
 
 
-def test_half_of_it_comes_if_half_is_lost_and_the_seed_says_which():
+def test_the_seed_decides_which_half_of_the_reports_is_lost():
     some = heard(eviction_loss=0.5)
     assert len(some) == pytest.approx(PIECES / 2, rel=0.1)
     assert some == heard(eviction_loss=0.5) != heard(seed=1, eviction_loss=0.5)

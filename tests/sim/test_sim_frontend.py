@@ -30,7 +30,7 @@ def test_a_first_token_waits_for_the_turns_before_it():
     assert first.first_token_ps == first.finish_ps == 20_000 * US
 
 
-def test_what_is_on_its_way_counts_as_queued_and_can_be_withdrawn():
+def test_requests_on_their_way_count_as_queued_and_can_be_withdrawn():
     home = Home(profile=FRONTED)
     one, two = home.send(100, 1), home.send(100, 1)
     home.run(until_ps=1)

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_records():
     assert_same(one, other)
 
 
-def test_without_a_gateway_nothing_is_said_of_one():
+def test_without_a_gateway_none_is_mentioned():
     result = simulate(small_spec("fcfs", "chat"))
     assert "routed_s" not in result.requests
     assert "gateway" not in result.summary
@@ -71,7 +71,7 @@ def test_a_gateway_that_always_lets_go_changes_nothing():
     assert_same(one, other)
 
 
-def test_what_waits_too_long_is_refused_before_the_cluster():
+def test_requests_that_wait_too_long_are_refused_before_the_cluster():
     result = simulate(busy("drr", gateway__ttl_s=3.0, **TIGHT))
     check_all(result)
     table = columns(result)
@@ -111,7 +111,7 @@ def test_before_vllm_too():
     assert (columns(result)["routed_s"] > columns(result)["arrival_s"]).any()
 
 
-def test_the_longest_prefix_at_some_worker_is_what_the_caches_hold():
+def test_the_longest_prefix_at_some_worker_matches_the_caches():
     spec = busy("fcfs", gateway__order="longest-prefix", **TIGHT)
     made = Simulation(spec, spec.client_plans(), spec.source())
     assert made.run()
@@ -126,7 +126,7 @@ def test_the_longest_prefix_at_some_worker_is_what_the_caches_hold():
     assert fleet.matched_tokens(request) == 50
 
 
-def test_a_killed_run_is_recovered_with_what_was_held(tmp_path):
+def test_a_killed_run_is_recovered_with_queued_requests(tmp_path):
     spec = busy("drr", **TIGHT)
     whole = columns(simulate(spec, folder=tmp_path))
     found = columns(recover(spec, tmp_path))

@@ -52,7 +52,7 @@ def busy_ps(simulation, worker=0):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_vtc_charges_is_the_busy_time_to_the_picosecond(engine):
+def test_vtcs_charges_are_the_busy_time_to_the_picosecond(engine):
     """INV-23 for counters without lift, which are sums of charges."""
     flags = {"request_rate": 30.0}  # so that requests lose their memory
     simulation = ran(charging("vtc", engine, flags=flags, vtc__lift="none"))
@@ -65,13 +65,13 @@ def test_what_vtc_charges_is_the_busy_time_to_the_picosecond(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_dlpm_charges_is_the_busy_time(engine):
+def test_dlpms_charges_are_the_busy_time(engine):
     """INV-23: the granted quanta less the remaining credit."""
     spec = charging("dlpm", engine, dlpm__quantum=300)
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
     credits_ = scheduler.credits
-    credits_.let_go = lambda client: None  # credit that is left stays on the books
+    credits_.let_go = lambda client: None  # remaining credit stays on the books
     granted, refill = [], credits_.refill
 
     def watched(*told):
@@ -88,7 +88,7 @@ def test_what_dlpm_charges_is_the_busy_time(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_d2lpm_has_charged_when_all_is_over_is_each_workers_busy_time(engine):
+def test_d2lpms_final_charges_are_each_workers_busy_time(engine):
     """INV-23, request by request: charged ahead at dispatch, corrected at the end."""
     more = {"d2lpm__charge": "gpu-time", "d2lpm__worker_quantum": 10**9}
     simulation = ran(charging("vtc", engine, dp=2, flags={"router": "d2lpm"}, **more))
@@ -139,7 +139,7 @@ def test_weights_are_honoured():
     assert charged(VTC, {"x": 2.0}, charge="gpu-time") == pytest.approx(2, rel=0.1)
 
 
-def test_by_hand_what_was_predicted_is_put_right():
+def test_predictions_are_corrected_by_hand_computed_values():
     # A prompt of 10 tokens takes 1,100 us, two together 1,200: each its own 90, and half the rest.
     scheduler = VTC(VTC.Params(charge="gpu-time"))
     scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
@@ -152,7 +152,7 @@ def test_by_hand_what_was_predicted_is_put_right():
     assert scheduler.counters == {"x": 600 * US, "y": 600 * US}
 
 
-def test_where_it_cannot_be_it_is_refused():
+def test_impossible_charging_is_refused():
     with pytest.raises(UsageError, match="needs a timing profile, because the time of iterations"):
         VTC(VTC.Params(charge="gpu-time")).prepare(Setup())
     costs = Setup(costs=ProfileCosts(PLAIN))
@@ -180,7 +180,7 @@ def test_where_it_cannot_be_it_is_refused():
     [("input", {}), ("gpu-time", {}), ("gpu-time", {"routers": 2})],
     ids=["input", "gpu-time", "of-two-routers"],
 )
-def test_what_each_request_took_is_counted_where_its_router_asks(charge, more):
+def test_each_requests_gpu_time_is_counted_if_its_router_asks(charge, more):
     flags = {"num_programs": 2, "scheduler": "d2lpm"} | more
     simulation = ran(small_spec("d2lpm", "chat", dp=2, flags=flags, d2lpm__charge=charge))
     workers = simulation.cluster.workers
@@ -189,7 +189,7 @@ def test_what_each_request_took_is_counted_where_its_router_asks(charge, more):
     assert any(worker.batch._time.each > 0 for worker in workers) == (charge == "gpu-time")
 
 
-def test_a_router_that_hears_of_gpu_time_wants_it():
+def test_a_router_that_receives_gpu_time_asks_for_it():
     class Hearing(RoundRobin):
         def on_gpu_time(self, request, worker, gpu_s):
             self.heard_s = gpu_s

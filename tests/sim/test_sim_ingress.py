@@ -80,7 +80,7 @@ def test_a_router_may_hold_requests_until_something_changes():
     assert router.sent == sorted(router.sent)  # numbered as they arrived
 
 
-def test_what_is_held_at_the_end_is_recorded_without_a_worker():
+def test_requests_queued_at_the_end_are_recorded_without_a_worker():
     class Closed(Choosy):
         limit = 0
 
@@ -156,8 +156,8 @@ def behind_gateway(scheduler):
         PredictiveVTC(PredictiveVTC.Params(lift="none", predictor="oracle", error=0.5)),
     ],
 )
-def test_a_gateway_charges_inputs_and_outputs_and_nothing_else(scheduler):
-    # Without a lift a counter is what the client was charged: in the end all it sent and got.
+def test_a_gateway_charges_exactly_inputs_and_outputs(scheduler):
+    # Without a lift a counter is the client's total charge: all that it sent and got.
     made = behind_gateway(scheduler)
     assert made.run()
     while made.clock.next_ps() is not None:  # it has yet to hear of the last end
@@ -170,7 +170,7 @@ def test_a_gateway_charges_inputs_and_outputs_and_nothing_else(scheduler):
         assert counter == service[clients == client].sum()
 
 
-def test_a_gateway_hears_of_an_end_before_what_follows_from_it():
+def test_a_gateway_learns_of_an_end_before_its_consequences():
     scheduler = Recording()
     made = behind_gateway(scheduler)
     assert made.run()

@@ -18,7 +18,7 @@ def after(polls):
 
 @pytest.mark.parametrize("scheduler", ["lpm", "vtc", "d2lpm"])
 @pytest.mark.parametrize("polls", [0, 7, 333, *slow(1, 50, 1000)])
-def test_whatever_had_happened_is_kept_and_consistent(scheduler, polls, monkeypatch):
+def test_everything_so_far_is_kept_and_consistent(scheduler, polls, monkeypatch):
     monkeypatch.setattr("fairbench.sim.run.EVENTS_AT_ONCE", 1)
     result = simulate(
         small_spec(scheduler, "tot", pool=9_000, dp=2, flags={"num_programs": 4}),
@@ -31,5 +31,5 @@ def test_whatever_had_happened_is_kept_and_consistent(scheduler, polls, monkeypa
     assert result.summary["window_start_s"] <= result.summary["window_end_s"]
 
 
-def test_a_run_that_nobody_stops_is_complete():
+def test_an_uninterrupted_run_is_complete():
     assert simulate(small_spec("vtc", "chat"), interrupted=after(10**9)).complete

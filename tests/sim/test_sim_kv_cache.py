@@ -84,7 +84,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.touch(tokens[: node.depth])
         return node, place
 
-    # What engines and queues do.
+    # Rules for engines and queues.
 
     @rule(text=texts)
     def store(self, text):
@@ -300,7 +300,7 @@ def test_a_parent_goes_after_its_last_child():
     ]
 
 
-def test_what_is_locked_stays_and_so_does_the_path_above_it():
+def test_locked_nodes_and_their_paths_stay():
     cache, gone = collector(100)
     held = stored(cache, prompt("a", 10, "b", 5))
     stored(cache, prompt("a", 10, "c", 5))

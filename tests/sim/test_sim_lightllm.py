@@ -92,7 +92,7 @@ def test_a_new_minibatch_waits_for_ten_steps():
     assert server.run().times()[1][0] == 1_050 + 10 * 1_010
 
 
-def test_after_ten_steps_it_is_tried_at_every_step_with_what_was_there_a_step_ago():
+def test_after_ten_steps_each_step_tries_with_the_previous_queue():
     """Arrivals during a step are read after the decision at its end: at the 13th, too late."""
     server = Server()
     server.send(5, 100)
@@ -108,7 +108,7 @@ def test_a_step_that_ends_a_request_lets_the_server_read_before_it_decides():
     assert server.run().times()[2][0] == 1_100 + 13 * 1_020
 
 
-def test_what_arrives_during_a_prefill_is_read_before_the_next_decision():
+def test_arrivals_during_a_prefill_are_read_before_the_next_decision():
     server = Server(max_wait_tokens=1)
     server.send(5, 100)
     server.send(5, 100, at_us=500)
@@ -201,7 +201,7 @@ def test_the_number_of_running_requests_is_limited():
     assert [t[0] for t in times] == [0, 0, times[0][2]]
 
 
-def test_what_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_at_once():
     server = Server(pool=30, max_prefill_tokens=20)
     outsized, long, largest = server.send(21, 1), server.send(20, 10), server.send(20, 9)
     server.run()
@@ -217,7 +217,7 @@ def test_a_rate_limit_refuses_and_the_others_go_on():
     assert [s.status for s in server.run().sent] == [FINISHED, REFUSED, FINISHED]
 
 
-def test_the_scheduler_is_told_every_token_before_it_is_asked_again():
+def test_the_scheduler_gets_every_token_before_the_next_question():
     """a has had 20 + 2 * 6 when the pool is free again, b 12 + 2 * 6: b's next goes first."""
     server = Server(LCF(LCF.Params()), pool=60)
     server.send(20, 6, client="a")

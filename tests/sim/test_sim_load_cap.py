@@ -41,14 +41,14 @@ def test_a_full_batch_is_not_asked_again_before_it_shrinks():
     assert home.scheduler.passes == 3  # for each, and when the first has finished
 
 
-def test_one_that_is_too_large_for_the_cap_runs_alone():
+def test_a_request_above_the_cap_runs_alone():
     home = Home(profile=READS, load_cap=1)
     sent = [home.send(100, 3, at_ps=at_ps) for at_ps in (0, 1, 2)]
     home.run()
     assert [one.admitted_ps for one in sent[1:]] == [one.finish_ps for one in sent[:-1]]
 
 
-def test_what_was_learned_lets_more_in():
+def test_learned_outputs_admit_more():
     home = Home(profile=READS, load_cap=2 * 174)
     home.send(100, 2)  # from then on 2 are expected, so a request costs 111
     later = [home.send(100, 4, at_ps=10**11) for _ in range(4)]
@@ -58,7 +58,7 @@ def test_what_was_learned_lets_more_in():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_engine_exceeds_it_and_counts_just_what_runs(engine):
+def test_no_engine_exceeds_the_cap_and_only_running_requests_count(engine):
     spec = capped_spec(engine, most := 6_000)
     simulation = Simulation(spec, spec.client_plans(), None)
     step, worker = simulation.clock.step, simulation.cluster.workers[0]
@@ -98,6 +98,6 @@ def test_none_is_the_default_and_leaves_no_trace_in_an_experiment():
 
 
 @pytest.mark.parametrize("wrong", ["many", 0, -5, 1.5, True])
-def test_what_is_no_cap(wrong):
+def test_invalid_caps(wrong):
     with pytest.raises(UsageError, match=r"engine.load_cap = .*: must be auto, none or a number"):
         resolve({}, {"engine.load_cap": wrong})

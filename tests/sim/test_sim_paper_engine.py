@@ -24,7 +24,7 @@ class OneIsEnough(Spy):
 
 
 @pytest.mark.parametrize(("every", "step"), [(1, 13), (10, 20), (13, 13), (20, 20)])
-def test_who_comes_in_between_waits_for_the_next_pass(every, step):
+def test_arrivals_in_between_wait_for_the_next_pass(every, step):
     home = Home(num_continuous_decode_steps=every)
     home.send(1, 40)
     late = home.send(1, 1, at_ps=14_000 * US)  # during the 13th step
@@ -32,7 +32,7 @@ def test_who_comes_in_between_waits_for_the_next_pass(every, step):
     assert late.admitted_ps == (step + 1) * STEP_US * US
 
 
-def test_a_prefill_is_no_step_and_an_empty_batch_waits_for_nobody():
+def test_a_prefill_is_no_step_and_an_empty_batch_does_not_wait():
     home = Home(num_continuous_decode_steps=10, chunked_prefill_size=4)
     long = home.send(10, 3)  # three chunks, one after the other
     home.send(1, 1, at_ps=500 * US)
@@ -80,7 +80,7 @@ def test_siblings_of_a_cold_request_come_last_only_if_so_wished(in_batch, order)
     assert [request for request, *_ in home.scheduler.admissions] == order
 
 
-def test_held_back_a_sibling_finds_its_prefix_cached_and_else_computes_it():
+def test_a_delayed_sibling_finds_its_prefix_cached():
     computed = {}
     for in_batch in (True, False):
         home = Home(SpyLPM(), max_prefill_tokens=90, in_batch_prefix_caching=in_batch)

@@ -47,7 +47,7 @@ CAPPED = ["vtc", "dlpm-skip"]  # run under a load cap too
 @pytest.mark.parametrize(
     ("case", "cap"), [*((case, inf) for case in SCHEDULERS), *((case, 300) for case in CAPPED)]
 )
-def test_a_scheduler_admits_alike_in_both_homes(case, cap):
+def test_a_scheduler_admits_alike_in_both_hosts(case, cap):
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     seen = Counter()
@@ -132,7 +132,7 @@ def hooked(scheduler):
 
 
 @pytest.mark.parametrize("cap", [inf, 300])
-def test_what_is_preempted_and_retracted_is_alike_in_both_homes(cap):
+def test_preemptions_and_retractions_are_alike_in_both_hosts(cap):
     """The freed tokens agree too: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
     for seed in range(60):
@@ -168,7 +168,7 @@ def with_deadlines(seed):
 
 
 @pytest.mark.parametrize("progress", [0, 16])
-def test_edf_preempts_alike_in_both_homes(progress):
+def test_edf_preempts_alike_in_both_hosts(progress):
     seen, params = Counter(), EDF.Params(progress=progress)
     for seed in range(60):
         stream = with_deadlines(seed)

@@ -77,7 +77,7 @@ def displaced(home_of, swap, host_tokens=1000):
 
 
 @HOMES
-def test_what_is_swapped_is_not_computed_again(home_of):
+def test_swapped_tokens_are_not_recomputed(home_of):
     _, policy, first, urgent, held = displaced(home_of, swap=True)
     assert policy.answers[0] is True
     assert first.retracted_ps == urgent.admitted_ps < urgent.finish_ps <= first.readmitted_ps
@@ -86,7 +86,7 @@ def test_what_is_swapped_is_not_computed_again(home_of):
 
 
 @HOMES
-def test_what_is_not_swapped_is_computed_again(home_of):
+def test_tokens_not_swapped_are_recomputed(home_of):
     _, policy, first, _, held = displaced(home_of, swap=False)
     assert policy.answers[0] is True
     assert first.swapped_tokens == 0
@@ -104,7 +104,7 @@ def test_copies_take_their_time_and_nothing_runs_meanwhile(home_of):
 
 
 @HOMES
-def test_a_host_without_room_says_so(home_of):
+def test_a_host_without_room_refuses_the_swap(home_of):
     _, policy, first, _, _ = displaced(home_of, swap=True, host_tokens=30)
     assert not any(policy.answers)
     assert first.swapped_tokens == first.recompute_tokens == 0

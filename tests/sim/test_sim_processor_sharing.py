@@ -53,7 +53,7 @@ def serve(profile, jobs):
     return sequences
 
 
-# The profile's formula, written down once more: coefficients in ms, whole picoseconds a step.
+# The profile's formula, restated: coefficients in ms, whole picoseconds a step.
 
 
 def linear_ms(profile, tokens):
@@ -92,7 +92,7 @@ def near(time_ps):
 
 
 @pytest.mark.parametrize("size", [1, 2, 17, 300])
-def test_equal_requests_end_together_when_the_formula_says(size):
+def test_equal_requests_end_together_at_the_formulas_time(size):
     tokens, outputs = 530, 200
     done = serve(A100, [(0, tokens, outputs)] * size)
     first = prefill_ps(A100, [tokens] * size)
@@ -103,7 +103,7 @@ def test_equal_requests_end_together_when_the_formula_says(size):
 
 
 def test_equal_requests_one_by_one_step_by_step():
-    # The same once more without any closed form: 200 requests, 49 steps, each added by hand.
+    # The same without any closed form: 200 requests, 49 steps, each added by hand.
     size, tokens, outputs = 200, 1_000, 50
     time = prefill_ps(A100, [tokens] * size)
     for made in range(1, outputs):
@@ -116,7 +116,7 @@ lengths = st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 400)), min_si
 
 @settings(max_examples=40)
 @given(lengths)
-def test_of_requests_that_begin_together_each_ends_when_the_recursion_says(pairs):
+def test_requests_that_begin_together_end_by_the_recursion(pairs):
     # Shortest first: between two ends the batch is the same.
     done = serve(A100, [(0, tokens, outputs) for tokens, outputs in pairs])
     time, made = prefill_ps(A100, [tokens for tokens, _ in pairs]), 1
@@ -161,7 +161,7 @@ jobs_in_time = st.lists(
 
 @settings(max_examples=60)
 @given(jobs_in_time)
-def test_whoever_comes_is_prefilled_at_the_next_boundary_and_shares_from_then_on(jobs):
+def test_arrivals_are_prefilled_at_the_next_boundary_and_then_share(jobs):
     done = serve(A100, jobs)
     expected = shared(A100, jobs)
     assert [(s.first_token_ps, s.finish_ps) for s in done] == [
@@ -219,7 +219,7 @@ def test_no_work_is_lost_and_none_is_made(lengths):
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_the_slowdown_is_that_of_processor_sharing_whatever_the_lengths(lengths):
+def test_the_slowdown_is_that_of_processor_sharing_for_any_lengths(lengths):
     """E[T | x] = x / (1 - rho): short and long requests are slowed down alike.
 
     In order of arrival the short kind would take 3.25 times as long as alone, the long one 1.32

@@ -82,7 +82,7 @@ def test_calls_one_after_the_other_add_up_and_sleep_takes_its_time():
     assert fake.run(program()) == ((Segment("a", 2), Segment("b", 3)), None, 5.25)
 
 
-def test_gather_of_nothing_and_of_what_does_not_wait():
+def test_gather_of_nothing_and_of_finished_calls():
     fake = Fake()
 
     async def ready():
@@ -188,7 +188,7 @@ def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
     assert tables.requests.finish_s.tolist()[2] == pytest.approx(0.00322)
 
 
-def test_a_cut_off_run_says_what_is_unfinished_and_counts_what_was_done():
+def test_a_cut_off_run_counts_finished_and_unfinished_work():
     streams = [[(0.0, Calls(0, "x", (10, 40, 40)))], [(0.0005, Calls(1, "y", (20, 3, 70)))]]
     tables = finish(*cluster_of(streams), until_ps=(1100 + 4 * 1010 + 500) * US)
     assert tables.requests.status.tolist() == [UNFINISHED, UNFINISHED]
@@ -197,7 +197,7 @@ def test_a_cut_off_run_says_what_is_unfinished_and_counts_what_was_done():
     assert tables.service.output_tokens.sum() == 5
 
 
-def test_outputs_are_cut_at_what_the_client_allows():
+def test_outputs_are_cut_at_the_clients_limit():
     tables = finish(*cluster_of([[(0.0, Calls(0, "x", (10, 40, 7)))]]))
     assert tables.requests.output_tokens.tolist() == [7]
 
@@ -230,7 +230,7 @@ def test_a_client_that_watches_its_programs_starts_the_next_when_one_has_ended()
     assert two.arrival_s.tolist() == [0, 0, two.finish_s[0]]
 
 
-def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
+def test_a_reacting_client_holds_all_but_one_program():
     seen = []
 
     def at_the_second(ended):
@@ -240,7 +240,7 @@ def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
     streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(5)]]
     found = finish(*cluster_of(streams, reaction=at_the_second))
     begun_s, ended_s = found.programs.arrival_s.tolist(), found.programs.finish_s.tolist()
-    # One at a time; what ends second has the third, and all others, begin just then.
+    # One at a time; the second to end has the third, and all others begin just then.
     assert begun_s == [0, ended_s[0], *[ended_s[1]] * 3]
     assert found.programs.status.tolist() == [FINISHED] * 5
     first = found.requests
@@ -250,7 +250,7 @@ def test_a_client_that_reacts_holds_all_but_one_until_it_is_told():
     assert {one.input_tokens for one in seen} == {10}
 
 
-def test_whoever_reacts_is_not_stuck_when_its_only_program_is_refused():
+def test_a_reacting_client_continues_after_its_only_program_is_refused():
     streams = [[(0.0, Calls(0, "x", (90, 5, 30))), (0.001, Calls(1, "x", (10, 2, 2)))]]
     found = finish(*cluster_of(streams, reaction=lambda ended: False))
     assert found.programs.status.tolist() == [REFUSED, FINISHED]

@@ -118,7 +118,7 @@ def test_every_wait_follows_from_the_one_before(queue):
     assert requests["finish_s"] - requests["admitted_s"] == pytest.approx(s, abs=1e-8)
 
 
-def test_waits_are_those_of_m_d_1(queue):
+def test_waits_equal_m_d_1(queue):
     rho, s, requests, _ = queue
     wait = requests["admitted_s"] - requests["arrival_s"]
     wait[wait < 1e-9] = 0.0
@@ -133,7 +133,7 @@ def test_waits_are_those_of_m_d_1(queue):
     assert close(wait > 0, starts, rho)
 
 
-def test_the_summary_says_the_same(queue):
+def test_the_summary_agrees(queue):
     rho, s, requests, summary = queue
     wait = requests["admitted_s"] - requests["arrival_s"]
     prefill = requests["first_token_s"] - requests["admitted_s"]

@@ -51,6 +51,6 @@ def test_refused_requests_are_counted_and_are_not_in_any_latency(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_deficit_round_robin_serves_everybody(engine):
+def test_deficit_round_robin_serves_every_client(engine):
     result = run("mdrr", engine, mdrr__quantum=50)
     assert result.summary["completed"] == result.summary["num_requests"]

@@ -27,7 +27,7 @@ LOCALS = {
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
-# What these do, others that run on vLLM in the fast suite do as well.
+# Other policies that run on vLLM in the fast suite do the same.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 
@@ -75,7 +75,7 @@ def test_routers_break_no_rule_of_a_cluster(name):
         ("d2lpm", "d2lpm.charge", "split"),
     ],
 )
-def test_whoever_pays_for_instructions_that_all_share(scheduler, setting, rule):
+def test_any_payer_for_shared_instructions(scheduler, setting, rule):
     flags = {"num_programs": 2, "request_rate": 20.0, "gpu": GPU}
     chosen = {"pool": 20_000, "flags": flags, setting: rule}
     assert run_checked(small_spec(scheduler, "judge", dp=2, **chosen)).summary["unfinished"] == 0

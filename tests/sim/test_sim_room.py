@@ -61,9 +61,9 @@ READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K
 @pytest.mark.parametrize("limits", [{}, {"profile": READS, "load_cap": 200}])
 @pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
 @given(st.integers(0, 10**6))
-@example(401_579)  # 12 tokens are left for a request of 12, or 12 and a rounding
+@example(401_579)  # 12 tokens are left for a request of 12, up to rounding
 @settings(max_examples=30, deadline=None)
-def test_what_would_fit_does_and_nothing_else(home_of, limits, seed):
+def test_would_fit_is_exact(home_of, limits, seed):
     draw, policy = Random(seed), Asking(seed)
     home = home_of(policy, seed, **limits)
     shared = prompt("a", 32, "b", 20), prompt("a", 32, "c", 11), prompt("a", 32)
@@ -117,7 +117,7 @@ def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
     assert urgent.admitted_ps == first.retracted_ps < second.finish_ps
 
 
-def test_what_the_same_pass_has_admitted_counts():
+def test_admissions_of_the_same_pass_count():
     """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could replace them.
 
     800 are free, but only 229 of them for the last one, and 499 without the first are not enough.

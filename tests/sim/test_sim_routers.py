@@ -109,12 +109,12 @@ def test_other_routers_run_in_number_too(router):
     check_all(simulate(several("d2lpm", 2, flags, routers__skew=10.0)))
 
 
-def test_admission_control_stands_before_each():
+def test_admission_control_works_before_each_router():
     spec = several(flags={"goodput": {"e2el": "2s"}}, admission__policy="demote")
     check_all(simulate(spec))
 
 
-def test_each_router_hears_the_ends_of_its_own_and_all_evictions():
+def test_each_router_gets_its_own_ends_and_all_evictions():
     spec = several("d2lpm", 2, routers__skew=10.0, engine__max_total_tokens=3000)
     simulation = Simulation(spec, spec.client_plans(), None)
     heard = [Counter() for _ in range(2)]
@@ -175,7 +175,7 @@ def test_d2lpm_routers_know_all_credits_where_there_is_a_ledger():
 
 
 @pytest.mark.parametrize("form", ["exchange", "ledger"])
-def test_who_has_no_sums_cannot_share_any(form):
+def test_policies_without_totals_cannot_share_them(form):
     flags = {"router": "least-loaded", "gateway": "drr", "saturation": "concurrency"}
     with pytest.raises(
         UsageError, match="the router least-loaded or the gateway drr has no counters"
@@ -212,6 +212,6 @@ def test_the_same_seed_gives_the_same_records():
         ({"routers": 2}, {"routers.skew": 0.5}, "routers.skew"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(flags, settings, words):
+def test_impossible_values_are_refused_in_one_line(flags, settings, words):
     with pytest.raises(UsageError, match=words):
         resolve(flags, settings)

@@ -86,7 +86,7 @@ def test_an_arrival_may_preempt_at_the_next_step_though_the_batch_is_full(limit)
     assert first.retractions == 1
 
 
-def test_nobody_running_cannot_be_preempted():
+def test_preemption_needs_a_running_request():
     class Eager(Policy):
         preempts = True
 
@@ -102,7 +102,7 @@ def test_nobody_running_cannot_be_preempted():
     assert policy.heard == [False]
 
 
-def test_everyone_preempted_and_nobody_admitted_is_no_deadlock():
+def test_preempting_all_and_admitting_none_is_no_deadlock():
     class Fickle(Policy):
         """A scheduler that preempts every request once, and admits none in that pass."""
 
@@ -180,7 +180,7 @@ class TestRoomLeftOnPurpose:
         def wake_s(self, view, now_s):
             return 0.05 if now_s < 0.05 else None
 
-    def test_an_idle_worker_asks_again_when_it_was_told_to(self):
+    def test_an_idle_worker_asks_again_at_the_given_time(self):
         home = Home(self.Reserved())
         held, other = home.send(10, 3, client="y"), home.send(10, 3, at_ps=5_000 * US)
         home.run()
@@ -215,7 +215,7 @@ def test_costs_are_the_profiles():
     assert costs.decode_step_s(4, 1000) == PLAIN.decode_ps(4, 1000) / PS_PER_S
 
 
-def test_a_scheduler_that_took_over_hears_of_retractions():
+def test_a_scheduler_that_took_over_gets_retractions():
     """An emulated worker gets a new scheduler when its cache is flushed."""
     home, fresh = Home(Policy(), pool=130, schedule_conservativeness=0.01), Policy()
     home.worker.scheduler = fresh
@@ -266,7 +266,7 @@ def test_an_idle_worker_is_woken_once_however_many_wait():
     assert len(policy.heard) <= 20 + 11
 
 
-def test_news_of_an_eviction_is_late():
+def test_an_eviction_report_is_late():
     """The eviction is at 5 ps and told at 5 + 7; events of that instant are heard in order."""
     clock, heard = Clock(), []
 

@@ -61,7 +61,7 @@ def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, l
 
 
 @pytest.mark.parametrize(("release", "late"), [("0.5.23", False), ("0.5.22", True)])
-def test_a_finished_request_reserves_what_it_did_not_use(release, late):
+def test_a_finished_request_still_reserves_its_unused_part(release, late):
     """The third needs 126 tokens: 182 are left, and 125 without the 57 of the first."""
     home = Home(pool=200, rules=RULES[release], full_reservation=True)
     home.send(10, 3, max_new=60)

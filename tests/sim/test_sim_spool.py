@@ -35,7 +35,7 @@ def test_a_run_gives_the_same_result_with_its_records_on_disk(tmp_path):
     assert plain(simulate(SPEC, folder=tmp_path)) == plain(simulate(SPEC))
 
 
-def test_what_is_left_of_a_whole_run_is_the_whole_run(tmp_path):
+def test_the_rest_of_a_whole_run_is_the_whole_run(tmp_path):
     whole = simulate(SPEC, folder=tmp_path)
     left = recover(SPEC, tmp_path)
     assert not left.complete
@@ -72,7 +72,7 @@ def test_nothing_is_left_of_a_run_that_wrote_nothing(tmp_path):
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
-def test_files_cut_off_anywhere_keep_what_was_filed_together(tmp_path_factory, values, data):
+def test_files_cut_off_anywhere_keep_their_complete_blocks(tmp_path_factory, values, data):
     folder = tmp_path_factory.mktemp("cut")
     logs = {"a": Columns(("x", "y")), "b": Columns(("x",))}
     with spooled(logs, folder):
@@ -109,7 +109,7 @@ def fill(log, numbers):
         log.append(number)
 
 
-def test_what_does_not_fit_is_reported_and_spoils_nothing(tmp_path):
+def test_an_oversized_record_is_reported_and_spoils_nothing(tmp_path):
     first, log, found = (Columns(("x",)) for _ in range(3))
     with spooled({"first": first}, tmp_path):
         fill(first, range(7))

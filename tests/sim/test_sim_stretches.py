@@ -57,7 +57,7 @@ def in_batch(log, batch, step):
     st.lists(st.tuples(stretches() | st.none(), st.integers(0, 50), st.integers(0, 3))),
     st.integers(1, 12),
 )
-def test_rows_are_those_made_one_by_one_in_the_order_of_the_log(written, rows_per_block):
+def test_rows_equal_those_made_one_by_one_in_the_order_of_the_log(written, rows_per_block):
     log, expected = ServiceLog([*CLIENTS, "gone"]), []
     log._block_bytes = rows_per_block * 8 * len(SERVICE_COLUMNS)
     for one, step, worker in written:
@@ -83,7 +83,7 @@ def test_rows_are_those_made_one_by_one_in_the_order_of_the_log(written, rows_pe
         min_size=1,
     )
 )
-def test_shares_are_exact_whatever_the_product(drawn):
+def test_shares_are_exact_for_any_product(drawn):
     found = shares_upto(*np.array(drawn, dtype=np.int64).T)
     assert found.tolist() == [total * upto // whole for total, upto, whole in drawn]
     for total, upto, whole in drawn:  # also where none of the others needs wide integers

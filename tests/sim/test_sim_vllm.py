@@ -80,7 +80,7 @@ class VLLMHome:
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])
-def test_arrivals_are_heard_between_steps(step_by_step):
+def test_arrivals_take_effect_between_steps(step_by_step):
     """Request 0's prompt takes the only slot until 1,100 us, and its steps take 1,010 us each."""
     heard, tokens = [], []
 
@@ -141,7 +141,7 @@ def test_a_prompt_is_served_from_whole_cached_blocks_and_never_all_of_it():
     assert [s.cached_tokens for s in (again, longer, part)] == [16, 32, 16]
 
 
-def test_requests_of_one_step_share_blocks_that_are_being_computed():
+def test_requests_of_one_step_share_blocks_under_computation():
     home = VLLMHome()
     first, second = home.send(prompt("A", 40), 1), home.send(prompt("A", 40), 1)
     home.run()
@@ -194,7 +194,7 @@ def test_no_more_run_than_may():
     assert [s.admitted_ps for s in sent] == [0, 0, sent[0].finish_ps]
 
 
-def test_what_can_never_fit_is_refused():
+def test_a_request_that_can_never_fit_is_refused():
     home = VLLMHome(blocks=3)
     just, over = home.send(40, 9), home.send(40, 10)
     home.run()
@@ -212,7 +212,7 @@ def test_a_request_that_loses_its_memory_amid_its_prompt_is_booked_once():
     assert sum(home.log.column("recompute_tokens").tolist()) == big.recompute_tokens
 
 
-def test_a_step_that_did_not_end_admitted_nobody():
+def test_an_unfinished_step_admitted_no_request():
     home = VLLMHome()
     done, cut = home.send(16, 1), home.send(16, 1, at_ps=500 * US)
     home.run(until_ps=1_200 * US)  # the first step takes 1,160 us

@@ -144,7 +144,7 @@ END = st.tuples(st.just("end"), st.integers(0, 5))
 
 
 @given(st.lists(st.one_of(BEGIN, FILL, END), max_size=40))
-def test_runs_of_blocks_do_what_single_blocks_do(steps):
+def test_runs_of_blocks_equal_single_blocks(steps):
     both = Both()
     for name, *arguments in steps:
         getattr(both, name)(*arguments)

@@ -52,7 +52,7 @@ def test_evicting_a_block_costs_the_same_in_long_prompts_as_in_short_ones():
     assert long == pytest.approx(short, rel=0.05)
 
 
-def test_storing_a_prompt_costs_the_same_however_long_it_is():
+def test_storing_a_prompt_costs_the_same_at_any_length():
     short, long = (lines_run(lambda n=n: filled(n, [])) for n in (50, 1_000))
     assert long == short
 

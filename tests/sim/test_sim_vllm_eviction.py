@@ -193,7 +193,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
             assert held == {"x": 8, "y": 12}  # x has two blocks of its last two tokens
 
 
-def test_a_spare_block_goes_before_what_was_used_and_claims_stay():
+def test_a_spare_block_goes_before_used_ones_and_claims_stay():
     """x and y compute the same four tokens, so the last of two blocks exists twice."""
     pool = BlockPool("lfu", 5, SIZE, CLIENTS)
     common = prompt("common", 4)
@@ -228,7 +228,7 @@ def test_a_static_quota_binds_where_memory_is_free_and_a_lent_one_does_not():
         assert pool.cache.residency.held("x") == kept
 
 
-def test_retention_drops_what_nobody_awaits():
+def test_retention_drops_sessions_that_do_not_return():
     pool = BlockPool("retention", 4, SIZE, {"x": 1.0}, **{"retention.first_s": 5.0})
     for name in ("ended", "session"):
         pool.start("x", prompt(name, 4))

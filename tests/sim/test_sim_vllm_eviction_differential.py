@@ -96,7 +96,7 @@ def test_a_reset_of_the_cache_begins_afresh():
         ({"FAIRBENCH_EVICTION": '{"policy": "mxa-min", "clients": ["a"]}'}, "max-min"),
     ],
 )
-def test_what_cannot_evict_ends_the_server_with_a_line(change, says, capsys):
+def test_unsupported_caches_end_the_server_with_a_line(change, says, capsys):
     limits = replace(LIMITS, enable_prefix_caching=False)
     evicting = Evicting("max-min", CLIENTS)
     with pytest.raises(SystemExit) as ended:

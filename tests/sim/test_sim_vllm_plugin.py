@@ -56,7 +56,7 @@ def test_an_aborted_request_is_forgotten_wherever_it_was():
     assert counters["output_tokens"] == 4 * 9 + 1
 
 
-def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
+def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
     """An example is a request whose grammar is being compiled: it keeps its position."""
     engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     scheduler = engine.scheduler
@@ -86,7 +86,7 @@ def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
         (plugin_environment("dlpm", {"dlpm.no_room": "skip"}), "tries others than the first"),
     ],
 )
-def test_what_cannot_be_meant_ends_the_server_with_a_line(change, says, monkeypatch, capsys):
+def test_impossible_settings_end_the_server_with_a_line(change, says, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         fair_engine(LIMITS, "vtc", {}, lambda: 0.0, environment=change)
     assert ended.value.code == 2

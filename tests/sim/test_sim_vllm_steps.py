@@ -27,7 +27,7 @@ class Sizing(FCFS):
         (0, [1] * 110),  # a token of a prompt at least
     ],
 )
-def test_a_prompt_is_cut_to_what_the_scheduler_leaves(tokens, chunks):
+def test_a_prompt_is_cut_to_the_schedulers_step_size(tokens, chunks):
     home = VLLMHome(Sizing(tokens))
     home.send(10, 150)
     home.send(100, 2, at_ps=25_000 * US)

@@ -103,7 +103,7 @@ class Both:
         return offered
 
 
-def test_who_is_in_debt_is_skipped_when_its_turn_comes():
+def test_a_client_in_debt_is_skipped_at_its_turn():
     both = Both()
     for number, client in enumerate("xyzxyz"):
         both.arrive(prompt(f"p{number}", 40), client)

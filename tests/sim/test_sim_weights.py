@@ -41,7 +41,7 @@ def test_vtc_serves_one_to_four_in_proportion():
         assert rate / sum(rates) == pytest.approx(weight / 10, rel=0.03)
 
 
-def test_who_is_served_alike_has_less_than_its_share_if_it_is_entitled_to_more():
+def test_equal_service_is_a_smaller_share_of_a_larger_entitlement():
     """fcfs knows of no weights: at 3:1 and equal load, one gets 2/3 of its share, the other twice
     its.
     """
@@ -60,7 +60,7 @@ def test_another_spelling_is_the_same_experiment():
     assert plain.settings["vtc.weights"] == {}
 
 
-def test_weights_of_one_leave_no_trace():
+def test_weights_of_one_change_nothing():
     plain = simulate(small_spec("d2lpm", "chat"))
     ones = simulate(small_spec("d2lpm", "chat", flags={"weights": {"client-0": 1.0}}))
     assert ones.summary == plain.summary

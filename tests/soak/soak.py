@@ -35,9 +35,9 @@ from fairbench.live.processes.ports import reserved
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"
-IDLE_S = 120.0  # within which nothing is under way any more
-KEPT_S = 6.0  # within which connections that nobody uses are closed
-SAMPLES = 200  # of memory, over the whole, if there are so many requests
+IDLE_S = 120.0  # nothing is under way after this time
+KEPT_S = 6.0  # unused connections are closed within this time
+SAMPLES = 200  # of memory in total, if there are enough requests
 SLACK_MIB = 3.0
 ENGINE = ("--set", "engine.max_total_tokens=40000", "--set", "engine.max_running_requests=32")
 LOCAL = {"d2lpm": "dlpm", "fair-finish": "dlpm-hold"}  # the first router's schedulers

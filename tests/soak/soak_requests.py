@@ -35,7 +35,7 @@ def valid(draw):
     prompt = len(ids)
     if path == GENERATE:
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": output}}
-        if draw.random() < 0.1:  # who tries to abort others' requests gets no further
+        if draw.random() < 0.1:  # a client that tries to abort others' requests has no effect
             body["rid"] = draw.choice("0123456789abcdef")
         if draw.random() < 0.2:
             del body["input_ids"]

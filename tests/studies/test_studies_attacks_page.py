@@ -9,7 +9,7 @@ from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot
 
 
-def test_its_tables_are_those_of_the_file():
+def test_its_tables_match_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
     assert plot.put(page, plot.read()) == page
     assert page.count("±") >= len(plot.ROWS) * len(KNOWN) * 3
@@ -29,7 +29,7 @@ def test_another_result_changes_the_page():
     assert plot.put(page, rows) != page
 
 
-def test_what_limits_cost_is_that_of_its_file():
+def test_the_cost_of_limits_matches_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
     rows = client_limits.read()
     assert [row["scheduler"] for row in rows] == list(client_limits.ROWS)
@@ -38,7 +38,7 @@ def test_what_limits_cost_is_that_of_its_file():
     assert "| 0.12 ±" in client_limits.put(page, rows)
 
 
-def test_what_a_reserve_does_is_that_of_its_file():
+def test_the_effect_of_a_reserve_matches_the_file():
     page = client_limits.PAGE.read_text(encoding="utf-8")
     rows = attack_reserve.read()
     named = {row["attack"] for row in rows}
@@ -48,7 +48,7 @@ def test_what_a_reserve_does_is_that_of_its_file():
     assert "| 0.12 ±" in attack_reserve.put(page, rows)
 
 
-def test_what_attacks_on_the_cache_cost_is_that_of_its_file():
+def test_the_cost_of_attacks_on_the_cache_matches_the_file():
     page = memory.PAGE.read_text(encoding="utf-8")
     rows = memory.read()
     wanted = len(memory.WORKLOADS) * len(EVICTIONS) * len(memory.ATTACKS) * memory.SEEDS

@@ -35,7 +35,7 @@ def store(cache, request):
     cache.unlock(node)
 
 
-def test_the_scheduler_knows_what_each_process_has_cached():
+def test_the_scheduler_knows_each_processs_cache():
     pool_tokens, arrivals = 4_000, TreeOfThoughtArrivals(Random(1))
     central = CentralDLPM(DLPM.Params(), 2)
     evictions = []

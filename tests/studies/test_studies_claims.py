@@ -87,7 +87,7 @@ def test_a_gain_is_a_direction_and_a_size(cells, expected):
     assert told(OVER_VTC(cells)) == expected
 
 
-def test_a_gain_is_also_told_by_other_measures_which_are_not_counted():
+def test_a_gain_has_other_measures_that_do_not_count():
     cells = [
         cell("d2lpm", service_rate_tok_s=20.0, output_rate_tok_s=9.0, time_to_100pct_s=50.0),
         cell("vtc", service_rate_tok_s=10.0, output_rate_tok_s=10.0, time_to_100pct_s=150.0),
@@ -100,7 +100,7 @@ def test_a_gain_is_also_told_by_other_measures_which_are_not_counted():
     assert above.ours == "in 1 of 1, up to 2.00x (tot s1 at 1), least 2.00x (tot s1 at 1)"
 
 
-def test_without_a_contended_place_nothing_is_tested():
+def test_without_a_contended_configuration_nothing_is_tested():
     cells = [
         cell("d2lpm", service_rate_tok_s=20.0),
         cell("vtc", service_rate_tok_s=10.0, contended=False),
@@ -110,7 +110,7 @@ def test_without_a_contended_place_nothing_is_tested():
     assert above.elsewhere == "not contended: tot s1 at 1"
 
 
-def test_a_place_that_was_run_with_several_pools_is_not_judged():
+def test_a_configuration_with_several_pools_is_not_judged():
     pools = [
         cell(name, workload="long-qa", service_rate_tok_s=rate)
         for name, rate in (("d2lpm", 1.0), ("vtc", 9.0), ("d2lpm", 1.0), ("vtc", 9.0))
@@ -158,7 +158,7 @@ def test_a_point_that_the_paper_leaves_out_is_not_testable():
         (1.1, 0.9, [REVERSED, REVERSED]),
     ],
 )
-def test_preble_wins_in_one_place_only(there, elsewhere, expected):
+def test_preble_wins_in_only_one_configuration(there, elsewhere, expected):
     cells = []
     for place, ratio in ((("long-qa", "s2", 8), there), (("tot", "s1", 4), elsewhere)):
         where = dict(zip(("workload", "scenario", "dp"), place, strict=True))
@@ -365,7 +365,7 @@ def page():
     return judged, settings
 
 
-def test_the_page_opens_with_what_comes_out(monkeypatch):
+def test_the_page_begins_with_its_result(monkeypatch):
     monkeypatch.setattr(
         "fairbench_studies.dlpm.claims.table._basis", lambda source: f"basis {source}"
     )
@@ -404,6 +404,6 @@ def test_the_page_as_files(tmp_path, monkeypatch):
     assert "[claims-map.md](claims-map.md)" in write(*page(), tmp_path / "results")[0].read_text()
 
 
-def test_a_setting_without_a_figure_judges_only_what_it_has():
+def test_a_setting_without_a_figure_judges_only_its_data():
     judged = judge_all([Setting(AUTHORS, {"fig4": timings(40)})])
     assert [one.claim.number for one in judged if one.parts] == [17]

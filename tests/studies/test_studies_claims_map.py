@@ -57,7 +57,7 @@ def on(axis, steps):
     return [(step.label, *step.changes.values()) for step in steps if step.axis == axis]
 
 
-def test_axes_go_round_what_a_cell_resolves_to():
+def test_axes_vary_around_a_configurations_values():
     steps = steps_round(SET, SCHEDULERS)
     assert list(dict.fromkeys(step.axis for step in steps)) == list(AXES)
     assert on(POOL, steps) == [("1",), ("1/2", 40_000), ("1/4", 20_000)]
@@ -83,7 +83,7 @@ def test_axes_that_nothing_is_on_are_left_out():
     assert {step.axis for step in steps} == {POOL, RUNNING, LOAD}
 
 
-def test_the_map_has_what_its_claims_compare():
+def test_the_map_has_the_compared_values_of_its_claims():
     for group in groups():
         compared = {name for one in group.claims for m in one.measures for name in m.compared}
         assert compared == set(group.schedulers)
@@ -134,7 +134,8 @@ def two_cells():
 def test_the_table_counts_contended_cells(tmp_path):
     lines = map_markdown(two_cells(), TITLES, "simulated on x").splitlines()
     assert (
-        lines[-1] == "| 1 | D2LPM's throughput is above VTC's | service rate | **1** 0/1, 1/2 2/2 |"
+        lines[-1]
+        == "| 1 | D2LPM's throughput is above VTC's | service rate | **1**: 0/1, 1/2: 2/2 |"
     )
     _, table = write_map(two_cells(), TITLES, "simulated on x", tmp_path)
     with table.open() as file:
@@ -172,7 +173,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_map_end_to_end_and_gone_on_with(tiny):
+def test_the_map_end_to_end_and_resumed(tiny):
     chart, folder = tiny
     first = filling(map_sweep([chart], folder.name), folder)
     assert len(first.jobs) == len(SCHEDULERS)

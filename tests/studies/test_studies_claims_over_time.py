@@ -59,7 +59,7 @@ def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
         (90.0, 90.0, [REVERSED, REVERSED, OFF]),
     ],
 )
-def test_who_is_done_first(tmp_path, vtc_s, code_s, expected):
+def test_the_order_of_completion(tmp_path, vtc_s, code_s, expected):
     ends_s = {"d2lpm": 100.0, "vtc": vtc_s, "preble-code": code_s}
     cells = [run_of(tmp_path, name, duration=end_s) for name, end_s in ends_s.items()]
     assert told(trees.judge_makespan(cells)) == expected

@@ -54,7 +54,7 @@ def test_the_interval_must_lie_on_one_side(logs, expected):
     assert FASTER.seen(at(map(exp, logs), [1.0] * len(logs))).outcome is expected
 
 
-def test_the_sign_flips_where_the_claim_says():
+def test_the_sign_follows_the_claim():
     runs = at((0.96, 0.96, 0.96), (1.0, 1.0, 1.0))
     nearly = Pair("rate", "service_rate_tok_s", "d2lpm", "vtc", 0.95)
     assert (FASTER.seen(runs).outcome, nearly.seen(runs).outcome) == (REVERSED, HOLDS)
@@ -71,7 +71,7 @@ def test_only_common_seeds_are_paired():
     assert FASTER.seen(runs) == Seen(HOLDS, 2.0, 2.0, 2.0)
 
 
-def test_what_is_undefined_anywhere_cannot_be_told():
+def test_an_undefined_value_is_inconclusive():
     runs = at((2.0, 2.0, 2.0), (1.0, 1.0, 1.0))
     runs["vtc"] = {**runs["vtc"], 2: {**runs["vtc"][2], "service_rate_tok_s": None}}
     assert FASTER.seen(runs).outcome is INCONCLUSIVE
@@ -81,20 +81,20 @@ def test_what_is_undefined_anywhere_cannot_be_told():
     ("d2lpm", "vtc", "outcome", "bound"),
     [(900.0, None, HOLDS, ">"), (None, 900.0, REVERSED, "<"), (None, None, INCONCLUSIVE, "")],
 )
-def test_what_never_ended_took_at_least_as_long_as_the_run(d2lpm, vtc, outcome, bound):
+def test_an_unfinished_program_took_at_least_the_run(d2lpm, vtc, outcome, bound):
     """The run lasted 1,000 s."""
     seen = SOONER.seen(at((d2lpm,), (vtc,), "time_to_100pct_s"))
     assert (seen.outcome, seen.bound) == (outcome, bound)
 
 
-def test_a_bound_on_the_wrong_side_tells_nothing():
+def test_a_bound_on_the_wrong_side_is_inconclusive():
     """VTC's value is at least 500 s, but may be less than D2LPM's."""
     runs = at((900.0,), (500.0,), "time_to_100pct_s")
     runs["vtc"] = {0: {**runs["vtc"][0], "censored": ["time_to_100pct_s"]}}
     assert SOONER.seen(runs).outcome is INCONCLUSIVE
 
 
-def test_a_place_counts_only_if_all_competed():
+def test_a_configuration_counts_only_if_all_competed():
     runs = at((2.0,), (1.0,))
     assert contended(runs.values())
     limited = {0: {**runs["vtc"][0], "queue_empty_share": 0.06}}
@@ -150,7 +150,7 @@ def five_places():
     return tally(FASTER, by_place(cells))
 
 
-def test_a_tally_counts_contended_places():
+def test_a_tally_counts_contended_configurations():
     found = five_places()
     assert (found.holds, found.counted) == (2, 4)
     assert found.score == "holds in 2 of 4 (reversed in 1, inconclusive in 1)"
@@ -173,12 +173,12 @@ def test_a_tally_counts_contended_places():
         ((UNCONTENDED,) * 3, UNCONTENDED),
     ],
 )
-def test_a_part_is_judged_by_the_places_that_are_decided(outcomes, expected):
+def test_a_part_is_judged_by_the_decided_configurations(outcomes, expected):
     assert Tally("rate", dict(enumerate(map(Seen, outcomes)))).outcome() is expected
 
 
 @given(st.lists(st.sampled_from([HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED]), max_size=12))
-def test_what_is_mostly_reversed_never_holds_and_the_other_way_round(outcomes):
+def test_a_mostly_reversed_part_never_holds_and_vice_versa(outcomes):
     told = Tally("rate", dict(enumerate(map(Seen, outcomes)))).outcome()
     swapped = [{HOLDS: REVERSED, REVERSED: HOLDS}.get(one, one) for one in outcomes]
     opposite = Tally("rate", dict(enumerate(map(Seen, swapped)))).outcome()

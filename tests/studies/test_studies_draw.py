@@ -89,7 +89,7 @@ class TestFig7:
         *_, p99 = fig7.draw(self.cells()).axes
         assert marks(p99) == [((1, 20.0), False), ((2, 40.0), True)] * 2
 
-    def test_it_says_what_it_is_of(self):
+    def test_a_figure_states_its_origin(self):
         text = origin(fig7.draw(self.cells()))
         assert text.startswith(f"simulated on {PROFILE}; seed 0. ")
         text = origin(fig7.draw(self.cells(seeds=(0, 1, 2))))

@@ -75,7 +75,7 @@ class TestFrozen:
         assert parts["development"] <= {0, 1, 2, 3, 4}
         assert min(parts["test"]) >= 6
 
-    def test_the_tuned_are_what_the_rule_chose_of_as_many_trials_each(self, preset):
+    def test_the_tuned_settings_follow_the_rule_with_equal_trials(self, preset):
         name = f"frontier-tuning-{preset}.csv" if preset else "frontier-tuning.csv"
         with (RESULTS / name).open(encoding="utf-8") as file:
             trials = list(csv.DictReader(file))
@@ -93,7 +93,7 @@ class TestFrozen:
             assert quanta == ({int(best["quantum"])} if best["quantum"] != "0" else set())
 
 
-def test_an_unknown_preset_names_those_that_have_settings():
+def test_an_unknown_preset_lists_the_known_ones():
     with pytest.raises(UsageError, match=r"--preset vtc-paper: .* dlpm-paper only"):
         frozen("vtc-paper")
 
@@ -141,7 +141,7 @@ class TestPlan:
         assert {(one.cell.workload, one.seed) for one in found} == {("chat", 0), ("judge", 6)}
         assert len(found) == 12
 
-    def test_a_capped_run_has_the_cap_in_place_of_the_workloads_limit(self):
+    def test_a_capped_run_has_the_cap_instead_of_the_workloads_limit(self):
         plan = Plan(TINY, quick=True)
         specs = {point.configuration: spec for point, spec in plan._points}
         capped = specs[Configuration("vtc", CAPPED)].settings
@@ -183,7 +183,7 @@ class TestEstimate:
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
 
     @pytest.mark.parametrize("gain", [inf, -inf, nan])
-    def test_what_is_no_number_proves_nothing(self, gain):
+    def test_invalid_numbers_prove_nothing(self, gain):
         found = estimate({"a": [gain, 0.1], "b": [0.1, 0.2]})
         assert isnan(found.ratio)
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
@@ -206,16 +206,16 @@ class TestRelation:
             ({"service_tok_s": 9999.0}, Relation.EQUAL),  # secondary
         ],
     )
-    def test_of_ours_to_a_rival(self, changed, expected):
+    def test_fair_finish_against_a_rival(self, changed, expected):
         assert relation(outcome(), outcome(**changed), 0.02) is expected
 
-    def test_gains_are_above_0_where_ours_is_better(self):
+    def test_gains_are_above_0_where_fair_finish_is_better(self):
         assert gain("to_90_s", 50.0, 100.0) == pytest.approx(log(2))
         assert gain("served", 1.0, 0.5) == pytest.approx(log(2))
 
 
 class TestCompare:
-    def test_marks_say_what_is_certain(self):
+    def test_marks_show_significance(self):
         here = {
             OURS: outcome(),
             D2LPM: outcome(
@@ -244,7 +244,7 @@ class TestCompare:
         (one,) = compare(cells, OURS, margin=0.02, level=0.05)
         assert one.estimates["to_90_s"].ratio == pytest.approx(2**0.5)
 
-    def test_what_is_a_bound_is_never_told_apart_in_the_wrong_direction(self):
+    def test_a_bound_never_decides_in_the_wrong_direction(self):
         def marks(mine=(), theirs=()):
             here = {
                 OURS: outcome(bounds=mine),
@@ -308,7 +308,7 @@ FOUND = {
 
 
 class TestTable:
-    def test_it_fits_and_says_who_dominates_where(self):
+    def test_the_table_fits_and_names_dominated_configurations(self):
         lines = list(summary_lines(FOUND, frozen()))
         assert max(map(len, lines)) <= 100
         compared = compare(FOUND, OURS, margin=0.02, level=0.05)

@@ -65,7 +65,7 @@ def test_every_claim_holds_with_the_papers_latencies():
 
 
 class TestEndToEnd:
-    def test_the_gain_is_largest_where_it_is(self):
+    def test_the_gain_is_largest_at_the_paper_s_point(self):
         found = judge_end_to_end(results())
         assert "mean 1.10x to 4.0x" in found.ours
         assert "least on programming" in found.ours
@@ -146,7 +146,7 @@ def test_decisions_a_second(tools, videos, found):
     assert judge_speed(results(speeds=speeds)).verdict == found
 
 
-def test_the_table_says_why_where_a_claim_does_not_hold(tmp_path):
+def test_the_table_gives_reasons_where_a_claim_fails(tmp_path):
     made = results(scaled(9.0, figure="window", value=60.0))
     judged = judge_preble(made)
     text = preble_markdown(judged, made)
@@ -180,7 +180,7 @@ def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
     assert latencies_of(Requests(**columns))[0] == float("inf")
 
 
-def test_experiments_can_be_run_and_are_told_apart():
+def test_experiments_can_run_and_are_distinct():
     made = experiments()
     assert {key.figure for key in made} == {
         "fig3", "fig4", "fig5", "baselines", "window", "scale",

@@ -51,7 +51,7 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
     assert "D²LPM" in picture
 
 
-def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
+def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
@@ -69,7 +69,7 @@ def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):
     assert r"\begin{tabular}" in table.read_text(encoding="utf-8")
 
 
-def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
+def test_plot_finds_the_runs_of_reproduce(swept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "runs").mkdir(parents=True)
     (tmp_path / "results" / "runs" / "fig8-quick").symlink_to(swept)
@@ -143,7 +143,7 @@ def timed_point(workers, waiting):
     return {"workers": workers, "waiting": waiting} | dict.fromkeys(parts, 1.0)
 
 
-def test_reproduce_times_only_what_is_missing(tmp_path):
+def test_reproduce_times_only_missing_points(tmp_path):
     every = [(w, q) for w in TIMED_WORKERS for q in TIMED_QUEUES]
     kept = [timed_point(*pair) for pair in every if pair != (1, 50)]
     (tmp_path / "fig4-quick").mkdir()
@@ -171,7 +171,7 @@ def test_timings_of_another_machine_are_not_mixed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_reproduce_goes_on_after_an_interruption_and_never_runs_twice(tmp_path):
+def test_reproduce_resumes_and_never_runs_twice(tmp_path):
     arguments = ["reproduce", "fig12", "--quick", "--format", "svg", "--result-dir",
                  str(tmp_path / "runs"), "--output-dir", str(tmp_path / "plots")]  # fmt: skip
     with subprocess.Popen(

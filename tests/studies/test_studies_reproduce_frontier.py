@@ -35,7 +35,7 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_quick_then_whole_runs_only_what_is_missing(folders, tmp_path):
+def test_quick_then_whole_runs_only_missing_points(folders, tmp_path):
     first = invoke("frontier", "--quick", *folders)
     assert first.exit_code == 0, first.output
     assert "6 points, 6 of them to run" in first.stderr

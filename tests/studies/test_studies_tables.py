@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)
-def test_rendering_gives_what_is_committed(path):
+def test_rendering_gives_the_committed_pages(path):
     text = path.read_text(encoding="utf-8")
     assert tables.rendered(text) == text
     opened, closed = text.count("<!-- table: "), text.count("<!-- end -->")
@@ -53,7 +53,7 @@ def summary():
     return simulate(resolve({"workload": "chat", "scenario": "none", "num_programs": 2})).summary
 
 
-def test_a_row_keeps_what_a_run_found(tmp_path, summary):
+def test_a_row_keeps_a_runs_numbers(tmp_path, summary):
     for label in ("b", "a"):
         run = tmp_path / label
         run.mkdir()
@@ -119,7 +119,7 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     ]
 
 
-def test_a_stored_sweep_has_what_its_table_needs(tmp_path, in_this_process):
+def test_a_stored_sweep_has_its_tables_columns(tmp_path, in_this_process):
     points = ["--workloads", "chat", "--scenarios", "none", "--schedulers", "fcfs", "--dp", "1"]
     few = ["--num-programs", "2", "--num-runs", "1", "--result-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["sweep", *points, *few])

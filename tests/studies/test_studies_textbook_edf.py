@@ -53,8 +53,8 @@ def running(number, prompt, made, answer):
     ("free", "expected"),
     [(48, []), (47, [2]), (0, [2]), (-16, [2, 0]), (-1000, [2, 0])],
 )
-def test_the_longest_to_go_make_room_and_those_near_their_end_none(free, expected):
-    # to go: 150, 100 and 200 tokens; held: 2, 10 and 3 blocks; three blocks are needed
+def test_long_requests_make_room_and_nearly_finished_ones_do_not(free, expected):
+    # remaining: 150, 100 and 200 tokens; held: 2, 10 and 3 blocks; three blocks are needed
     batch = [running(0, 20, 10, 160), running(1, 100, 60, 160), running(2, 40, 0, 200)]
     waiting = Request(9, "a", 9, 0, (Segment("q", 40),), 40, 5)
     assert [one.request_id for one in victims(waiting, batch, free)] == expected

@@ -61,7 +61,7 @@ def test_the_spread_between_two_clients_by_hand():
         (1, 20, 30, 1.0, 1.0, 5.0),
         (0, 20, 20, 3.5, 0.5, 4.5),
     ])  # fmt: skip
-    # Only what happens by the last arrival at 3.5 counts: at 3 client 0 has 100 and client 1 20.
+    # Only events up to the last arrival at 3.5 count: at 3 client 0 has 100 and client 1 20.
     assert max_service_spread(two, WEIGHTS) == pytest.approx(100 - 20)
 
 

@@ -45,13 +45,13 @@ def test_service_is_spread_from_the_first_token_to_the_last():
     assert accumulated_difference(TWO, np.array([15.0, 30.0])).tolist() == [0.0, 100.0]
 
 
-def test_demand_is_of_what_arrives_and_is_not_refused():
+def test_demand_counts_unrefused_arrivals():
     found = demand_rates(TWO, np.array([0.0, 5.0, 50.0]), window_s=10.0)
     assert found.tolist() == [[20.0, 20.0, 0.0], [10.0, 10.0, 0.0]]
 
 
-def test_a_client_lacks_what_the_one_served_most_has_more_but_no_more_than_it_asked_for():
-    # Around 25: client 0 gets 10, client 1 nothing, and nobody asked for anything.
+def test_a_clients_lack_is_limited_by_its_demand():
+    # Around 25: client 0 gets 10, client 1 nothing, and none asked for anything.
     assert windowed_difference(TWO, np.array([25.0]), window_s=10.0).tolist() == [0.0]
     # Around 10 (5 to 15): both get 5; client 0 asked for nothing, client 1 for 10.
     assert windowed_difference(TWO, np.array([10.0]), window_s=10.0).tolist() == [0.0]

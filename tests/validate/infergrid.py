@@ -37,7 +37,7 @@ FLOODER, QUIET = "flooder", "quiet"
 OUTPUT_TOKENS, PROMPT_TOKENS = 125, 60
 PATIENCE_S, ADMISSION_S, BUDGET, ENGINE_CONNECTIONS = 60.0, 30.0, 512, 100
 # Milliseconds of a step by its requests, engine and gateway together: 12.6 for 1 and 30.2 for 100
-# in the runs without a fair queue, from which everything else here is predicted.
+# in the runs without a fair queue; everything else here is predicted from these.
 STEP = {"c0": 12.46, "c_w": 1e-6, "c_T": 1e-9, "p": 1, "c_A": 0, "c_K": 0}
 STEP |= {"c_nd": 0.177, "c_npf": 0}
 PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400_000))

@@ -133,7 +133,7 @@ def test_a_refusal_more_is_a_miss_of_throughput_and_refusals():
     assert "refused" in names
 
 
-def test_the_order_of_schedulers_is_compared_where_the_measurement_tells_them_apart():
+def test_schedulers_are_ordered_where_measurements_differ_enough():
     better, worse = comparison("VTC/x"), comparison("FCFS/x", max_gap=(99_000, 90_000))
     (order,) = scheduler_orders([worse, better, comparison("VTC/alone")])
     assert (order.scenario, order.runs) == ("x", ("FCFS/x", "VTC/x"))
@@ -156,7 +156,7 @@ def test_two_that_are_simulated_as_equal_are_inverted_if_measured_apart():
     assert len(scheduler_orders([one, other])[0].inverted) == 1
 
 
-def test_the_table_says_what_was_fitted_and_marks_what_is_missed():
+def test_the_table_marks_fitted_runs_and_misses():
     runs = [comparison(fitted=True), comparison("FCFS/real", throughput=(1_000, 880))]
     text = validation_text(runs, scheduler_orders(runs), "fitted, to some runs only: everything")
     lines = text.splitlines()

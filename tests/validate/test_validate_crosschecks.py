@@ -33,7 +33,7 @@ def test_a_number_that_a_profile_gives_is_predicted(tmp_path):
     assert first.as_dict()["error_pct"] == first.error_pct
 
 
-def test_anything_else_is_quoted(tmp_path):
+def test_other_predictions_are_quoted(tmp_path):
     other = {"what": "TPOT on something unheard of", "source": "x", "predicted": "about 5"}
     (check,) = crosschecks(write(tmp_path, [other]))
     assert (check.what, check.quoted, check.predicted) == (other["what"], "about 5", None)
@@ -61,7 +61,7 @@ def test_an_absent_file_is_named(tmp_path):
 
 
 @needs(CHECKS)
-def test_every_published_number_stands_in_the_file_and_predictions_are_of_its_size():
+def test_every_published_number_is_in_the_file_with_similar_predictions():
     text = CHECKS.read_text(encoding="utf-8")
     checks = crosschecks(CHECKS)
     computed = [check for check in checks if not check.quoted]

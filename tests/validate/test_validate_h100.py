@@ -45,11 +45,11 @@ def test_seven_runs_were_fitted_to_and_ten_are_tests():
     assert len(loops()) == 17
 
 
-def test_a_run_says_whether_its_cache_was_warm_and_how_large_the_pool_was():
+def test_a_run_states_cache_and_pool():
     cold, warm = (serving_run(record(warm=warm), "x") for warm in (False, True))
     assert (cold.warm, warm.warm) == (False, True)
     profile = profile_of(cold.gpu, cold.model, cold.tp, cold.engine)
-    # 100 tokens are computed, or one: the last of a prompt always is.
+    # 100 tokens are computed, or one: the last token of a prompt is always computed.
     saved_s = replay(cold, profile).ttft_s - replay(warm, profile).ttft_s
     assert (saved_s > 0).all()
     # A pool that holds one prompt and its answer remembers no more than the last one.

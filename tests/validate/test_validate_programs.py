@@ -107,7 +107,7 @@ def test_numbers_of_a_run_by_hand():
     ]  # fmt: skip
 
 
-def test_an_index_of_one_client_alone_is_that_of_all():
+def test_one_clients_index_equals_that_of_all():
     unequal = {"user0": [5.0], "user1": [50.0]}
     client = CLIENT.replace("3 programs", "1 programs")
     alone = record(jain_service=1.0, program_latencies_s=unequal, client=client)
@@ -130,7 +130,7 @@ def test_the_policy_costs_the_host_time():
     assert slow.latencies_s.mean() > 1.3 * fast.latencies_s.mean()
 
 
-def test_the_command_shows_what_it_can_and_fails(tmp_path):
+def test_the_command_shows_valid_runs_and_fails(tmp_path):
     path = tmp_path / "runs.json"
     path.write_text(json.dumps([record(), record("two", flags="--schedule-po sjf")]))
     result = CliRunner().invoke(app, ["validate", str(path)])

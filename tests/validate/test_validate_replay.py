@@ -121,7 +121,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
             load_measured(path)
 
 
-def test_two_runs_of_one_name_are_refused(tmp_path):
+def test_two_runs_with_one_name_are_refused(tmp_path):
     with pytest.raises(DataError, match="two runs have the name 'FCFS/overload'; rename one"):
         load_measured(write(tmp_path, record(), record()))
 
@@ -162,9 +162,7 @@ def test_every_known_scheduler_is_built_in_the_form_that_made_the_records():
         ("VTC_oracle", "overload-multi", "2024-06", "artifact"),
     ],
 )
-def test_the_date_of_a_run_tells_which_form_of_vtc_made_it(
-    tmp_path, scheduler, scenario, date, form
-):
+def test_the_date_of_a_run_gives_its_form_of_vtc(tmp_path, scheduler, scenario, date, form):
     one = record(f"fair_bench/{scheduler}/all_results_{scenario}.jsonl")
     (run,) = load_measured(write(tmp_path, one))
     assert (run.recorded, run.build_scheduler().params.form) == (date, form)
@@ -184,7 +182,7 @@ def test_the_weighted_run_has_the_weights_it_was_launched_with():
     assert build_scheduler("WVTC", weights={"0": 2.0}).params.weights == {"0": 2}
 
 
-def test_runs_of_one_scheduler_and_other_pools_are_told_apart(tmp_path):
+def test_equal_schedulers_with_other_pools_are_distinguished(tmp_path):
     paths = [f"sec6.4/{pool}/VTC-256/all_results_overload-s4.jsonl" for pool in (35000, 65000)]
     runs = load_measured(write(tmp_path, *map(record, paths)))
     assert [run.name for run in runs] == [
@@ -258,7 +256,7 @@ def test_the_fitted_profile_is_there_but_never_the_default():
     assert resolve_profile(FITTED_PROFILE, "llama-2-7b").profile_id == FITTED_PROFILE
 
 
-def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
+def test_the_calibration_finds_made_up_servers_constants(monkeypatch):
     """A minibatch takes 14 ms; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
     monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
     monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))

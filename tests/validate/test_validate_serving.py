@@ -173,7 +173,7 @@ class OneWorker:
         return WorkerLoad(len(self.sent), 0)
 
 
-def test_a_gateway_holds_what_is_over_its_limit():
+def test_a_gateway_queues_requests_over_its_limit():
     fleet = OneWorker()
     queue = gateway_queue("fifo, 2 at a time", fleet)
     for number in range(4):
@@ -188,7 +188,7 @@ def test_a_gateway_holds_what_is_over_its_limit():
     ("policy", "order"),
     [("fifo, 2 at a time", [0, 1]), ("drr, 2 at a time", [0, 3]), ("DRR", [0, 3, 1, 2])],
 )
-def test_infergrids_drr_takes_who_had_the_fewest_requests(policy, order):
+def test_infergrids_drr_takes_the_client_with_the_fewest_requests(policy, order):
     # Client a sends three requests, then b one: a's second counts 2, b's first counts 1.
     fleet = OneWorker()
     queue = gateway_queue(policy, fleet)
@@ -198,7 +198,7 @@ def test_infergrids_drr_takes_who_had_the_fewest_requests(policy, order):
     assert fleet.sent == order
 
 
-def test_one_request_at_a_time_takes_what_the_profile_says():
+def test_one_request_at_a_time_takes_the_profiles_time():
     run = serving_run(record(), "here")
     simulated = replay(run, PROFILE)
     front = PROFILE.frontend
@@ -218,7 +218,7 @@ def test_a_later_run_of_a_set_finds_its_prompts_cached():
     assert cold.ttft_s - warm.ttft_s == pytest.approx(saved_ps / PS_PER_S, abs=1e-9)
 
 
-def test_a_bucket_refuses_the_flood_and_nobody_else():
+def test_a_bucket_refuses_only_the_flood():
     n = 40
     run = serving_run(
         open_record(
@@ -245,7 +245,7 @@ def test_a_bucket_refuses_the_flood_and_nobody_else():
     assert 1_000 * replay(alone, PROFILE).ttft_s == pytest.approx([ttft_ms], abs=1e-6)
 
 
-def test_predictions_do_not_read_what_was_measured(tmp_path):
+def test_predictions_do_not_read_the_measurements(tmp_path):
     run, other = record(run_id="sglang-a100-fixed-c1-run2"), record(run_id="other-c1-run2")
     other["columns"] = {
         name: column for name, column in run["columns"].items() if "_s" not in name[-2:]
@@ -275,7 +275,7 @@ def test_the_command_writes_files_and_predictions(tmp_path):
     }  # fmt: skip
     for _ in range(2):
         result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
-    assert result.exit_code == 2  # a prediction that could be made again proves nothing
+    assert result.exit_code == 2  # a prediction that could be repeated proves nothing
 
 
 def test_profiles_of_other_gpus_have_the_measured_frontend():

@@ -76,7 +76,7 @@ def test_a_client_that_always_has_as_many_in_flight_is_at_its_limit():
     assert observed_limit(submit_s, np.full(9, 4.0)) == (3, 2)
     # With 2 s each, at most two are in flight, with pauses.
     assert observed_limit(submit_s, np.full(9, 2.0)) is None
-    # A burst at the end reaches the most once, too late to be a limit.
+    # A burst at the end reaches the maximum once, too late to be a limit.
     late_s = np.array([0.0, 5.0, 9.0, 9.1, 9.2])
     assert observed_limit(late_s, np.full(5, 1.0)) is None
     assert observed_limit(submit_s, np.full(9, np.nan)) is None
@@ -139,7 +139,7 @@ def turns(missing=(), idle_until=0, n=60):
     return run_of(columns=columns, gpu="a100-sxm4-80gb", model="llama-3.1-8b", engine="sglang")
 
 
-def test_a_turn_without_a_request_is_one_that_the_record_lacks():
+def test_a_turn_without_a_request_is_missing_in_the_record():
     run = turns(missing={20, 31, 35, 39}, idle_until=24)  # user-4 begins with turn 27
     sent, recorded = with_unanswered(run)
     assert (len(sent), int(recorded.sum())) == (len(run) + 4, len(run))
@@ -168,7 +168,7 @@ def test_only_numbered_clients_in_even_turns_are_completed():
 def test_unanswered_requests_load_the_replay_and_count_for_nothing():
     run = turns(missing=set(range(23, 60, 4)))
     sent, recorded = with_unanswered(run)
-    assert (~recorded).sum() == 9  # turn 59 is the last, so that nobody knows of its request
+    assert (~recorded).sum() == 9  # turn 59 is the last, so its request is unknown
     profile = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
     found = compare_tenants(run, replay(sent, profile), recorded, "p")
     assert [one.name for one in found.tenants] == ["bad", "good"]
@@ -203,7 +203,7 @@ def test_many_clients_are_shown_by_kind():
     assert groups(run_of()) == ["a", "b"]
 
 
-def test_what_blis_said_stands_beside():
+def test_blis_predictions_are_shown():
     blis = {"tenants": {"a": {"ttft_percentiles": {"p50_us": 40_000, "p99_us": 60_000}}}}
     run = run_of(blis=blis)
     one, other = compare_tenants(run, run, ALL, "p").tenants

@@ -142,7 +142,7 @@ def test_a_tiny_client_may_be_off_by_a_share_of_all_service():
     assert Window(0, 1, rates, Pair(1, 1), slice=True).rate_within(1)
 
 
-def test_jain_may_be_off_by_what_the_rates_may_be():
+def test_jain_may_be_off_by_the_rates_tolerance():
     for cut, off in ((False, 0.024), (True, 0.074)):
         assert Window(0, 1, {}, Pair(0.9, 0.9 + off), cut).jain_within
         assert not Window(0, 1, {}, Pair(0.9, 0.902 + off), cut).jain_within

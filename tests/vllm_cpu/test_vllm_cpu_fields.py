@@ -38,7 +38,7 @@ def read_by_vllm(path, body):
     return "taken"
 
 
-def test_vllm_takes_or_refuses_whatever_passes():
+def test_vllm_accepts_or_refuses_every_passed_body():
     from fuzz_bodies import attempts
 
     went_on = []

@@ -23,7 +23,7 @@ def scenario(cell):
 
 
 @pytest.mark.parametrize("cell", ROWS)
-def test_rates_are_those_that_the_rule_chose(cell):
+def test_rates_follow_the_rule(cell):
     assert scenario(cell).rate == float(ROWS[cell]["rate"])
     capacity, multiple = float(ROWS[cell]["lpm_capacity"]), float(ROWS[cell]["multiple"])
     assert scenario(cell).rate == pytest.approx(multiple * capacity, rel=0.05)

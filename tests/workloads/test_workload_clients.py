@@ -70,7 +70,7 @@ class TestTable3:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("workload", PAPERS)
-    def test_none_has_no_misbehaver_and_the_rates_of_s1(self, workload):
+    def test_none_has_no_heavy_client_and_the_rates_of_s1(self, workload):
         calm, s1 = plans(workload, "none"), plans(workload, "s1")
         assert len(calm) == len(s1)
         for plan in calm:
@@ -167,7 +167,7 @@ class TestExpectedPrograms:
         counts = [expected_programs(plan) for plan in plans(**arguments)]
         assert counts == pytest.approx(expected)
 
-    def test_it_is_the_average_of_what_arrives(self):
+    def test_it_is_the_average_of_the_arrivals(self):
         plan = plans("chat", request_rate=1.0, duration_s=400.0)[2]
         counts = [len(programs(plan, seed=seed)) for seed in range(20)]
         # 1,000 programs, give or take 7 (the standard error of a mean of 20 Poisson counts).
@@ -176,17 +176,17 @@ class TestExpectedPrograms:
 
 
 class TestSettings:
-    def test_changes_both_behaviours_unless_the_scenario_says_otherwise(self):
+    def test_changes_both_behaviours_unless_the_scenario_differs(self):
         spec = with_settings(load_workload("tot"), {"branches": 3, "output_tokens": 64})
         wrong, calm, _ = plan_clients(spec, "s1")
         assert (wrong.params.branches, calm.params.branches) == (4, 3)
         assert (wrong.params.output_tokens, calm.params.output_tokens) == (64, 64)
 
-    def test_wins_over_what_the_scenario_gives_everyone(self):
+    def test_overrides_the_scenarios_value_for_all(self):
         spec = with_settings(load_workload("tot"), {"branches": 2})
         assert {plan.params.branches for plan in plan_clients(spec, "s2")} == {2}
 
-    def test_reaches_the_misbehavers_alone(self):
+    def test_reaches_only_the_heavy_clients(self):
         changes = {"misbehaving.branches": 5, "misbehaving.rate_multiple": 2.0}
         wrong, calm, _ = plan_clients(with_settings(load_workload("tot"), changes), "s1")
         assert (wrong.params.branches, calm.params.branches) == (5, 2)
@@ -275,7 +275,7 @@ class TestMix:
             ({"params": {"branches": 2}}, "scenarios.s1.others.params"),
         ],
     )
-    def test_what_is_wrong_is_named(self, changed, complaint):
+    def test_errors_are_named(self, changed, complaint):
         table = load_workload("mix").model_dump(mode="json", exclude_none=True)
         table["scenarios"]["s1"]["others"][0].update(changed)
         with pytest.raises(ValueError, match=complaint):

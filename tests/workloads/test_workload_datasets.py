@@ -91,7 +91,7 @@ class TestLayouts:
 
     def test_joining_goes_round_and_stops_where_it_began(self, write):
         path = write({"text": text_of(100)}, {"text": text_of(2500)}, {"text": text_of(40)})
-        # 100+2500+40 is all there is; 2500+40+100 too; 40+100+2500 too.
+        # 100+2500+40 is everything; 2500+40+100 too; 40+100+2500 too.
         assert [item.text_tokens for item in items(load_source("judge", path))] == [2640] * 3
 
     def test_a_long_article_stays_alone(self, write):
@@ -263,7 +263,7 @@ class TestTokens:
     def test_approximation_rounds_up(self, characters, tokens):
         assert ApproximateCounter().count("x" * characters) == tokens
 
-    def test_the_source_says_how_it_counted(self, write):
+    def test_the_source_states_its_token_count(self, write):
         source = load_source("tree-of-thought", write({"question": "a"}))
         assert source.token_count_method == "approximated: 4.6 characters a token"
 
@@ -298,7 +298,7 @@ class TestTokens:
         ):
             load_counter(str(path))
 
-    def test_an_unreadable_file_says_why(self, tmp_path, monkeypatch):
+    def test_an_unreadable_file_has_a_reason(self, tmp_path, monkeypatch):
         def denied(*arguments, **keywords):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

@@ -131,7 +131,7 @@ def test_agents_with_one_policy_share_it(tmp_path):
         ("agent", "a", "x.txt", r"must end in \.jsonl, \.csv"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, kind, text, name, complaint):
+def test_conflicts_are_named(tmp_path, kind, text, name, complaint):
     with pytest.raises(DataError, match=complaint):
         source(tmp_path, kind, text, name)
 

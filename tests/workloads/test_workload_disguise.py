@@ -34,20 +34,20 @@ def jobs(spec, client, seed=0):
 
 
 class TestPadding:
-    def test_every_prompt_begins_with_it_and_goes_on_as_it_would_have(self):
+    def test_every_prompt_begins_with_it_and_is_otherwise_unchanged(self):
         plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
         before, after = calls_of(plain), calls_of(padded)
         assert [call.prompt[1:] for call in after] == [call.prompt for call in before]
         assert {call.prompt[0] for call in after} == {Segment("client-0/padding", 300)}
         assert [call.max_new_tokens for call in after] == [call.max_new_tokens for call in before]
 
-    def test_the_demand_says_so(self):
+    def test_the_demand_includes_it(self):
         plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
         assert padded.demand == demand_of(calls_of(padded))
         assert padded.demand.input_tokens == plain.demand.input_tokens + 4 * 300
         assert padded.demand.output_tokens == plain.demand.output_tokens
 
-    def test_clients_of_one_owner_share_it(self):
+    def test_clients_of_one_owner_share_the_padding(self):
         wrong = [{"padding_tokens": 9}, {"client": 1, "padding_tokens": 9}]
         spec = workload(wrong, client_owners={"client-0": "eve", "client-1": "eve"})
         assert [plan.owner for plan in plan_clients(spec, "s1")] == ["eve", "eve", "client-2"]
@@ -67,7 +67,7 @@ class TestPrefixOfAnother:
     def spec(self, tokens):
         return workload([{"padding_tokens": tokens, "padding_of": 1}])
 
-    def test_it_is_what_the_other_last_began_with(self):
+    def test_it_is_the_latest_beginning_of_the_other(self):
         spec = self.spec(200)
         other = plan_clients(spec, "s1")[1]
         theirs = list(program_stream(other, seed=3))
@@ -82,7 +82,7 @@ class TestPrefixOfAnother:
             copied += bool(before)
         assert copied > 1
 
-    def test_what_it_lacks_is_text_of_its_own(self):
+    def test_missing_text_is_replaced_by_unique_text(self):
         for job in jobs(self.spec(50_000), 0):
             calls = calls_of(job)
             assert sum(part.length for part in calls[0].prompt[:-3]) == 50_000
@@ -115,14 +115,14 @@ class TestLongerAnswers:
         assert longer.demand.input_tokens == plain.demand.input_tokens
         assert longer.demand.output_tokens == 16 * plain.demand.output_tokens
 
-    def test_it_announces_what_it_will_produce_or_more(self):
+    def test_it_announces_its_output_or_more(self):
         *_, after = self.pair(output_multiple=4, max_new_multiple=2.5)
         assert [call.max_new_tokens for call in after] == [1024, 1024, 1024, 8]
         *_, after = self.pair(output_multiple=2, max_new_multiple=2.5)
         assert [call.max_new_tokens for call in after] == [640, 640, 640, 5]
 
     @pytest.mark.parametrize("spec", OF_EACH_KIND.values(), ids=OF_EACH_KIND)
-    def test_every_kind_of_program_goes_on_as_it_would_have(self, spec):
+    def test_every_kind_of_program_continues_unchanged(self, spec):
         plan = plan_clients(spec, "none", duration_s=100.0, request_rate=1.0)[0]
         disguise = Disguise(plan.owner, padding_tokens=10, output_multiple=3)
         plain, longer = (
@@ -155,7 +155,7 @@ class TestMemory:
             pool.finish(0)
         return pool.start("victim", self.VICTIM)
 
-    def test_each_call_has_fresh_padding_and_goes_on_as_it_would_have(self):
+    def test_each_call_has_fresh_padding_and_is_otherwise_unchanged(self):
         wrong = {"padding_tokens": 300, "padding_fresh": True}
         plain, padded = (jobs(workload(one), 0)[:2] for one in ([], [wrong]))
         paddings = []
@@ -249,6 +249,6 @@ def test_a_scenario_may_have_fewer_clients():
         ({"output_multiple": True}, {}, "output_multiple"),
     ],
 )
-def test_what_is_refused(wrong, keys, complaint):
+def test_refused_values(wrong, keys, complaint):
     with pytest.raises((ValidationError, ValueError), match=complaint):
         workload([wrong], **keys)

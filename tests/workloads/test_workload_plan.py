@@ -34,7 +34,7 @@ def test_programs_carry_their_client():
 
 
 @pytest.mark.parametrize("workload", ["tot", "long-qa"])
-def test_well_behaved_clients_do_not_notice_a_misbehaver(workload):
+def test_a_heavy_client_does_not_change_well_behaved_programs(workload):
     kind = load_workload(workload).program
     for calm, s1 in zip(plans(workload, "none")[1:], plans(workload, "s1")[1:], strict=True):
         first = [(t, p.demand) for t, p in programs(calm, kind)]
@@ -57,7 +57,7 @@ def test_clients_and_seeds_differ():
     assert [t for t, _ in programs(one, seed=0)] != [t for t, _ in programs(one, seed=1)]
 
 
-def test_clients_of_one_kind_send_programs_of_their_own():
+def test_clients_of_one_kind_send_their_own_programs():
     calm = plan_clients(load_workload("tot"), "none", num_programs=4)
     first, second, third = ([p.demand for _, p in programs(plan)] for plan in calm)
     assert not any(len({*demands}) == 1 for demands in zip(first, second, third, strict=True))

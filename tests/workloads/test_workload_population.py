@@ -45,7 +45,7 @@ def rates(plans):
 class TestSizes:
     @settings(max_examples=20)
     @given(st.floats(0, 3), st.integers(1, 300))
-    def test_zipf_sums_to_what_was_asked_and_falls_by_its_law(self, exponent, count):
+    def test_zipf_sums_to_the_total_and_falls_by_its_law(self, exponent, count):
         sizes = Sizes(zipf=exponent).multiples(count)
         assert sum(sizes) == pytest.approx(count)
         for rank, size in enumerate(sizes, start=1):
@@ -94,7 +94,7 @@ class TestSizes:
 
 
 class TestGroups:
-    def test_every_client_of_a_group_is_what_its_entry_says(self):
+    def test_every_client_of_a_group_follows_its_entry(self):
         plans = plan_clients(spec(), "s1")
         assert [plan.kind for plan in plans] == ["chat"] * 4 + ["judge"] * 4 + ["chat"] * 4
         assert [plan.misbehaving for plan in plans] == [False] * 8 + [True] * 2 + [False] * 2
@@ -138,7 +138,7 @@ class TestGroups:
             spec(SMALL.replace("[scen", f'client_weights = {{ "{name}" = 2.0 }}\n[scen'))
 
 
-def test_a_group_of_more_weight_has_as_much_more_where_everybody_waits():
+def test_a_heavier_group_gets_proportionally_more_when_all_wait():
     """By virtual counters a client of weight 3 gets three times the service of weight 1."""
     even = {"input_min": 200, "input_max": 200, "output_min": 50, "output_max": 50}
     data = {
@@ -156,7 +156,7 @@ def test_a_group_of_more_weight_has_as_much_more_where_everybody_waits():
 
 
 class TestPresence:
-    def test_windows_keep_what_is_within_them_and_nothing_else_moves(self):
+    def test_windows_keep_only_their_arrivals_unmoved(self):
         here = {"windows": [[10.0, 20.0], [30.0, 35.0]]}
         stays, comes = (
             [arrival.at_s for arrival in program_stream(plan_clients(one, "s1")[0], seed=3)]
@@ -168,7 +168,7 @@ class TestPresence:
         assert last_arrival_s([plan], 3) == comes[-1]
         assert expected_programs(plan) == pytest.approx(2.0 * 15)
 
-    def test_windows_over_a_rate_that_changes_count_what_is_in_them(self):
+    def test_windows_over_a_changing_rate_count_their_arrivals(self):
         ramp = traffic_kind("ramp", {"from_multiple": 0.0, "to_multiple": 1.0})
         source = ramp.usual(Load(0, 1.0, 1.0, None, 100.0))
         windows = Presence(windows=((0.0, 50.0), (90.0, 200.0)))
@@ -186,7 +186,7 @@ class TestPresence:
         assert fmean(gaps) == pytest.approx(9, rel=0.06)
 
     @pytest.mark.parametrize(("stay_s", "away_s"), [(2.0, 8.0), (40.0, 1.0)])
-    def test_it_is_there_from_the_beginning_as_often_as_later(self, stay_s, away_s):
+    def test_presence_is_as_likely_at_the_start_as_later(self, stay_s, away_s):
         """Renewal theory: the probability is stay / (stay + away) at any time."""
         chance = Presence(stay_s=stay_s, away_s=away_s)
         there = [0, 0]
@@ -241,7 +241,7 @@ class TestPresence:
 
 
 class TestInheritance:
-    def test_a_file_has_what_it_builds_on_but_for_what_it_says(self):
+    def test_a_file_inherits_everything_it_does_not_set(self):
         chat, small = load_workload("chat"), spec()
         assert (small.name, small.description, small.clients) == ("small", "", 12)
         assert small.params == chat.params
@@ -251,7 +251,7 @@ class TestInheritance:
         assert small.scenarios["s1"].rates == chat.scenarios["s1"].rates  # key by key
         assert small.workload is None
 
-    def test_parameters_are_laid_over_but_not_those_of_another_program(self):
+    def test_parameters_are_merged_except_those_of_another_program(self):
         few = spec(SMALL.replace("[scen", "params = { turns_max = 3 }\n[scen"))
         assert few.params == load_workload("chat").params | {"turns_max": 3}
         with pytest.raises(ValueError, match=r"params\s+Field required"):

@@ -86,13 +86,13 @@ def test_tools_are_used_by_zipfs_law():
     assert uses == pytest.approx(expected, rel=0.2)
 
 
-def test_a_tool_is_the_same_for_everybody_and_its_question_is_not():
+def test_a_tool_is_equal_for_all_and_its_question_is_not():
     one, other = (calls_of(build("tool-use", n, tools=1))[0].prompt for n in (1, 2))
     assert one[:2] == other[:2]
     assert one[2].key != other[2].key
 
 
-def test_private_tools_are_shared_by_the_calls_of_one_client_only():
+def test_private_tools_are_shared_within_one_client():
     def prompt(number, client):
         call = calls_of(build("tool-use", number, client=client, tools=1, private=True))[0]
         return call.prompt
@@ -112,7 +112,7 @@ def test_the_mean_of_tools_is_over_programs():
     assert mean == pytest.approx(1395, abs=1)
 
 
-def test_an_agents_prompts_grow_by_what_it_did_and_saw():
+def test_an_agents_prompts_grow_by_its_actions_and_observations():
     calls = calls_of(build("agent"), service_s=1.0)
     assert 34 <= len(calls) <= 62
     for before, after in pairwise(calls):

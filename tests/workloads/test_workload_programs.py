@@ -237,7 +237,7 @@ class TestTable2:
 
 
 @pytest.mark.parametrize("workload", workload_names())
-def test_demand_is_what_run_asks_for_in_every_scenario(workload):
+def test_demand_equals_the_requests_in_every_scenario(workload):
     spec = load_workload(workload)
     for scenario in spec.scenario_names:
         for plan in plan_clients(spec, scenario):

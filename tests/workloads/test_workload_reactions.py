@@ -22,7 +22,7 @@ def claiming(**wrong):
     return type(CHAT).model_validate(data)
 
 
-def test_at_refill_goes_when_one_that_had_to_wait_has_ended():
+def test_at_refill_programs_go_after_a_delayed_one_has_ended():
     reaction = REACTIONS["refill"]()
     assert not reaction(Ended(0.2, 100, 0))
     assert reaction(Ended(1.0, 100, 0))
@@ -38,7 +38,7 @@ def test_at_eviction_goes_when_much_less_is_cached_than_has_been():
     assert not REACTIONS["eviction"]()(Ended(0.1, 1000, 399))  # each client for itself
 
 
-def test_claims_are_those_of_whoever_claims():
+def test_claims_belong_to_the_claiming_client():
     plans = plan_clients(claiming(targets={"ttft": "100ms"}, weight=4.0, reaction="refill"), "s1")
     assert plans[0].targets == parse_targets({"ttft": "100ms", "tpot": "50ms"}, "")
     assert plans[1].targets == parse_targets({"ttft": "2s", "tpot": "50ms"}, "")
@@ -54,13 +54,13 @@ def test_claims_are_those_of_whoever_claims():
         ({"weight": 0.0}, "weight"),
     ],
 )
-def test_what_is_refused(wrong, complaint):
+def test_refused_values(wrong, complaint):
     with pytest.raises(ValidationError, match=complaint):
         claiming(**wrong)
 
 
 @pytest.mark.parametrize("key", ["reaction = 'refill'", "output_multiple = 2"])
-def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(tmp_path, key):
+def test_behaviours_of_simulated_clients_are_refused_before_any_server_starts(tmp_path, key):
     judge = Path(__file__).parents[2] / "workloads/judge.toml"
     reacting = f"[scenarios.x]\nrate = 1.0\nmisbehaving = [{{ client = 0, {key} }}]\n"
     file = tmp_path / "reacting.toml"
@@ -72,6 +72,6 @@ def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(
         experiment(flags | {"backend": "emulator"}, {})
 
 
-def test_a_reaction_and_so_many_at_a_time_are_too_much():
+def test_a_reaction_with_a_limit_is_refused():
     with pytest.raises(UsageError, match="misbehaving: in_flight and reaction both set the start"):
         plan_clients(claiming(in_flight=2, reaction="refill"), "s1")

@@ -23,13 +23,13 @@ def reasoning(scenario, client=3, count=2000):
 
 
 @pytest.mark.parametrize(("scenario", "mean"), [("s1", 1502), ("s2", 6008)])
-def test_lengths_are_those_of_the_file(scenario, mean):
+def test_lengths_match_the_file(scenario, mean):
     lengths, allowed = reasoning(scenario)
     outputs = [made for _, made in lengths]
     assert sum(outputs) / len(outputs) == pytest.approx(mean, rel=0.05)
     assert sum(read for read, _ in lengths) / len(lengths) == pytest.approx(1377, rel=0.06)
     assert max(outputs) <= allowed
     assert allowed > 10 * 1502, "what is allowed says nothing of what comes"
-    # A quarter of them are far shorter than the mean, and some take nearly all they may.
+    # A quarter of them are far shorter than the mean, and some use nearly their limit.
     assert sorted(outputs)[len(outputs) // 4] < 0.65 * mean
     assert max(outputs) > 0.6 * allowed

@@ -49,7 +49,7 @@ def test_two_copies_share_tools_and_system_prompt_alone():
     assert not own[0] & own[1]
 
 
-def test_a_prompt_goes_on_from_the_one_before():
+def test_a_prompt_extends_the_previous_one():
     calls = next(p for p in map(drawn, range(9), range(9)) if len(p._calls) == 2)._calls
     first, second = (dict(call.prompt) for call in calls)
     own = next(Segment(*one) for one in first.items() if "/block" in one[0])

@@ -51,14 +51,14 @@ def test_a_class_is_laid_over_the_workload_and_flags_over_both(documented):
     }
 
 
-def test_flags_are_laid_over_those_of_an_experiment_file():
+def test_flags_override_an_experiment_file():
     file = tomllib.loads(to_toml(resolve({"workload": "chat", "goodput": {"ttft": "1s"}})))
     spec = resolve({"goodput": {"client-1.tpot": "2x"}}, {}, file)
     assert spec.goodput == {"ttft": "1s", "client-1.tpot": "2x"}
     assert resolve({}, {}, file).goodput == {"ttft": "1s"}
 
 
-def test_without_targets_an_experiment_is_what_it_was():
+def test_without_targets_an_experiment_is_unchanged():
     plain = to_toml(resolve({"workload": "chat"}))
     assert "goodput" not in plain
     assert "targets" not in plain
@@ -111,7 +111,7 @@ def small(documented, seed=0, **more):
     return simulate(resolve(flags | more)).summary
 
 
-def test_a_run_is_judged_and_says_so(documented):
+def test_a_run_is_judged_by_its_targets(documented):
     summary = small(documented, goodput={"web.ttft": "1x"})
     by_client = {one["client"]: one for one in summary["clients"]}
     assert by_client["web"]["goodput_ratio"] < 1 == by_client["reports"]["goodput_ratio"]
@@ -127,7 +127,7 @@ def test_a_run_is_judged_and_says_so(documented):
     assert combined["clients"][0]["goodput_ratio"]["runs"] == 2
 
 
-def test_targets_do_not_change_what_is_simulated():
+def test_targets_do_not_change_the_simulation():
     flags = {"workload": "chat", "scenario": "none", "num_programs": 3, "scheduler": "vtc"}
     plain = simulate(resolve(flags))
     judged = simulate(resolve(flags | {"goodput": {"ttft": "100ms", "e2el": "3x"}}))

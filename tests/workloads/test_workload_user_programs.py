@@ -63,7 +63,7 @@ def test_its_parameters_are_checked(named):
         WorkloadSpec.model_validate(WORKLOAD | {"params": {"tokens": "seven"}})
 
 
-def test_without_the_variable_it_is_unknown(monkeypatch):
+def test_without_the_variable_the_kind_is_unknown(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(UsageError, match="unknown program kind 'echo'"):
         program_class("echo")
@@ -83,7 +83,7 @@ def test_without_the_variable_it_is_unknown(monkeypatch):
         (["1 / 0"], "ZeroDivisionError"),
     ],
 )
-def test_what_is_refused(named, texts, complaint):
+def test_refused_values(named, texts, complaint):
     named(*texts)
     with pytest.raises(UsageError, match=complaint):
         program_class("unknown")

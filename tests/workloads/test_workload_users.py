@@ -52,14 +52,14 @@ def test_each_user_thinks_and_takes_every_nth_program():
     assert fmean(user.next(0.0).at_s for user in users) == pytest.approx(2.0, rel=0.2)
 
 
-def test_what_a_user_asks_does_not_depend_on_when():
+def test_a_users_requests_do_not_depend_on_time():
     one, two = loops()[1][0], loops()[1][0]
     fast = [one.next(float(turn)).program.demand for turn in range(5)]
     slow = [two.next(9.0 * turn).program.demand for turn in range(5)]
     assert fast == slow
 
 
-def test_nobody_begins_after_the_end_and_a_refused_one_tries_no_more_than_so_often():
+def test_no_user_begins_after_the_end_and_refused_ones_retry_seldom():
     _, (user, *_) = loops(think_s=0.0)
     begun = []
     while following := user.next(59.0 if not begun else begun[-1]):
@@ -68,7 +68,7 @@ def test_nobody_begins_after_the_end_and_a_refused_one_tries_no_more_than_so_oft
     assert [b - a for a, b in pairwise(begun)] == pytest.approx([LEAST_GAP_S] * (len(begun) - 1))
 
 
-def test_a_loop_without_thinking_goes_on_for_hours():
+def test_a_loop_without_thinking_lasts_for_hours():
     """In seconds, a third of a clock's times at ten hours would be a picosecond too early."""
     _, users = loops(users=20, think_s=0.0)
     cluster = Cluster(Clock(), RoundRobin(RoundRobin.Params(), 1), [], ["client-0"])
@@ -95,7 +95,7 @@ def test_programs_that_are_refused_at_once_make_room_for_the_next_one_by_one():
     assert began == list(range(3000))
 
 
-def test_who_is_away_begins_on_coming_back_and_at_last_never():
+def test_an_absent_user_begins_on_return_and_finally_never():
     _, (user, *_) = loops(think_s=0.0, presence={"windows": [[5.0, 10.0], [20.0, 30.0]]})
     assert [user.next(now).at_s for now in (0.0, 7.0, 12.0, 25.0)] == [5.0, 7.0, 20.0, 25.0]
     assert user.next(30.0) is None
@@ -135,7 +135,7 @@ def test_a_run_repeats_itself(run):
     assert run_of_both().summary == run.summary
 
 
-def test_one_who_misbehaves_has_so_many_times_the_users():
+def test_a_heavy_client_has_a_multiple_of_the_users():
     plans = plan_clients(spec(users=3, misbehaving=[{"client": 1, "rate_multiple": 4.0}]), "s1")
     assert [plan.arrivals.users for plan in plans] == [3, 12]
 
@@ -163,6 +163,6 @@ def test_one_who_misbehaves_has_so_many_times_the_users():
         ),
     ],
 )
-def test_what_a_loop_cannot_do_is_refused(scenario, flags, said):
+def test_settings_impossible_in_a_loop_are_refused(scenario, flags, said):
     with pytest.raises(UsageError, match=said):
         plan_clients(spec(**scenario), "s1", **flags)

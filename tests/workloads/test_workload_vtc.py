@@ -20,7 +20,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 NAMES = [name for name in workload_names() if name.startswith("vtc-")]
 EVEN = (256, 256)
-ADDED = 2  # to a prompt of "Hello " so many times: a mark before it, a blank behind
+ADDED = 2  # for a prompt of repeated "Hello ": a mark before it, a blank behind
 # (workload, scenario) -> how many requests each client sends, and of which lengths. They are rates
 # times durations of the experiments ([VTC-artifact], exp_suite.py).
 SENT = {
@@ -84,7 +84,7 @@ def test_by_default_they_run_on_the_paper_s_machine(name):
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     assert engine.pool_tokens == (10_000 if on_a10g else 35_000)
     assert spec.settings["vtc.charge"] == "input"
-    # What is stored says all of it, and is read again as it was.
+    # The stored spec is complete, and is read back unchanged.
     assert 'engine = "lightllm"' in to_toml(spec)
 
 

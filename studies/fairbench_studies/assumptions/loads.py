@@ -28,7 +28,7 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))  # of the capacity
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-FLOOD_S, FLOOD = 300.0, 3.0  # so long, at so many times the file's own rate
+FLOOD_S, FLOOD = 300.0, 3.0  # duration, with the file's own rate multiplied by this
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}  # one answer takes five minutes
 MOST_EMPTY = 0.05
 

@@ -8,16 +8,16 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-LIMITED_SEED = 105  # first of what has limits, which were made after the other rows were known
+LIMITED_SEED = 105  # the first row with limits, which were made after the other rows were known
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-REQUESTS = "gateway.client_requests=64"  # as many as a worker runs
-LOWER = "gateway.client_limit=420000"  # in place of auto: three units here, not five
-RESERVE = "gateway.client_reserve=2"  # as if two more clients were there
+REQUESTS = "gateway.client_requests=64"  # the running limit of a worker
+LOWER = "gateway.client_limit=420000"  # instead of auto: three units here, not five
+RESERVE = "gateway.client_reserve=2"  # as if two more clients were present
 LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
 
 

@@ -18,7 +18,7 @@ from fairbench.attack.search import Search
 from fairbench.attack.store import Trial
 from fairbench.results.new_directories import run_folder
 
-PART = 0.9  # of the harm of the known attack
+PART = 0.9  # as a share of the known attack's harm
 
 
 @dataclass(frozen=True, slots=True)

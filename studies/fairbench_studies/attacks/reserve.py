@@ -42,7 +42,7 @@ from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
 from fairbench_studies.kit.table_text import put_table
 
 TABLE = ROOT / "results/attack-reserve.csv"
-FIRST_SEED = 115  # a reserve of a half of all was chosen at 110 to 112
+FIRST_SEED = 115  # the reserve of half of the weight was chosen at 110 to 112
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
 STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)

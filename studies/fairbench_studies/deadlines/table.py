@@ -29,12 +29,12 @@ SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
 CAPACITY = 0.37  # conversations/s of each interactive client that a replica completes under lpm
-KEPT = 0.9  # by the worst well-behaved client, of its requests: below that it has collapsed
+KEPT = 0.9  # share of a well-behaved client's requests in time, below which it has collapsed
 ORDER = (  # first these, then all others by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # by key: what it is called, and how it is written
+SHOWN = {  # key -> its name and format
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),

@@ -32,7 +32,7 @@ FORMS = {  # name -> colour (of Okabe and Ito) and marker
     "vLLM": ("#cc79a7", "^"),
 }
 SHARES = ("colocated", "SGLang", "at admission")
-LOGARITHMIC = "long-qa"  # its latencies differ a hundredfold
+LOGARITHMIC = "long-qa"  # its latencies span a factor of a hundred
 CONTENDED = ("tot", "long-qa")  # where some client is short of service
 NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
 

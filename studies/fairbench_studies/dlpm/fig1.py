@@ -22,7 +22,7 @@ FAIRNESS = {
     "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
-MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the next is larger
+MARK, GROWTH = 30, 12  # area of the first mark in points, and the growth of the next
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # of the panel over replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # of the panel over queue lengths
+QUEUE = 200  # width of the panel over replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # width of the panel over queue lengths
 
 PARTS = {
     "synchronisation_ms": ("messages", ORANGE.colour),

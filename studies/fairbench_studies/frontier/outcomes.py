@@ -25,7 +25,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
     for point, run in runs.items():
         key = point.cell, point.seed
         best[key] = max(best[key], run.summary["service_rate_tok_s"])
-    latencies: dict[str, Samples] = {}  # of a run that several configurations share once
+    latencies: dict[str, Samples] = {}  # a run that several configurations share
     found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
     for point in sorted(runs, key=lambda one: one.seed):
         run = runs[point]

@@ -36,7 +36,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # cells of every lever
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # configurations of every lever
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 
@@ -95,7 +95,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # one, by whatever name it goes without a half of it
+            for without in here.values()  # one, under any name without a half
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:

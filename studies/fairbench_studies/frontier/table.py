@@ -24,7 +24,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # of Measured: what it is called in the table of ratios
+COLUMNS = {  # field of Measured -> its name in the table of ratios
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -52,18 +52,24 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
     """Return an explanation of the columns, marks and counts of ``against``."""
-    text = (
-        f"Each number is the factor by which {frozen.ours} as published is better, a mean over "
-        f"{cells} configurations. The columns are the time to 90% and 100% of the programs, the "
-        "P95 of the well-behaved clients, the part of its due service that the worst-off of them "
-        "got, the minimum fair share of the best total, the service and the output tok/s. "
+    points = (
+        f"Each number is the factor by which {frozen.ours} as published is better: the mean over "
+        f"{cells} configurations.",
+        "Columns: time to 90% and 100% completion, P95 of the well-behaved clients, the served "
+        "part of the worst-off client's due service, minimum fair share of the best total, "
+        "service, and output tok/s.",
         f"Marks: + significantly better, = significantly at most {frozen.margin:.0%} worse, ! "
         "significantly worse, =! both, ? inconclusive (paired by seed, stratified by "
-        "configuration, Holm over the table). The last column counts the configurations in which "
-        f"{frozen.ours} dominates / equals / trades with / is dominated by the rival, by the first "
-        f"four columns within {frozen.margin:.0%}."
+        "configuration, Holm over the table).",
+        f"The last column counts configurations in which {frozen.ours} dominates / equals / trades "
+        "with / is dominated by the rival. The first four columns decide, within "
+        f"{frozen.margin:.0%}.",
     )
-    return wrap(text, WIDTH)
+    return [
+        line
+        for text in points
+        for line in wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    ]
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
@@ -157,10 +163,10 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
     if claimed := headline(found, ours, frozen.margin):
         yield from ("## The claim", "")
         yield from wrap(
-            "The claim: beside d2lpm and preble as published, ours has a service that is at most "
-            f"{frozen.margin:.0%} lower (p of the opposite, after Holm), and a lower P99 of the "
-            "well-behaved clients (ours : theirs, all seeds together). A service above 1 means "
-            "that ours is better.",
+            f"The claim: the service of {frozen.ours} is at most {frozen.margin:.0%} below that of "
+            "d2lpm and preble as published, and its well-behaved clients have a lower P99. A "
+            f"service above 1 means that {frozen.ours} is better. p is the p-value of the "
+            f"opposite, after Holm. P99 is {frozen.ours} : rival over all seeds.",
             WIDTH,
         )
         yield from ("", *claim_rows(claimed, frozen.level), "")
@@ -186,10 +192,12 @@ def _with_seeds(found: Outcomes) -> list[str]:
 def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
     """Return all tables as Markdown."""
     lines = [
-        f"# The frontier{f' at the preset {frozen.preset}' if frozen.preset else ''}",
+        f"# {frozen.ours} against every pair{_preset(frozen)}",
         "",
+        f"This page compares {frozen.ours} with every other pair of router and local scheduler, as",
+        "published, capped and tuned. Numbers of seeds are in brackets.",
         f"Made by `fairbench reproduce {NAME}{_flag(frozen)}`; {basis}.",
-        f"Settings: `{digest(frozen.preset)[:16]}`. Seeds in brackets.",
+        f"Settings: `{digest(frozen.preset)[:16]}`.",
         "",
         *summary_lines(found, frozen),
     ]
@@ -197,6 +205,10 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
         for cell, here in of_part(found, part).items():
             lines += [f"## {cell} ({title.lower().rstrip('s')})", "", *cell_rows(here), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _preset(frozen: Frozen) -> str:
+    return f" at the preset {frozen.preset}" if frozen.preset else ""
 
 
 def _flag(frozen: Frozen) -> str:

@@ -28,9 +28,17 @@ class Judged(NamedTuple):
         return "" if self.finding.verdict is Verdict.REPRODUCED else self.claim.cause
 
 
+def tally(judged: Sequence[Judged]) -> str:
+    """Return how many claims are reproduced, such as ``**11 of 12 claims are reproduced.**``."""
+    reproduced = sum(one.finding.verdict is Verdict.REPRODUCED for one in judged)
+    return f"**{reproduced} of {len(judged)} claims are reproduced.**"
+
+
 def table_lines(judged: Sequence[Judged]) -> list[str]:
-    """Return a Markdown table's lines: claim, paper, fairbench, verdict, and reasons."""
+    """Return a tally and a Markdown table: claim, paper, fairbench, verdict, and reasons."""
     return [
+        tally(judged),
+        "",
         "| # | claim | paper | here | verdict |",
         "|--:|---|---|---|---|",
         *(

@@ -63,7 +63,7 @@ def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None =
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        store.sweep()  # raises for what is no store
+        store.sweep()  # raises for a path that is no store
         store.extend(sweep, specs)
         store.discard_partial()
     return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# Their order in a table, and what is kept of a run: who ran what, then the numbers.
+# The order in a table, and the fields kept of a run: first its identity, then the numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Okabe and Ito; shapes tell the kinds apart without colour.
+# Colours of Okabe and Ito; shapes tell the kinds apart without colour.
 KINDS = {
     "queue before the cluster": ("#d55e00", "s"),
     "fair local scheduler": ("#0072b2", "o"),
@@ -31,9 +31,9 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15  # of the list below the plot
+COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15  # width of the list below the plot
 POINTS = 72  # in an inch
-DIGIT_POINTS = 5.6  # a digit's width in a number of 8 points
+DIGIT_POINTS = 5.6  # width of a digit at 8 points
 
 
 class View(NamedTuple):
@@ -78,7 +78,7 @@ def draw(points: Sequence[Point]) -> None:
     Args:
         points: Points in the order of their numbers, from 1.
     """
-    from matplotlib import pyplot  # the tables need no figures' libraries
+    from matplotlib import pyplot  # tables do not need the libraries of figures
 
     with pyplot.rc_context({"svg.hashsalt": "fairbench", "svg.fonttype": "none"}):
         figure = pyplot.figure(figsize=(WIDTH_IN, HEIGHT_IN))
@@ -130,7 +130,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            high * (view.y[1] - point.share) / _size(view)[1],  # from the top, as boxes are
+            high * (view.y[1] - point.share) / _size(view)[1],  # from the top, like boxes
         )
         for number, point in enumerate(points, 1)
         if view.shows(point)

@@ -21,7 +21,7 @@ from fairbench_studies.preble.experiments import (
 )
 from fairbench_studies.preble.store import Latency, Results
 
-NEAR = 1.02  # within this ratio two latencies are alike
+NEAR = 1.02  # two latencies within this ratio count as equal
 
 
 def gains(results: Results, workload: str) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 LETTERS = 100  # a line below
 
-# Figure -> its title, and what is along its axis ("" for the ablation's steps).
+# Figure -> its title and its axis label ("" for the ablation's steps).
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),

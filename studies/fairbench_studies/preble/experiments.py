@@ -52,7 +52,7 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-BURSTS = 0.25  # of the mix: CV 2, as gaps of Azure's trace vary; its file is not shipped
+BURSTS = 0.25  # for the mix: CV 2, as the gaps of Azure's trace; its file is not shipped
 
 
 class Key(NamedTuple):

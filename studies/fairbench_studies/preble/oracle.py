@@ -40,7 +40,7 @@ class Oracle(Router):
         self._workers = list(range(workers))
         self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # group -> worker
         self._last = -1
-        self._shared: Prompt | None = None  # by all prompts seen; None before the first
+        self._shared: Prompt | None = None  # over all prompts seen; None before the first
 
     def route(self, request: Request, now_s: float) -> int:
         group = request.client if self.params.by == "client" else self._group(request.prompt)
@@ -60,7 +60,7 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that were told apart too far down become one, where the first of them is.
+            # Groups that were separated too far down become one, at the position of the first.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

@@ -12,7 +12,7 @@ from fairbench_studies.preble.store import Results
 INTRODUCTION = (
     "# Claims of the Preble paper",
     "",
-    "This page judges the claims of the Preble paper by values of the paper and of fairbench.",
+    "This page compares the claims of the Preble paper with the numbers of fairbench.",
     "",
 )
 
@@ -25,7 +25,7 @@ def judge_preble(results: Results) -> list[Judged]:
 def preble_markdown(judged: Sequence[Judged], results: Results) -> str:
     """Return the table as Markdown, followed by the source of its numbers."""
     seeds = "those of seed 0" if results.seeds == 1 else f"means of {results.seeds} seeds"
-    below = f"Latency is that of requests. Values are {seeds}, {results.basis}."
+    below = f"Latencies are those of requests. Values are {seeds}, {results.basis}."
     return "\n".join([*INTRODUCTION, *table_lines(judged), "", below]) + "\n"
 
 

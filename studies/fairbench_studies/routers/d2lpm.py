@@ -25,12 +25,12 @@ from fairbench_studies.routers.table import Case, case, exchange
 
 TABLES = ROOT / "results/tables"
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
-COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # of Okabe and Ito
+COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # colours of Okabe and Ito
 OUTPUT_WEIGHT = 2
 
 QUANTUM = 40_000  # d2lpm's own
 
-# How many routers, before how many workers; how they share.
+# Numbers of routers and of workers, and the form of sharing.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, a quantum's N-th each"

@@ -29,8 +29,8 @@ TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
 SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
-COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # of Okabe and Ito
-SETTLED_S, END_S = 30.0, 120.0  # both wait, and every router has heard so
+COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # colours of Okabe and Ito
+SETTLED_S, END_S = 30.0, 120.0  # both wait, and every router knows it
 OUTPUT_WEIGHT = 2
 
 
@@ -111,7 +111,7 @@ def outcome(case: Case) -> Outcome:
     settings = dict(case)
     heard = settings.get("form") in (None, "exchange", "ledger")
     if "lost" in settings and "forget_s" not in settings:
-        heard = False  # peers are forgotten now and then, and nothing is proved of that
+        heard = False  # peers are forgotten at times, and nothing is proved for that case
     bound = 2 * (most + unheard + ahead) if heard else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)
 

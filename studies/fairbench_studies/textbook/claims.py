@@ -20,10 +20,10 @@ PRINTED = {"fcfs": (80, 34, "46%", 814), "slo": (80, 65, "100%", 948)}
 INTRODUCTION = (
     "# A textbook's claim",
     "",
-    "This page judges a textbook's claim about deadlines by values of the book and of fairbench.",
+    "This page compares a textbook's claim about deadlines with the numbers of fairbench.",
     "",
 )
-BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24; nothing is timed"
+BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24"
 
 
 def played() -> dict[str, Outcome]:

@@ -14,7 +14,7 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.local.kept_order import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # whoever has no more tokens to go than this is not preempted
+SPARED = 100  # a request with no more tokens to go than this is not preempted
 
 
 class TextbookEDF(LocalScheduler):
@@ -38,7 +38,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # the room that it makes is given away in the next pass only
+    work_conserving = False  # the next pass uses the freed blocks
 
     @dataclass(frozen=True)
     class Params:
@@ -56,7 +56,7 @@ class TextbookEDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
             if not (yield request):
-                continue  # who does not fit is passed over
+                continue  # a request that does not fit is skipped
         starving = (one for one in view.queue_order() if self._starves(one, now_s))
         if (first := next(starving, None)) is not None:
             for victim in victims(first, view.running, view.running.free_tokens):

@@ -18,7 +18,7 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # From the revision's tables: windows around 19 points of the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-SHORTEST_S = 1e-5  # a request that ends sooner after its first token counts for nothing
+SHORTEST_S = 1e-5  # a request that ends sooner after its first token does not count
 
 WEIGHTS = ServiceWeights()
 

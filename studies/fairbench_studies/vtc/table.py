@@ -13,7 +13,7 @@ from fairbench_studies.vtc.store import Results
 INTRODUCTION = (
     "# Claims of the VTC paper",
     "",
-    "This page judges the claims of the VTC paper by values of the paper and of fairbench.",
+    "This page compares the claims of the VTC paper with the numbers of fairbench.",
     "",
 )
 

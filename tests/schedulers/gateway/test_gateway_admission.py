@@ -96,7 +96,7 @@ def test_an_idle_worker_takes_as_long_as_the_prefill():
     assert cluster.control.retry_after_s() == pytest.approx(0.01)
 
 
-def test_what_is_cached_is_not_computed():
+def test_cached_tokens_are_not_computed():
     cluster = Cluster(matched=lambda request: 60)
     cluster.arrive(first=0.4)
     cluster.arrive(first=0.39)
@@ -106,8 +106,8 @@ def test_what_is_cached_is_not_computed():
 @pytest.mark.parametrize(
     ("first", "end", "taken"),
     [
-        # Three wait, of 1 s each, and two run; of the running ones, of 11 tokens each, one is over
-        # every 11 x 0.1 / 2 s. Four have to be.
+        # Three wait, of 1 s each, and two run with 11 tokens each, one ending every 11 x 0.1 / 2 s.
+        # Four have to end.
         (1 + 3 * 1 + 4 * 0.55, None, True),
         (1 + 3 * 1 + 4 * 0.55 - 0.01, None, False),
         (None, 1 + 3 + 2.2 + 10 * 0.1, True),  # and ten steps
@@ -124,7 +124,7 @@ def test_a_saturated_worker_by_hand(first, end, taken):
     assert bool(cluster.refused) is not taken
 
 
-def test_outputs_are_those_of_the_client_and_at_most_what_it_allows():
+def test_expected_outputs_are_the_clients_within_its_limit():
     cluster = Cluster()
     for client, tokens in (("long", 41), ("short", 3), ("short", 5)):
         cluster.arrive(client)
@@ -135,7 +135,7 @@ def test_outputs_are_those_of_the_client_and_at_most_what_it_allows():
             cluster.arrive(client, end=1 + 0.1 * steps + margin, most=most)
             assert (len(cluster.refused) == before) is taken
             if taken:
-                cluster.answer(output_tokens=0)  # not served: it says nothing of outputs
+                cluster.answer(output_tokens=0)  # unserved: it has no output
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_outputs_are_those_of_the_client_and_at_most_what_it_allows():
         ("edf", 1 + 1 * 0.55, True),  # nobody else is due
     ],
 )
-def test_who_is_ahead_is_as_the_local_scheduler_has_it(ahead, slack, taken):
+def test_requests_ahead_follow_the_local_scheduler(ahead, slack, taken):
     cluster = Cluster(ahead=ahead)
     for _ in range(11):
         cluster.arrive("flood")
@@ -168,18 +168,18 @@ def test_a_flood_with_deadlines_is_ahead_of_itself():
     assert len(cluster.refused) == 1
 
 
-def test_without_a_deadline_nobody_is_asked():
+def test_requests_without_a_deadline_are_not_estimated():
     cluster = Cluster()
     for _ in range(50):
         cluster.arrive(tokens=10_000)
     assert len(cluster.sent) == 50
 
 
-def test_a_demoted_request_goes_when_nothing_waits_or_when_it_is_old():
+def test_a_demoted_request_goes_when_nothing_waits_or_it_is_old():
     cluster = Cluster(policy="demote", aging_s=5.0)
     late = cluster.arrive(first=0.5)
     assert late.demoted
-    assert cluster.sent == [late]  # nothing else is there, so it goes all the same
+    assert cluster.sent == [late]  # nothing else is there, so it goes anyway
     others = [cluster.arrive() for _ in range(3)]
     late = [cluster.arrive(first=0.5) for _ in range(3)]
     assert cluster.sent[1:] == others
@@ -196,7 +196,7 @@ def test_a_demoted_request_goes_when_nothing_waits_or_when_it_is_old():
     assert cluster.sent[5:] == late[1:]
 
 
-def test_nobody_is_demoted_past_those_that_a_gateway_holds():
+def test_no_request_is_demoted_past_a_gateways_queue():
     cluster = Cluster(gateway="fcfs", policy="demote")
     held = [cluster.arrive() for _ in range(4)]  # two go
     late = cluster.arrive(first=0.5)
@@ -216,7 +216,7 @@ class Stubborn(RoundRobin):
         return 0
 
 
-def test_who_would_be_late_where_the_router_sends_it_goes_elsewhere():
+def test_a_request_that_would_be_late_is_rerouted():
     cluster = Cluster(2, router=Stubborn(RoundRobin.Params(), 2))
     for _ in range(4):
         cluster.arrive()
@@ -227,7 +227,7 @@ def test_who_would_be_late_where_the_router_sends_it_goes_elsewhere():
     assert not cluster.refused
 
 
-def test_the_router_behind_hears_everything_that_a_router_is_told():
+def test_the_inner_router_gets_every_event():
     hooks = {name for name, one in vars(Router).items() if isfunction(one)}
     assert "on_gpu_time" in hooks
     assert hooks <= set(vars(Rerouting))
@@ -262,7 +262,7 @@ def test_a_choice_that_came_to_nothing_is_taken_back():
         assert inner._backlogs[worker].work("a") == 0
 
 
-def test_the_router_hears_of_its_own_choice():
+def test_the_router_learns_of_its_own_choice():
     cluster = Cluster(2, router=LeastLoaded(LeastLoaded.Params(), 2))
     counted = cluster.router.router
     cluster.at[0] += [object()] * 6  # of somebody else
@@ -324,7 +324,7 @@ def late_by_all(cluster, request):
 
 @settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(EVENTS, WAYS)
-def test_nobody_is_lost_and_only_the_late_are_refused(events, way):
+def test_no_request_is_lost_and_only_late_ones_are_refused(events, way):
     cluster = Cluster(2, **way)
     cluster.over, made = [], []
     for kind, *what in events:
@@ -351,7 +351,7 @@ def test_nobody_is_lost_and_only_the_late_are_refused(events, way):
             cluster.go()
     if way["policy"] == "demote":
         assert not cluster.refused
-    # Each is in one place; and when all is answered nobody is left.
+    # Each is in one place, and none is left after all are answered.
     counts = Counter(map(id, [*cluster.sent, *cluster.refused]))
     assert max(counts.values(), default=1) == 1
     assert len(counts) + len(cluster.control) == len(made)

@@ -36,7 +36,7 @@ def test_a_client_alone_has_it_all_and_of_two_each_has_half():
     assert clients(home.sent) == "aaaa"
     for _ in range(3):
         home.arrive("b", WEIGHS_100)
-    assert clients(home.sent) == "aaaabb"  # nobody is taken anything away
+    assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
     assert clients(home.sent) == "aaaabb"  # two of a are under way, as many as its half is
@@ -44,7 +44,7 @@ def test_a_client_alone_has_it_all_and_of_two_each_has_half():
     assert clients(home.sent) == "aaaabba"
 
 
-def test_what_a_client_may_have_grows_again_when_others_have_gone():
+def test_a_clients_limit_grows_when_others_leave():
     home = desk(400)
     for client in "bbaaaaaa":
         home.arrive(client, WEIGHS_100)
@@ -110,7 +110,7 @@ def test_a_share_below_one_request_is_one():
     assert clients(home.sent) == "abc"
 
 
-def test_a_reserve_is_kept_for_who_is_absent():
+def test_a_reserve_is_kept_for_absent_clients():
     home = desk(400, gateway__client_requests=9, gateway__client_reserve=1.0)
     for _ in range(3):
         home.arrive("a", WEIGHS_100)
@@ -133,7 +133,7 @@ def test_a_reserve_without_a_limit_is_refused():
         desk(None, gateway__client_reserve=1.0)
 
 
-def test_one_request_may_always_go_however_long_it_is():
+def test_one_request_of_any_length_may_always_go():
     home = desk(400)
     home.arrive("a", 5_000)
     home.arrive("a", 1)
@@ -189,7 +189,7 @@ def test_priorities_of_clients_count_in_the_line_of_their_tenant():
     assert clients(home.sent).replace("org/", "") == "abbaa"
 
 
-def test_whoever_is_over_holds_nobody_else():
+def test_a_client_over_its_limit_delays_no_other():
     home = desk(200, "vtc", "concurrency", concurrency__requests=3)
     for client in "aaaaab":
         home.arrive(client, WEIGHS_100)
@@ -229,7 +229,7 @@ def test_a_line_fills_its_band():
     assert [request.request_id for request in home.refused] == [3, 5]
 
 
-def test_who_is_in_line_makes_room_for_a_higher_band():
+def test_a_queued_request_yields_to_a_higher_band():
     home = desk(100, gateway__max_requests=2)
     for client, priority in (("a", 0), ("a", 0), ("a", 0), ("a", 1), ("a", 1), ("a", 1)):
         home.arrive(client, WEIGHS_100, priority=priority)
@@ -251,7 +251,7 @@ class Costs(CostModel):
         return 0.0
 
 
-def test_auto_is_what_the_load_cap_is():
+def test_auto_equals_the_load_cap():
     class OneWorker:
         def workers(self):
             return (0,)
@@ -298,7 +298,7 @@ def test_every_request_goes_once_or_is_refused_once(
         assert len(set(gone)) == len(gone)
         held = list(home.gateway)
         assert not set(gone) & set(held)
-        for client in CLIENTS:  # who has nothing under way has nothing held either
+        for client in CLIENTS:  # a client with nothing under way has nothing queued either
             under_way = [one for one in home.at if one.client == client]
             assert under_way or all(one.client != client for one in held)
 

@@ -53,7 +53,7 @@ def test_a_program_is_as_old_as_its_first_call_though_that_never_waited():
     assert went(desk) == [0, 1, 3, 2]
 
 
-def test_what_is_of_no_program_goes_by_arrival():
+def test_requests_without_a_program_go_by_arrival():
     desk = home()
     for program in (-1, 5, -1, 0, 5, 0):
         desk.arrive("a", WEIGHS_100, program=program)
@@ -67,7 +67,7 @@ def test_priority_comes_before_the_age_of_a_program():
     assert went(desk) == [0, 4, 3, 2, 1]
 
 
-def test_clients_of_a_tenant_have_their_turns_by_arrival_whatever_programs_they_claim():
+def test_a_tenants_clients_take_turns_by_arrival_under_any_programs():
     desk = home(gateway__tenants="tree")
     for client, program in (("x", 1), ("b", 1), ("a", 7), ("b", 1), ("a", 3), ("a", 7)):
         desk.arrive(f"org/{client}", WEIGHS_100, program=program)
@@ -114,7 +114,7 @@ class Plain:
 
 
 @given(STEPS)
-def test_it_is_what_scanning_all_finds(steps):
+def test_it_equals_a_scan_of_all_requests(steps):
     line, plain = ClientLine(), Plain()
     for number, (what, *how) in enumerate(steps):
         if what == "add":
@@ -134,7 +134,7 @@ def test_it_is_what_scanning_all_finds(steps):
 
 
 @given(STEPS)
-def test_programs_change_which_request_goes_and_never_whose(steps):
+def test_programs_change_the_request_and_never_the_client(steps):
     line, by_arrival, went = ClientLine(), ClientLine(), []
     for number, (what, *how) in enumerate(steps):
         if what == "add":

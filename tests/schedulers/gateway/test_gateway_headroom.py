@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from gateway_helpers import Desk
 
-LATE = 5  # steps from an answer's end to when the next request can be there, on average
+LATE = 5  # mean steps from an answer's end until the next request can arrive
 PROMPT, OUTPUT, SPREAD = 48, 64, 32
 STEPS = {4: 6_000, 64: 1_000}  # by places
 
@@ -72,7 +72,7 @@ def engine(policy, places, headroom, outputs="ahead", **settings):
 
 
 @pytest.mark.parametrize(("places", "headroom"), [(4, 1), (64, 4)])
-def test_a_few_that_wait_at_the_engine_keep_its_places_full(places, headroom):
+def test_a_few_requests_waiting_at_the_engine_keep_its_slots_full(places, headroom):
     """Without them a slot is empty for 5 of 64 steps."""
     exact, more = (engine("vtc", places, room) for room in (0, headroom))
     assert exact.filled < 0.95
@@ -88,7 +88,7 @@ def test_the_modest_client_keeps_its_share(policy, settings):
     assert engine(policy, 4, 1, **settings).modest_share > 0.9 / 2
 
 
-def test_so_it_does_of_an_engine_of_many_places():
+def test_an_engine_of_many_slots_stays_full_too():
     assert engine("vtc", 64, 4).modest_share > 0.9 / 2
 
 

@@ -18,9 +18,9 @@ def balance(made, client="a"):
     return made.gateway.balances[0][client]
 
 
-def test_what_is_expected_is_charged_when_it_goes_and_the_rest_when_it_is_over():
+def test_expected_output_is_charged_at_dispatch_and_corrected_at_the_end():
     made = desk()
-    assert balance(made) == 10 + 2 * 20  # nobody knew anything before
+    assert balance(made) == 10 + 2 * 20  # nothing was known before
     made.arrive("a")
     assert balance(made) == 50 + 10 + 2 * 20
     made.answer(output_tokens=23)
@@ -32,7 +32,7 @@ def test_what_is_expected_is_charged_when_it_goes_and_the_rest_when_it_is_over()
     assert balance(made) == 106 + 10 + 2 + 10 + 2 * 22
 
 
-def test_what_no_worker_has_served_is_given_back_and_is_no_answer():
+def test_unserved_charges_are_refunded_and_no_answer():
     made = desk()
     made.arrive("a")
     made.answer(output_tokens=0)
@@ -41,7 +41,7 @@ def test_what_no_worker_has_served_is_given_back_and_is_no_answer():
     assert balance(made) == 60 + 10 + 2 * 20
 
 
-def test_no_more_than_what_is_allowed():
+def test_limits_are_not_exceeded():
     made = Desk("vtc", gateway__outputs="ahead")
     made.arrive("a")
     made.answer(output_tokens=500)
@@ -53,7 +53,7 @@ def test_no_more_than_what_is_allowed():
 def test_a_client_without_answers_is_expected_to_be_like_the_others():
     made = desk()
     made.arrive("b")
-    assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to who left last
+    assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to the client that left last
 
 
 def test_credit_that_is_given_back_does_not_exceed_a_quantum():
@@ -100,7 +100,7 @@ def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
 
 
 @pytest.mark.parametrize("outputs", ["end", "ahead"])
-def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
+def test_schedulers_by_true_output_learn_it_either_way(outputs):
     made = Desk("dlpm-hold", gateway__outputs=outputs)
     made.arrive("a")
     made.answer(output_tokens=70)
@@ -113,7 +113,7 @@ def test_who_counts_what_each_request_produced_hears_it_either_way(outputs):
     "policy",
     ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
 )
-def test_others_are_as_they_were(policy):
+def test_other_policies_are_unchanged(policy):
     """These policies charge ahead themselves, charge nothing, or cannot refund."""
     orders = []
     for settings in ({}, {"gateway__outputs": "ahead"}):
@@ -135,7 +135,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, at_once=st.integers(1, 5))
-def test_once_all_is_over_each_client_has_paid_for_what_it_had(steps, at_once):
+def test_in_the_end_each_client_has_paid_its_true_cost(steps, at_once):
     """This holds for any estimate and any order of requests."""
     made = Desk("vtc", concurrency__requests=at_once, gateway__outputs="ahead", vtc__lift="none")
     had = dict.fromkeys("abc", 0)

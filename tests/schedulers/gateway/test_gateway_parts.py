@@ -68,7 +68,7 @@ def test_longest_prefix_looks_at_the_first_of_a_flow_only():
     assert ids(desk.sent) == [0, 64, 65]
 
 
-def test_a_tree_tells_a_match_without_being_split():
+def test_a_tree_reports_a_match_without_a_split():
     tree = PrefixTree(Node)
     tree.extend(tree.root, (Segment("a", 10), Segment("b", 10)), (0, 0), 20)
     for prompt, limit, expected in (
@@ -97,7 +97,7 @@ def test_concurrency_is_over_the_pool():
 
 
 @pytest.mark.parametrize(("headroom", "most"), [(0, 4), (1, 6), (3, 10)])
-def test_headroom_is_beyond_what_each_worker_runs(headroom, most):
+def test_headroom_is_beyond_each_workers_running_limit(headroom, most):
     desk = Desk("fcfs", workers=2, concurrency__requests=2, concurrency__headroom=headroom)
     for _ in range(12):
         desk.arrive("a")
@@ -106,7 +106,7 @@ def test_headroom_is_beyond_what_each_worker_runs(headroom, most):
     assert len(desk.at) == most
 
 
-def test_concurrency_by_tokens_lets_one_go_while_it_is_below():
+def test_concurrency_by_tokens_sends_while_below_the_limit():
     desk = Desk("fcfs", concurrency__by="tokens", concurrency__tokens=100)
     for tokens in (60, 60, 1):
         desk.arrive("a", tokens)
@@ -134,7 +134,7 @@ def test_utilization_goes_by_the_last_poll():
     desk = Desk("fcfs", "utilization", utilization__poll_s=0.1)
     for _ in range(20):
         desk.arrive("a", 1)
-    assert len(desk.at) == 20  # a herd: nobody waited at the poll
+    assert len(desk.at) == 20  # a herd: none waited at the poll
     desk.queued[0] = 5
     desk.now_s = 0.09
     desk.arrive("a", 1)
@@ -164,7 +164,7 @@ def test_utilization_counts_kv_memory_and_means_over_workers():
     assert len(desk.at) == 2
 
 
-def test_utilization_with_credit_counts_what_the_poll_has_not_seen():
+def test_utilization_with_credit_counts_requests_since_the_poll():
     desk = Desk("fcfs", "utilization", utilization__credit=True)
     for _ in range(20):
         desk.arrive("a", 1)
@@ -253,7 +253,7 @@ def test_an_arrival_displaces_the_latest_of_the_lowest_band_below():
     assert ids(desk.sent) == [0, 5, 3, 4]
 
 
-def test_what_was_displaced_may_be_withdrawn_before_anybody_is_told():
+def test_a_displaced_request_may_be_withdrawn_first():
     desk = one_at_a_time("fcfs", gateway__max_requests=1)
     low = desk.arrive("a")
     high = desk.request("a", priority=1)
@@ -264,7 +264,7 @@ def test_what_was_displaced_may_be_withdrawn_before_anybody_is_told():
     assert list(desk.gateway) == [high]
 
 
-def test_a_request_that_is_withdrawn_is_gone():
+def test_a_withdrawn_request_is_removed():
     desk = one_at_a_time("wfq", gateway__ttl_s=5.0)
     request = desk.arrive("a")
     desk.gateway.withdraw(request)
@@ -284,7 +284,7 @@ def test_a_client_that_there_is_not_has_no_priority():
 # As others drive it.
 
 
-def test_without_a_time_an_answer_is_at_the_time_last_heard():
+def test_an_answer_without_a_time_gets_the_last_known_time():
     policy = RoundRobinFlows(RoundRobinFlows.Params())
     heard = []
     policy.on_answer = lambda request, read, tokens, now_s: heard.append((tokens, now_s))
@@ -297,7 +297,7 @@ def test_without_a_time_an_answer_is_at_the_time_last_heard():
     assert heard == [(7, 4.0)]
 
 
-def test_a_local_scheduler_hears_what_was_produced_before_it_hears_of_an_end():
+def test_a_local_scheduler_learns_the_output_before_the_end():
     policy, heard = FCFS(FCFS.Params()), []
     policy.on_output = lambda request, tokens: heard.append((request.request_id, tokens))
     policy.on_finish = lambda request: heard.append(request.request_id)

@@ -29,7 +29,7 @@ class Net:
             for _ in range(number)
         ]
         self.messages = []  # (origin, totals)
-        self.known = [{} for _ in self.desks]  # of each router: origin -> totals, heard at
+        self.known = [{} for _ in self.desks]  # for each router: origin -> totals, time received
         self.now_s = 0.0
 
     def counters(self, r):
@@ -90,7 +90,7 @@ def held(net, r):
     return [request.client for request in net.desks[r].gateway]
 
 
-def test_after_an_exchange_all_know_what_all_have_charged():
+def test_after_an_exchange_all_routers_know_all_charges():
     net = Net(2, ahead_tok_s=10.0, requests=8)
     net.desks[1].arrive("b", 10)  # charged 10 there
     net.desks[0].arrive("a", 100)
@@ -104,7 +104,7 @@ def full(net, r):
     return net
 
 
-def test_who_is_ahead_waits_until_it_is_granted():
+def test_a_client_ahead_waits_until_granted():
     net = full(Net(2, ahead_tok_s=10.0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[0].arrive("a", 100)
@@ -121,7 +121,7 @@ def test_who_is_ahead_waits_until_it_is_granted():
     assert held(net, 0) == []
 
 
-def test_it_goes_once_the_other_one_is_served_or_gone():
+def test_it_goes_once_the_other_client_is_served_or_gone():
     net = full(Net(2, ahead_tok_s=0.0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[0].arrive("a", 100)
@@ -134,7 +134,7 @@ def test_it_goes_once_the_other_one_is_served_or_gone():
     assert held(net, 0) == []
 
 
-def test_a_router_that_is_not_heard_of_keeps_nobody_waiting_for_long():
+def test_a_silent_router_delays_others_only_briefly():
     net = full(Net(2, ahead_tok_s=0.0, forget_s=3.0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[0].arrive("a", 100)
@@ -149,7 +149,7 @@ def test_a_router_that_is_not_heard_of_keeps_nobody_waiting_for_long():
     assert held(net, 0) == []
 
 
-def test_who_waits_elsewhere_is_not_lifted_and_two_lifts_at_once_are_one():
+def test_clients_waiting_elsewhere_are_not_lifted_and_simultaneous_lifts_count_once():
     net = full(full(Net(2, requests=1), 0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[1].arrive("a", 100)
@@ -164,7 +164,7 @@ def test_who_waits_elsewhere_is_not_lifted_and_two_lifts_at_once_are_one():
     assert [net.counters(r)["b"] for r in range(2)] == [201, 201]
 
 
-def test_who_comes_when_nobody_waits_is_lifted_to_who_was_served_last_anywhere():
+def test_without_waiting_clients_the_lift_is_to_the_last_served_anywhere():
     net = Net(2)
     alone = Desk("vtc", concurrency__requests=1)
     for r, client, tokens in ((0, "a", 10), (1, "b", 1000), (1, "c", 1)):
@@ -269,7 +269,7 @@ class Watch:
     ahead=st.sampled_from([0.0, 5.0, 1000.0]),
     weights=st.sampled_from([{}, {"a": 4.0, "c": 0.5}]),
 )
-def test_what_routers_know_whom_they_let_go_and_the_bound(events, number, ahead, weights):
+def test_knowledge_dispatch_and_the_bound_of_routers(events, number, ahead, weights):
     net = Net(number, ahead_tok_s=ahead, weights=weights)
     for r in range(number):
         net.desks[r].arrive("a", 1)
@@ -292,7 +292,7 @@ def test_what_routers_know_whom_they_let_go_and_the_bound(events, number, ahead,
         watch.check()
 
 
-def test_of_all_policies_those_that_count_by_vtc_share_their_counters():
+def test_only_vtc_like_policies_share_their_counters():
     assert [name for name in policy_names() if shares_counters(policy_class(name))] == [
         "vtc",
         "vtc-predict",

@@ -27,7 +27,7 @@ class Process:
             parts, fleet, "key", dispatcher, TERMS.forget_s, {"gateway": {0}}, name
         )
         self._clock = clock
-        self.of_others = defaultdict(Known)  # by name: what this one has heard that it knows
+        self.of_others = defaultdict(Known)  # by name: totals that this router has confirmed
 
     def _release(self):
         self.desk.now_s = self._clock.now_s
@@ -69,7 +69,7 @@ def restarted():
     return clock, b, Process(clock, "c")
 
 
-def test_who_starts_again_is_told_what_was_charged_before():
+def test_a_restarted_router_learns_earlier_charges():
     clock, b, c = restarted()
     exchange(clock, [b, c], 20)
     assert c.counters == b.counters == {"f": 1100, "g": 1000}
@@ -87,7 +87,7 @@ def test_two_clients_do_not_wait_for_each_other_for_ever():
     assert [len(one.desk.sent) for one in (b, c)] == [1 + 2, 2]
 
 
-def test_what_is_gone_is_told_to_a_third_one_and_not_for_ever():
+def test_a_dead_peers_totals_reach_a_third_one_for_a_limited_time():
     clock, b, c = restarted()
     exchange(clock, [b, c], 20)
     d = Process(clock, "d")
@@ -98,7 +98,7 @@ def test_what_is_gone_is_told_to_a_third_one_and_not_for_ever():
     assert not c.peering._gone()
 
 
-def test_nobody_waits_any_more_at_a_router_that_is_gone():
+def test_a_dead_routers_clients_do_not_wait():
     clock, b, c = restarted()
     a = Process(clock, "e")
     for _ in range(2):
@@ -109,13 +109,13 @@ def test_nobody_waits_any_more_at_a_router_that_is_gone():
     assert c.peering.parts["gateway"].heard_totals()["e"].waiting == {}
 
 
-def test_what_a_peer_knows_it_is_not_told_again_but_now_and_then():
+def test_confirmed_totals_are_repeated_only_occasionally():
     clock, b, c = restarted()
     exchange(clock, [b, c], 12)
     b.serve("h", 5)
     told = tell(b, c)
     assert told.parts["gateway"].charged == {"h": {0: 5.0}}
-    assert told.gone == {}  # a's, since c has answered that it knows
+    assert told.gone == {}  # a's totals, since c has confirmed them
     assert tell(b, c).parts["gateway"].charged == {}
     b.of_others["c"].forget_sometimes(clock.now_s)  # the first time
     assert tell(b, c).parts["gateway"].charged.keys() == {"f", "g", "h"}
@@ -123,7 +123,7 @@ def test_what_a_peer_knows_it_is_not_told_again_but_now_and_then():
     assert tell(b, c).parts["gateway"].charged == {}
 
 
-def test_who_starts_again_at_the_same_address_is_told_all_once_it_has_answered():
+def test_a_router_restarted_at_its_address_gets_everything_after_its_answer():
     clock, b, c = restarted()
     exchange(clock, [b, c], 12)
     assert c.counters == {"f": 1100, "g": 1000}
@@ -137,7 +137,7 @@ def test_who_starts_again_at_the_same_address_is_told_all_once_it_has_answered()
     assert d.counters == b.counters
 
 
-def test_what_is_told_of_the_gone_must_fit_too():
+def test_a_dead_peers_totals_must_fit_too():
     clock, b, _ = restarted()
     exchange(clock, [b, Process(clock, "c")], 15)
     message = b.peering.message()
@@ -148,7 +148,7 @@ def test_what_is_told_of_the_gone_must_fit_too():
     assert stranger.counters == {}
 
 
-def test_who_waits_where_no_worker_is_up_keeps_nobody_waiting():
+def test_clients_at_a_router_without_workers_delay_no_others():
     clock = SimpleNamespace(now_s=0.0)
     a, b = Process(clock, "a"), Process(clock, "b")
     for one, client in ((a, "f"), (b, "g")):

@@ -17,7 +17,7 @@ def order_of(desk, times):
     return "".join(client[0] for client in desk.serve(times))
 
 
-def test_round_robin_goes_by_names_one_request_a_turn_whatever_its_size():
+def test_round_robin_goes_by_name_one_request_per_turn():
     desk = one_at_a_time("round-robin")
     for client, tokens in (("c", 1), ("a", 900), ("a", 900), ("b", 5), ("b", 5), ("b", 5)):
         desk.arrive(client, tokens)
@@ -35,7 +35,7 @@ def test_llm_d_vtc_charges_128_outputs_and_never_looks_again():
     assert (counters["long"], counters["short"]) == (1452, 1452)
 
 
-def test_llm_d_vtc_corrected_charges_what_was_produced():
+def test_llm_d_vtc_corrected_charges_the_true_output():
     desk = one_at_a_time("llm-d-vtc", llm_d_vtc__corrected=True)
     desk.arrive("a", 100)
     desk.serve(2, output_tokens=1_000)
@@ -106,7 +106,7 @@ def test_kthena_lets_an_empty_window_overtake_everything():
     assert policy.usage("a", 100.1) == 0
 
 
-def test_kthena_keeps_the_priority_of_arrival_unless_it_is_refreshed():
+def test_kthena_keeps_the_arrival_priority_unless_refreshed():
     for refreshed, expected in ((False, "aab"), (True, "aba")):
         desk = one_at_a_time("kthena", kthena__refreshed=refreshed)
         for client in "aab":
@@ -211,7 +211,7 @@ def test_a_tree_shares_between_tenants_first(policy, tenants, turns):
     assert desk.serve(12) == turns
 
 
-def test_drr_in_a_tree_gives_a_tenant_its_weight_and_its_clients_theirs():
+def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     weights = {"a/": 3.0, "a/y": 2.0}
     desk = one_at_a_time("drr", weights=weights, drr__tenants="tree", **TURNS)
     for name in ["a/x", "a/y", "b"] * 24:
@@ -257,7 +257,7 @@ CALLS = st.tuples(st.sampled_from(["a/x", "a/y", "b"]), st.integers(1, 90), st.i
 @pytest.mark.parametrize("tenants", [None, "tree"])
 @pytest.mark.parametrize("policy", ["wfq", "drr"])
 @given(calls=st.lists(CALLS, max_size=30))
-def test_charges_add_up_to_what_was_served(policy, tenants, calls):
+def test_charges_add_up_to_the_service(policy, tenants, calls):
     desk = one_at_a_time(policy, **{f"{policy}__tenants": tenants})
     scheduler, charged = desk.gateway._bands[0].scheduler, Counter()
     charge = scheduler.charge
@@ -308,7 +308,7 @@ def test_wfq_saves_nothing_up():
     assert order_of(desk, 5) == "abab" + "b"
 
 
-def test_wfq_charges_what_was_produced_when_it_is_over():
+def test_wfq_charges_the_output_at_the_end():
     desk = one_at_a_time("wfq", wfq__assumed_output_tokens=0)
     desk.arrive("a", 10)
     desk.answer()
@@ -321,7 +321,7 @@ def test_wfq_charges_what_was_produced_when_it_is_over():
     assert order_of(desk, 1) == "b"
 
 
-def test_token_bucket_refuses_what_is_over_the_rate():
+def test_token_bucket_refuses_requests_over_the_rate():
     desk = Desk("token-bucket", "none", token_bucket__rate_per_min=60, token_bucket__burst=2)
     for _ in range(4):
         desk.arrive("a")
@@ -333,7 +333,7 @@ def test_token_bucket_refuses_what_is_over_the_rate():
     assert [request.request_id for request in desk.refused] == [2, 3, 6]
 
 
-def test_names_of_one_tenant_have_one_bucket():
+def test_a_tenants_names_share_one_bucket():
     rate = {"token_bucket__rate_per_min": 60, "token_bucket__burst": 2}
     desk = Desk("token-bucket", "none", token_bucket__tenants="tree", **rate)
     for client in ("mal/1", "mal/2", "mal/team/3", "ann", "mal/1"):
@@ -345,7 +345,7 @@ def test_names_of_one_tenant_have_one_bucket():
     assert not apart.refused
 
 
-def test_any_local_scheduler_stands_at_the_gateway():
+def test_any_local_scheduler_works_at_the_gateway():
     desk = one_at_a_time("vtc", vtc__lift="none")
     for client in "aaab":
         desk.arrive(client, 10)
@@ -354,7 +354,7 @@ def test_any_local_scheduler_stands_at_the_gateway():
     assert desk.gateway.balances[0]["a"] == 3 * 10 + 2 * (1 + 1 + 7)
 
 
-def test_dlpm_at_the_gateway_goes_by_what_is_cached():
+def test_dlpm_at_the_gateway_uses_the_workers_caches():
     cached = {"x": 9, "y": 0}
     desk = one_at_a_time("dlpm", matched=lambda request: cached.get(request.prompt[0].key, 0))
     for key in ("y", "y", "x"):

@@ -108,7 +108,7 @@ def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(po
     tokens=st.dictionaries(st.sampled_from(CLIENTS[1:]), st.integers(1, 400), min_size=1),
     before=st.integers(0, 5),
 )
-def test_of_a_fixed_set_of_clients_nobody_starves(policy, tokens, before):
+def test_no_client_of_a_fixed_set_starves(policy, tokens, before):
     desk = Desk(policy, concurrency__requests=1)
     for _ in range(before):  # it is behind before it waits
         desk.arrive("a", 400)
@@ -116,7 +116,7 @@ def test_of_a_fixed_set_of_clients_nobody_starves(policy, tokens, before):
     desk.arrive("b", 1)
     mine = desk.arrive("a", 400)
     for _ in range(2_000):
-        for client, size in tokens.items():  # whatever goes is made up for at once
+        for client, size in tokens.items():  # each dispatch is replaced at once
             if not any(request.client == client for request in desk.gateway):
                 desk.arrive(client, size)
         if mine in desk.sent:
@@ -142,7 +142,7 @@ def newcomers_before(policy, times=60):
 
 
 @pytest.mark.parametrize("policy", ["kthena", "program-aware", "infergrid-drr"])
-def test_a_stream_of_newcomers_starves_whoever_has_had_something(policy):
+def test_a_stream_of_newcomers_starves_older_clients(policy):
     assert newcomers_before(policy) >= 58
 
 

@@ -26,7 +26,7 @@ def by_a_walk(request, others):
 
 
 @given(st.lists(requests, max_size=30), st.randoms(use_true_random=False), requests)
-def test_it_says_what_a_walk_says(made, draw, asked):
+def test_totals_equal_those_of_a_walk(made, draw, asked):
     totals, here = RequestTotals(), {}
     asking = request(99, *asked[:3])
     for number, (client, first_s, end_s, prefill_s) in enumerate(made):

@@ -9,7 +9,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 
-PATIENCE = 10_000  # candidates in one pass, after which it is taken for endless
+PATIENCE = 10_000  # candidates in one pass, above which it counts as endless
 
 
 class Desk:

@@ -33,7 +33,7 @@ def test_names_that_are_known():
     assert own_cost("profiled") is profiled_cost_ms
 
 
-def test_a_file_charges_what_its_function_grows_by(file):
+def test_a_file_charges_the_growth_of_its_function(file):
     name = file(MINE.format("input_tokens * 3 + output_tokens ** 2"))
     scheduler = build_local(
         "vtc-predict", {"vtc-predict.cost": name, "vtc-predict.predictor": "none"}
@@ -56,7 +56,7 @@ def test_a_file_charges_what_its_function_grows_by(file):
     st.sampled_from([0.0, 0.5, 1.0]),
     st.lists(st.integers(1, 9), min_size=1),
 )
-def test_whatever_is_predicted_and_however_tokens_come_everyone_pays_the_cost(
+def test_every_client_pays_the_true_cost_under_any_prediction(
     tmp_path_factory, lengths, predictor, error, steps
 ):
     path = tmp_path_factory.getbasetemp() / "steep.py"
@@ -99,7 +99,7 @@ def test_whatever_is_predicted_and_however_tokens_come_everyone_pays_the_cost(
         ),
     ],
 )
-def test_what_is_no_cost_is_refused_in_one_line(file, body, complaint):
+def test_invalid_costs_are_refused_in_one_line(file, body, complaint):
     with pytest.raises(UsageError, match=complaint) as refused:
         resolve({"local": "vtc-predict"}, {"vtc-predict.cost": file(body)})
     assert "\n" not in str(refused.value)

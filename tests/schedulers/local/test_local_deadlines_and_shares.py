@@ -62,7 +62,7 @@ def test_deadlines_may_count_between_all_clients_in_credit():
 
 
 @pytest.mark.parametrize("within", ["client", "credit"])
-def test_a_client_out_of_credit_waits_however_urgent_it_is(within):
+def test_a_client_without_credit_waits_at_any_urgency(within):
     scheduler = dlpm_edf(quantum=100, within=within)
     home = Server(scheduler, slots=2)
     home.arrive(due(0, "a", tokens=150), due(1, "b", tokens=10))
@@ -78,7 +78,7 @@ LATE = [due(0, first=5.0), due(1, first=30.0), due(2), due(3, first=25.0), due(4
 
 
 @pytest.mark.parametrize("made", [dlpm_edf, edf_dlpm])
-def test_who_is_late_or_was_promised_nothing_keeps_the_order_of_dlpm(made):
+def test_late_or_unpromised_requests_keep_dlpms_order(made):
     assert admitted(made(), LATE, now_s=20.0) == [3, 1, 0, 2, 4]
     assert admitted(made(), LATE, matched=[(2, 45), (4, 40)], now_s=20.0) == [3, 1, 2, 4, 0]
 
@@ -111,7 +111,7 @@ def test_old_requests_go_first_while_their_client_is_in_credit():
 
 
 @pytest.mark.parametrize("made", [dlpm_edf, edf_dlpm])
-def test_a_flood_of_deadlines_starves_nobody_without(made):
+def test_a_flood_with_deadlines_starves_no_request_without(made):
     home, waiting = Server(made(quantum=100)), due(-1, "b")
     for second in range(100):
         home.step()
@@ -127,7 +127,7 @@ def test_a_flood_of_deadlines_starves_nobody_without(made):
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.integers(1, 5)), max_size=25),
     st.integers(1, 3),
 )
-def test_without_deadlines_it_is_dlpm(made, sent, slots):
+def test_without_deadlines_the_order_is_dlpms(made, sent, slots):
     runs = []
     for scheduler in (made(quantum=80, aging_s=10.0**6), DLPM(DLPM.Params(quantum=80))):
         home = Server(scheduler, slots=slots)
@@ -167,14 +167,14 @@ def served(scheduler, mix, steps=200):
 @pytest.mark.parametrize("within", ["client", "credit"])
 @pytest.mark.parametrize("liars", ["", "a"])
 @pytest.mark.parametrize("seed", range(2))
-def test_theorem_4_1_holds_whatever_deadlines_say(within, liars, seed):
+def test_theorem_4_1_holds_under_any_deadlines(within, liars, seed):
     mix = Promises(Mix(seed, "abc"), seed, liars)
     _, gap = served(dlpm_edf(quantum=QUANTUM, within=within), mix)
     assert 0 < gap <= BOUND
 
 
-# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. Under the
-# last there is no end to what a lie gains, since time stands still here and nobody is ever late.
+# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. The gain from a
+# lie is unlimited in the last case, since time stands still and no request is late.
 LIES = [
     (dlpm_edf(quantum=QUANTUM), [(0.333, 864), (0.334, 786)]),
     (dlpm_edf(quantum=QUANTUM, within="credit"), [(0.327, 858), (0.339, 590)]),
@@ -183,7 +183,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("scheduler", "expected"), LIES, ids=["client", "credit", "edf-dlpm"])
-def test_what_a_liar_gains(scheduler, expected):
+def test_the_gain_of_a_liar(scheduler, expected):
     assert BOUND == 4600
     for liars, (share, gap) in zip(("", "a"), expected, strict=True):
         fresh = type(scheduler)(scheduler.params)

@@ -23,7 +23,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("scheduler", "settings"), FORMS)
-def test_the_decisions_are_those_of_asking_each_client(scheduler, settings, monkeypatch):
+def test_decisions_equal_those_of_asking_each_client(scheduler, settings, monkeypatch):
     flags = {"workload": "chat", "scenario": "none", "clients": 40, "request_rate": 0.5}
     spec = resolve({**flags, "duration_s": 10.0, "scheduler": scheduler}, settings)
     lumped = []

@@ -242,7 +242,7 @@ def test_a_debt_survives_an_absence_but_for_paper_zero(rejoin, on_return):
 
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -10), ("min0", -30), ("paper_zero", 0)])
-def test_only_keep_goes_on_refilling_an_idle_debtor(rejoin, on_return):
+def test_only_keep_continues_to_refill_an_idle_debtor(rejoin, on_return):
     """[gaps] A5: literal lines 6-7 refill everybody on the list, waiting or not."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)

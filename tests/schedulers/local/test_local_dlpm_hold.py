@@ -56,7 +56,7 @@ def ids(server: Server) -> list[int]:
 
 
 class TestByHand:
-    def test_nobody_is_admitted_while_one_that_only_runs_is_in_credit(self):
+    def test_no_request_is_admitted_while_a_running_client_has_credit(self):
         server = held_server()
         for credit in (8, 6, 4, 2):
             server.step()
@@ -73,7 +73,7 @@ class TestByHand:
         assert ids(server) == [0, 1, 2, 3]
         assert "b" not in server.scheduler.credit
 
-    def test_who_waits_in_credit_is_never_held(self):
+    def test_a_waiting_client_in_credit_is_never_held(self):
         server = held_server()
         server.arrive(call(4, "b", 5))
         server.run_pass()
@@ -94,7 +94,7 @@ class TestByHand:
     def test_it_can_be_turned_off(self):
         assert ids(held_server(hold=False)) == [0, 1, 2, 3]
 
-    def test_a_running_client_in_debt_holds_nobody(self):
+    def test_a_running_client_in_debt_holds_no_other(self):
         server = Server(make(quantum=5, floor=1), slots=9)
         server.arrive(call(0, "b", 10, new=6))
         server.run_pass()
@@ -120,7 +120,7 @@ class TestUnits:
             server.run_pass()
             assert (ids(server) == [0]) == held
 
-    def test_nothing_is_held_where_nobody_knows_what_steps_take(self):
+    def test_without_step_costs_nothing_is_held(self):
         scheduler = make(costs=False)
         server = Server(scheduler, slots=9)
         server.arrive(call(0, "b", 10, new=6), call(1, "a", 10))
@@ -212,7 +212,7 @@ def play(arrivals, quantum: int, floor: int, slots: int = 4) -> Watched:
 
 @given(arrivals, st.integers(1, 60), st.integers(1, 900))
 @settings(max_examples=40)
-def test_it_holds_just_when_the_log_says_so_and_all_are_served(arrivals, quantum, floor):
+def test_it_holds_exactly_by_the_log_and_serves_all(arrivals, quantum, floor):
     server = play(arrivals, quantum, floor)
     check_theorem(server, quantum)
 
@@ -243,7 +243,7 @@ def test_such_streams_do_hold():
 
 @given(arrivals, st.integers(1, 60))
 @settings(max_examples=15)
-def test_with_a_floor_that_nothing_reaches_it_is_dlpm(arrivals, quantum):
+def test_with_an_unreachable_floor_it_is_dlpm(arrivals, quantum):
     plain = Server(DLPM(DLPM.Params(quantum=quantum)), slots=4)
     light = Server(make(quantum=quantum, floor=10**9), slots=4)
     off = Server(make(quantum=quantum, floor=1, hold=False), slots=4)

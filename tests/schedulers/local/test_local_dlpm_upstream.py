@@ -39,7 +39,7 @@ def test_then_the_longest_cached_prefix():
     assert admitted(upstream(), calls, matched=[(1, 40), (2, 35)]) == [1, 2, 0]
 
 
-def test_a_client_out_of_credit_waits_however_far_upstream_it_is():
+def test_a_client_without_credit_waits_at_any_depth():
     scheduler = upstream(quantum=100)
     home = Server(scheduler, slots=2)
     home.arrive(call(0, "a", 150), call(1, "b", 10))
@@ -55,7 +55,7 @@ def test_a_client_out_of_credit_waits_however_far_upstream_it_is():
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.integers(1, 5)), max_size=25),
     st.integers(1, 3),
 )
-def test_without_programs_it_is_dlpm(sent, slots):
+def test_without_programs_the_order_is_dlpms(sent, slots):
     runs = []
     for made in (upstream(quantum=80), DLPM(DLPM.Params(quantum=80))):
         home = Server(made, slots=slots)

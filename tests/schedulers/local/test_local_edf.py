@@ -81,7 +81,7 @@ def test_the_order_by_hand(requests, order):
     assert served(edf(), requests)[0] == order
 
 
-def test_who_has_waited_long_goes_first_and_in_order_of_arrival():
+def test_long_waiting_requests_go_first_in_order_of_arrival():
     scheduler, queue = edf(aging_s=10.0), []
     view = ListView(queue, lambda request: 0)
     old = [request(0, first=-5.0, at_s=1.0), request(1, first=-9.0, at_s=0.0)]
@@ -99,7 +99,7 @@ JOBS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 16)), min_size=1, ma
 
 @given(JOBS)
 @settings(max_examples=60)
-def test_what_some_order_can_do_in_time_it_does(jobs):
+def test_edf_meets_every_feasible_set(jobs):
     requests = [request(i, tokens, first=float(due)) for i, (tokens, due) in enumerate(jobs)]
     _, in_time = served(edf(), requests)
     best = max(kept(order, jobs) for order in permutations(range(len(jobs))))

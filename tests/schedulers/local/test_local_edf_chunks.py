@@ -22,8 +22,8 @@ def niyama(chunks):
         # hundredth a token.
         ((31.0,), 100),  # 3 s each
         ((31.0, 28.5, 41.0), 75),  # the tightest counts
-        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even those fit, but prompts have to get on
-        ((10.0,), MOST_TOKENS - 1),  # cannot keep its pace whatever is done
+        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even those fit, but prompts must progress
+        ((10.0,), MOST_TOKENS - 1),  # cannot keep its pace in any case
         ((10.0, 31.0), 100),
     ],
 )

@@ -23,6 +23,6 @@ def edf(preempt="recompute"):
 
 @given(JOBS)
 @settings(max_examples=settings().max_examples * 3, deadline=None)
-def test_what_can_be_in_time_with_free_preemption_is(jobs):
+def test_every_feasible_set_is_met_with_free_preemption(jobs):
     assume(best(jobs) == len(jobs))
     assert served(edf(), jobs) == len(jobs)

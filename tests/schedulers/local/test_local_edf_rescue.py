@@ -65,7 +65,7 @@ def test_it_waits_for_room_as_long_as_it_can_and_then_takes_it():
         (request(1, tokens=200, first=4.0), "too large for all of the memory"),
     ],
 )
-def test_who_is_not_helped_by_it_takes_nothing(urgent, why):
+def test_a_request_that_preemption_cannot_help_takes_nothing(urgent, why):
     home = home_with([request(0, tokens=50, new=50, end=500.0)])
     home.arrive(urgent)
     home.run_pass()
@@ -78,10 +78,10 @@ def test_who_is_not_helped_by_it_takes_nothing(urgent, why):
         ((300.0, 500.0, 400.0), [1]),  # most time to spare
         ((300.0, 20.0, 400.0), [1]),  # late anyway: 40 tokens to go
         ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent one, 1.1 s to come back, 21 s to go
-        ((44.0, 43.0, 44.1), []),  # everyone would be late because of it
+        ((44.0, 43.0, 44.1), []),  # all others would be late because of it
     ],
 )
-def test_the_victim_is_who_can_spare_it(ends, victims):
+def test_the_victim_has_time_to_spare(ends, victims):
     home = home_with([request(i, new=22, end=end) for i, end in enumerate(ends)])
     urgent = request(9, tokens=10, new=22, first=3.0)
     home.arrive(urgent)
@@ -109,7 +109,7 @@ def test_it_swaps_where_that_is_quicker(swap_token_s, preempt, swaps):
         assert wishes.send(False) == Preempt(one.request, False)
 
 
-def test_who_has_aged_keeps_its_memory():
+def test_an_aged_request_keeps_its_memory():
     home = home_with([request(0, tokens=50, new=90, end=500.0)], edf(aging_s=5.0), tokens=150)
     home.run(6)
     home.arrive(request(1, tokens=20, new=10, first=8.0, at_s=6.0))
@@ -125,7 +125,7 @@ arrivals = st.lists(
 
 @given(arrivals, st.integers(0, 4))
 @settings(max_examples=60, deadline=None)
-def test_nobody_loses_its_memory_twice_before_progress(steps, progress):
+def test_no_request_loses_its_memory_twice_before_progress(steps, progress):
     home = Server(edf(progress=progress, rescue_s=100.0), slots=3, tokens=120)
     lost, seen, number = {}, 0, 0
     for batch in steps:

@@ -151,7 +151,7 @@ def play(make, homes: list[type[Home]], operations) -> Lockstep:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(operations=OPERATIONS)
 @settings(max_examples=40)
-def test_a_scheduler_admits_the_same_in_all_three_homes(name, operations):
+def test_a_scheduler_admits_the_same_in_all_three_hosts(name, operations):
     play(SCHEDULERS[name], [ListHome, EngineHome, SimHome], operations)
 
 

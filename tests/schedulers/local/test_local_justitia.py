@@ -132,5 +132,5 @@ def test_the_average_predicts_from_programs_that_are_over():
     assert order(scheduler, call(1, "b", 10, new=3), call(2, "a", 10, new=500)) == [2, 1]
 
 
-def test_it_says_what_it_bounds():
+def test_the_output_states_the_bound():
     assert isinstance(justitia().service_bound(), NoBound)

@@ -13,7 +13,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_is_what_sorting_by_key_and_entry_gives(steps):
+def test_the_order_equals_sorting_by_key_and_entry(steps):
     kept, naive = KeptOrder(), {}
     for request, key in steps:
         naive.pop(request, None)
@@ -25,7 +25,7 @@ def test_it_is_what_sorting_by_key_and_entry_gives(steps):
         assert list(kept.within(CALLS)) == sorted(naive, key=naive.__getitem__)  # a stable sort
 
 
-def test_who_leaves_before_its_turn_is_passed_over_and_who_enters_waits_for_the_next_pass():
+def test_leavers_are_skipped_and_newcomers_wait_for_the_next_pass():
     kept = KeptOrder()
     first, second, third, late, again = CALLS[:5]
     for key, request in enumerate([first, second, third]):

@@ -35,7 +35,7 @@ def test_vtc_would_have_lifted():
     assert [request.client for request in at.run_pass()][:3] == ["b", "a", "b"]
 
 
-def test_no_lift_when_nobody_waits_either():
+def test_no_lift_without_waiting_clients_either():
     at, call = Desk(LCF(LCF.Params())), Calls()
     at.arrive(call("a", tail=100))
     at.run_pass()

@@ -36,7 +36,7 @@ def test_by_hand_the_longest_prefix_of_a_client_below_its_limit():
     assert [r.request_id for r in desk.run_pass()] == [1]
 
 
-def test_one_that_lost_its_memory_gives_its_place_up_and_one_that_never_ran_had_none():
+def test_a_retracted_request_frees_its_slot():
     desk = Desk(make(1))
     first, second = call(0, "a"), call(1, "a")
     desk.arrive(first, second)
@@ -82,6 +82,6 @@ def test_no_client_exceeds_it_and_room_is_left_for_no_other_reason(arrivals, mos
     assert free.admitted == plain.admitted
 
 
-def test_what_is_no_limit():
+def test_invalid_limits():
     with pytest.raises(UsageError, match=r"lpm-client-cap.max_running = 0"):
         build_local("lpm-client-cap", {"lpm-client-cap.max_running": 0})

@@ -45,7 +45,7 @@ def test_outputs_are_charged_as_they_come_and_put_off_the_next_turn():
     assert order(at.run_pass()) == "bbbbbbaa"
 
 
-def test_one_whose_request_does_not_fit_stays_first_unless_it_has_come_into_debt():
+def test_a_client_whose_request_does_not_fit_stays_first_unless_in_debt():
     at, call = desk(quantum=10), Calls()
     large = call("a", tail=9)
     at.arrive(large, call("b", tail=3))
@@ -57,7 +57,7 @@ def test_one_whose_request_does_not_fit_stays_first_unless_it_has_come_into_debt
     assert order(at.run_pass()) == "ba"
 
 
-def test_a_pass_that_its_home_ends_leaves_the_turn_where_it_was():
+def test_a_pass_ended_by_its_host_keeps_the_turn():
     at, call = desk(quantum=10), Calls()
     at.arrive(*(call("a", tail=4) for _ in range(3)), call("b", tail=4))
     assert order(at.run_pass(at_most=2)) == "aa"

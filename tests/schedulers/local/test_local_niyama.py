@@ -58,13 +58,13 @@ def test_the_order_of_a_few(requests, expected):
     assert order(niyama(), *requests) == expected
 
 
-def test_without_the_mix_it_is_edf_and_with_much_of_it_the_shortest_first():
+def test_the_mix_ranges_from_edf_to_shortest_first():
     requests = [request(0, 100, 20), request(1, 500, 18), request(2, 300, 19)]
     assert order(niyama(alpha_s=0), *requests) == [1, 2, 0]
     assert order(niyama(alpha_s=100), *requests) == [0, 2, 1]
 
 
-def test_who_would_be_late_goes_after_all_that_would_not():
+def test_late_requests_go_after_all_others():
     late, tight, easy = request(0, 500, 4.99), request(1, 500, 5.0), request(2, 1000, 100)
     assert order(niyama(), late, tight, easy) == [1, 2, 0]
     assert order(niyama(relegate=False), late, tight, easy) == [0, 1, 2]
@@ -75,7 +75,7 @@ def test_the_relegated_go_by_the_same_rule_among_themselves():
     assert order(niyama(), *late, request(3, 100, 50)) == [3, 1, 2, 0]
 
 
-def test_where_nobody_knows_what_a_prefill_takes_a_rate_stands_for_it():
+def test_without_costs_a_rate_replaces_the_prefill_time():
     late, tight = request(0, 500, 4.99), request(1, 500, 5.0)
     assert order(niyama(costs=False, prefill_tok_s=100), late, tight) == [1, 0]
     assert order(niyama(costs=False), late, tight) == [0, 1]
@@ -147,7 +147,7 @@ def test_a_relegated_request_starves_as_long_as_others_can_be_in_time():
     assert flooded(niyama(), 300, 60.0)
 
 
-def test_without_relegation_nobody_starves():
+def test_without_relegation_no_request_starves():
     assert not flooded(niyama(relegate=False), 300, 60.0)
 
 

@@ -54,7 +54,7 @@ def test_one_round_draws_ten_nine_to_one():
     assert drawn == {group: 2 * (group + 1) for group in range(10)}
 
 
-def test_the_round_goes_on_over_passes_of_one_request():
+def test_the_round_continues_over_passes_of_one_request():
     at, call = desk(), Calls()
     for tokens in range(0, 100, 10):
         for _ in range(15):
@@ -101,7 +101,7 @@ def test_stop_ends_the_pass_and_skip_tries_the_others():
         assert admitted == [r for r in requests[:offered] if r is not requests[1]]
 
 
-def test_what_did_not_fit_keeps_its_place_and_takes_no_turn():
+def test_a_request_that_did_not_fit_keeps_its_position_and_turn():
     at, call = desk(no_room="skip", groups=2), Calls()
     one, two, three = (cached(at, call, 90) for _ in range(3))
     assert at.run_pass(lambda r: r is three) == [three]

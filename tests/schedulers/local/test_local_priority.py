@@ -42,7 +42,7 @@ def test_vllm_takes_memory_from_the_highest_number_and_the_latest():
         (FairServe, {"applications": {"client-9": "chat"}}),
     ],
 )
-def test_what_is_said_of_clients_is_of_clients_that_exist(scheduler, param):
+def test_settings_for_unknown_clients_are_refused(scheduler, param):
     built = scheduler(scheduler.Params(**param))
     where = rf"{built.name}\.{next(iter(param))}"
     with pytest.raises(UsageError, match=f"unknown client in {where} 'client-9'"):
@@ -78,7 +78,7 @@ def occupied(**params):
         (16, 290, [0, 2, 1]),
     ],
 )
-def test_sglang_preempts_no_more_than_it_must_and_nobody_in_vain(priority, need, expected):
+def test_sglang_preempts_no_more_than_needed(priority, need, expected):
     home = occupied()
     home.arrive(call(9, "b", need - 10, new=10, priority=priority))
     home.run_pass()
@@ -86,7 +86,7 @@ def test_sglang_preempts_no_more_than_it_must_and_nobody_in_vain(priority, need,
     assert (9 in numbers(home.admitted)) == bool(expected)
 
 
-def test_sglang_preempts_nobody_if_it_is_told_not_to():
+def test_sglang_preempts_no_request_if_disabled():
     home = occupied(preempt=False)
     home.arrive(call(9, "b", 10, priority=100))
     home.run_pass()

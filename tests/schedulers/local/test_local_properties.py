@@ -10,9 +10,9 @@ from local_server import Server, call
 from fairbench.schedulers.registry import LOCALS, build_local
 from fairbench.schedulers.setup import Setup
 
-# With these, client a goes before client b whatever else there is.
+# With these, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
-# Those under which a flood of a may keep b waiting for ever, and why.
+# Schedulers under which a flood by a may keep b waiting for ever, and why.
 STARVE = {
     "lpm": "what is cached goes first",
     "lpm-client-cap": "the flood's limit is more than the engine's",
@@ -85,10 +85,10 @@ def waits(name: str, steps: int) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in LOCALS if name not in STARVE])
-def test_a_flood_delays_nobody_for_ever(name):
+def test_a_flood_delays_no_client_for_ever(name):
     assert not waits(name, 100)
 
 
 @pytest.mark.parametrize("name", STARVE)
-def test_where_a_flood_does_it_is_shown(name):
+def test_schedulers_that_allow_endless_delays_are_shown(name):
     assert waits(name, 150)

@@ -30,7 +30,7 @@ def equinox(**params):
     return Equinox(Equinox.Params(**params))
 
 
-def test_equinox_charges_less_for_who_has_waited_and_is_slow():
+def test_equinox_charges_waiting_slow_clients_less():
     scheduler = equinox(latency_weight=0.5)
     home = at_home(scheduler, slots=2)
     home.arrive(call(0, "a", 20, new=8, at_s=-10.0), call(1, "b", 20, new=8))
@@ -127,7 +127,7 @@ def test_fairserve_limits_applications_too():
 
 
 @pytest.mark.parametrize("make", [equinox, fairserve])
-def test_who_comes_back_is_owed_nothing(make):
+def test_a_returning_client_is_owed_nothing(make):
     scheduler = make()
     home = at_home(scheduler)
     home.arrive(*(call(n, "a", new=5) for n in range(40)))
@@ -184,7 +184,7 @@ def units_waited(scheduler):
         ended = [request.client for request in home.finished[before:]]
 
 
-def test_the_papers_example_takes_what_the_paper_says():
+def test_the_papers_example_takes_the_papers_time():
     assert units_waited(FCFS(FCFS.Params())) == 18
     fine = {"policy": "plas", "queues": 9, "first_s": 0.5, "preempt_every_s": 0.0, "beta": 0.0}
     assert units_waited(autellix(**fine)) == 12
@@ -265,7 +265,7 @@ class LooksAtAll(Autellix):
     ),
     st.sampled_from(["plas", "atlas"]),
 )
-def test_promotions_are_those_that_a_look_at_every_call_finds(calls, policy):
+def test_promotions_equal_a_check_of_every_call(calls, policy):
     params = {"beta": 0.5, "policy": policy, "first_s": 1.0, "preempt_every_s": 2.0}
     promoted = []
     for kind in (Autellix, LooksAtAll):
@@ -293,7 +293,7 @@ def test_programs_are_forgotten_when_they_are_over():
     assert not programs.leave(last), "the one before it is under way"
     assert programs.leave(second)
     assert len(programs) == 0
-    for number in range(IDLE_PROGRAMS + 5):  # where nobody knows which are over
+    for number in range(IDLE_PROGRAMS + 5):  # where it is unknown which have ended
         unknown = call(number, "a", program=number + 1, left=None)
         programs.enter(unknown)
         programs.leave(unknown)

@@ -23,7 +23,7 @@ def accepted(times_s, client="a", **params):
     return [time_s for time_s in times_s if scheduler.accepts(call(client), time_s)]
 
 
-def test_the_sliding_window_counts_what_was_accepted_in_the_last_60_seconds():
+def test_the_sliding_window_counts_acceptances_in_the_last_60_seconds():
     # 20 and 30 are refused and leave no trace: at 60.5 only the one of 10 counts (and 0 is over).
     assert accepted([0, 10, 20, 30, 60.5, 61, 70.5], limit=2) == [0, 10, 60.5, 70.5]
 
@@ -32,7 +32,7 @@ def test_a_request_exactly_60_seconds_old_still_counts():
     assert accepted([0, 60, 60.25], limit=1) == [0, 60.25]
 
 
-def test_the_fixed_window_starts_anew_each_minute():
+def test_the_fixed_window_restarts_each_minute():
     times_s = [50, 58, 59, 60, 61, 62, 119, 120]
     assert accepted(times_s, limit=2, window="fixed") == [50, 58, 60, 61, 120]
 
@@ -131,7 +131,7 @@ def test_delayed_until_the_sliding_window_has_room():
     st.integers(1, 4),
     st.sampled_from(["sliding", "fixed"]),
 )
-def test_what_is_delayed_goes_in_order_as_soon_as_the_limit_allows(times_s, limit, window):
+def test_delayed_requests_go_in_order_as_soon_as_the_limit_allows(times_s, limit, window):
     def crowd(out, now_s):
         if window == "fixed":
             return sum(t // 60 == now_s // 60 for t in out)
@@ -146,7 +146,7 @@ def test_what_is_delayed_goes_in_order_as_soon_as_the_limit_allows(times_s, limi
     assert released(times_s, limit=limit, window=window) == expected
 
 
-def test_one_that_is_held_back_does_not_stop_the_others_and_is_forgotten_when_withdrawn():
+def test_a_delayed_request_stops_no_others_and_may_be_withdrawn():
     scheduler, call, view = RPM(RPM.Params(limit=1, over="delay")), Calls(), QueueView()
     requests = [call("a"), call("a"), call("b")]
     for request in requests:

@@ -72,7 +72,7 @@ class DoubledDLPM(DLPM):
 
 
 @pytest.mark.parametrize(("kind", "usual"), [(DoubledVTC, VTC), (DoubledDLPM, DLPM)])
-def test_who_counts_tokens_in_another_way_is_told_of_each_client(kind, usual):
+def test_schedulers_with_other_token_counts_get_each_client(kind, usual):
     scheduler, twice = made(kind), made(usual)
     scheduler.on_steps(5, {"a": 2, "b": 3})
     twice.on_steps(10, {"a": 2, "b": 3})
@@ -101,7 +101,7 @@ events = st.lists(
     ("kind", "weights"), [(VTC, {}), (VTC, {"a": 3.0, "b": 0.7}), (DLPM, {}), (DLPM, {"c": 0.7})]
 )
 @given(events, st.integers(1, 5))
-def test_what_is_booked_late_is_booked_by_the_time_that_somebody_asks(kind, weights, told, steps):
+def test_late_bookings_are_complete_when_read(kind, weights, told, steps):
     late, at_once = kind(kind.Params()), told_at_once(kind)(kind.Params())
     view = ListView([], lambda _: 0, lambda request: request.prompt)
     running, requests = {}, {client: [] for client in CLIENTS}
@@ -132,7 +132,7 @@ def test_what_is_booked_late_is_booked_by_the_time_that_somebody_asks(kind, weig
 
 
 @pytest.mark.parametrize("kind", [DLPM, DLPMThenEDF, HoldingDLPM, UpstreamDLPM, EDFThenDLPM])
-def test_a_pass_goes_by_what_was_made_by_then(kind):
+def test_a_pass_uses_the_tokens_made_by_then(kind):
     scheduler = kind(kind.Params(quantum=100))
     home = Server(scheduler, slots=99)
     home.arrive(*(call(number, client) for number, client in enumerate("aaab")))

@@ -43,7 +43,7 @@ def make(kind, weights=None, **params):
 
 
 @pytest.mark.parametrize(("kind", "params"), FLAT)
-def test_without_tenants_the_tree_is_what_there_is_without_it(kind, params):
+def test_without_tenants_the_tree_changes_nothing(kind, params):
     """Clients come and go; decisions, service and balances are compared at each step."""
     weights = {"a": 0.7, "b": 1.1}
     logs = []
@@ -79,7 +79,7 @@ def order_of(scheduler, *names, each=4, tail=10, at_most=10_000):
 @pytest.mark.parametrize(
     ("kind", "params"), [(VTC, {}), (LCF, {}), (PredictiveVTC, {"predictor": "none"})]
 )
-def test_tenants_take_turns_and_so_do_the_clients_of_each(kind, params):
+def test_tenants_and_their_clients_take_turns(kind, params):
     names = ("a/x", "a/y", "b")
     assert order_of(make(kind, **params, tenants="tree"), *names) == [
         *("a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b"),
@@ -117,7 +117,7 @@ def test_dlpm_grants_quanta_level_by_level():
     assert scheduler.credit == {"a/": -10, "a/x": -5, "a/y": -5, "b": 5}
 
 
-def test_who_comes_back_to_a_busy_tenant_is_lifted_there_and_nowhere_else():
+def test_a_client_returning_to_a_busy_tenant_is_lifted_there_only():
     scheduler = make(VTC, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=30), call("a/x", tail=30), call("b", tail=100))
@@ -132,7 +132,7 @@ def test_who_comes_back_to_a_busy_tenant_is_lifted_there_and_nowhere_else():
     assert scheduler.counters["c/1"] == 0
 
 
-def test_a_hold_within_a_tenant_holds_nobody_else():
+def test_a_hold_within_a_tenant_delays_no_other():
     """x runs in credit, y of the same tenant waits in debt, and b continues."""
     scheduler = make(HoldingDLPM, quantum=100, floor=1, tenants="tree")
     desk, call = Desk(scheduler), Calls()
@@ -300,7 +300,7 @@ def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, id
 
 
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
-def test_everybody_is_served_to_the_end_and_nothing_lies_idle(policy):
+def test_all_clients_are_served_and_no_slot_is_idle(policy):
     """Tenants and clients come and go with requests of one size; while one waits, no
     slot is idle.
     """
@@ -332,7 +332,7 @@ def test_the_artifacts_forms_have_no_tenants():
 
 
 @pytest.mark.parametrize(("kind", "params"), [(VTC, {}), (DLPM, {"quantum": 10})])
-def test_an_owner_that_names_do_not_tell_is_a_tenant_if_the_home_knows_of_it(kind, params):
+def test_an_explicit_owner_is_a_tenant_if_the_host_knows_it(kind, params):
     """The decisions are those of clients whose names contain the tenant."""
     call, orders = Calls(), []
     for names in (("a/x", "a/y", "b"), ("x", "y", "b")):

@@ -236,7 +236,7 @@ class TestOverCommittedMemory:
         assert lowest > -(1 + 2 * self.POOL)
 
 
-def test_the_trace_adds_up_to_what_the_engine_did():
+def test_the_trace_adds_up_to_the_engines_work():
     """The log's rows, charged at admission, are compared with the engine's requests."""
     fleet = Fleet(dlpm(), "abc")
     load = Load(fleet, 5)

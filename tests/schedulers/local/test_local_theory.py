@@ -55,7 +55,7 @@ def test_vtc_reaches_99_percent_of_its_bound():
     assert 0.99 * bound < max_gap(fleet.trace()) <= bound
 
 
-def test_a_client_that_comes_back_to_vtc_may_wait_99_percent_of_what_it_may():
+def test_a_client_that_comes_back_to_vtc_may_wait_99_percent_of_its_bound():
     """f has just had the pool; g is a token behind when its second request of that size arrives."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     send_in_order(fleet, ("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("g", 2))
@@ -87,7 +87,7 @@ class TestVTCWithOverCommittedMemory:
     more with a long prompt; g's next request does not fit before they end.
     """
 
-    OUTPUTS = (1000, 2, 500, 333, 2, 250)  # those of 2 end at once, and a pass is made
+    OUTPUTS = (1000, 2, 500, 333, 2, 250)  # requests of 2 tokens end at once, and a pass is made
     LONG, SMALL_POOL = 600, 1_050
 
     def spread(self):
@@ -118,7 +118,7 @@ class TestVTCWithOverCommittedMemory:
         assert all(s.produced == s.output.length for s in fleet.sequences)
         return most, sum(s.retractions for s in fleet.sequences)
 
-    def test_the_prompt_comes_on_top_of_what_is_still_to_be_decoded(self):
+    def test_the_prompt_adds_to_the_remaining_decoding(self):
         spread, retractions = self.spread()
         promised = sum(self.OUTPUTS) + 1
         assert retractions == 0
@@ -157,7 +157,7 @@ def test_dlpm_reaches_98_percent_of_its_bound():
     assert 0.98 * bound < max_gap(fleet.trace()) <= bound
 
 
-def test_a_client_that_comes_back_to_dlpm_may_wait_98_percent_of_what_it_may():
+def test_a_client_that_comes_back_to_dlpm_may_wait_98_percent_of_its_bound():
     """f has just had the pool; g gets quanta until f is nearly in credit, and then overdraws."""
     fleet = Fleet(lambda: DLPM(DLPM.Params(quantum=QUANTUM)), "fg", max_running_requests=1)
     rounds = (1 + 2 * WHOLE) // QUANTUM  # after which f is in credit
@@ -216,7 +216,7 @@ def test_d2lpm_reaches_98_percent_of_its_bound():
 
 @FEW
 @given(st.data(), st.integers(2, 4), st.sampled_from([1, 50, 1_000]))
-def test_what_a_router_charges_one_client_differs_little_between_workers(data, workers, quantum):
+def test_a_routers_charges_of_one_client_differ_little_between_workers(data, workers, quantum):
     router = D2LPM(D2LPM.Params(worker_quantum=quantum), workers)
     call, flights = Calls(), {worker: [] for worker in range(workers)}
     charged = dict.fromkeys(range(workers), 0)
@@ -241,7 +241,7 @@ def test_what_a_router_charges_one_client_differs_little_between_workers(data, w
         assert worst < quantum + largest_input + 2 * largest_output
 
 
-def test_between_workers_it_reaches_99_percent_of_what_it_may_differ_by():
+def test_between_workers_it_reaches_99_percent_of_its_bound():
     """All follow one prefix until the credit there is 1; one more follows, then all
     their outputs.
     """
@@ -364,7 +364,7 @@ def test_gpu_time_reaches_99_percent_of_its_bound():
 
 @FEW
 @given(st.integers(0, 10**6))
-def test_gpu_time_of_two_that_wait_differs_by_what_runs_after_a_choice(seed):
+def test_gpu_time_of_two_waiting_clients_differs_by_the_work_after_a_choice(seed):
     scheduler = Watched()
     fleet, mix = Fleet(lambda: scheduler, "fg"), Mix(seed, "fg")
     fleet.on_done = lambda request: fleet.submit(mix(request.client))
@@ -389,7 +389,7 @@ def room(router, request, clients):
 
 @FEW
 @given(st.data(), st.integers(2, 4), st.sampled_from([0, 5, 50]))
-def test_who_has_much_under_way_at_one_worker_has_some_at_every_other(data, workers, slack):
+def test_a_client_with_much_work_at_one_worker_has_some_at_every_other(data, workers, slack):
     router = FairFinish(FairFinish.Params(slack=float(slack)), workers)
     call, flights = Calls(), []
     for _ in range(120):

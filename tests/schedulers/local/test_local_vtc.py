@@ -83,7 +83,7 @@ def test_a_client_that_is_waiting_is_not_lifted_again():
     assert at.scheduler.counters["c"] == 0
 
 
-def test_lift_to_the_client_that_left_last_when_nobody_waits():
+def test_lift_to_the_client_that_left_last_without_waiting_clients():
     """Lines 8-10: charges after leaving count, and only the client that left last matters."""
     at, call = desk(), Calls()
     serve(at, call, "a", 500)

@@ -35,7 +35,7 @@ def test_free_tokens_do_not_depend_on_how_calls_are_merged():
 
 
 @pytest.mark.parametrize(("form", "extra"), [("paper", 0), ("artifact", 2), ("artifact-2023", 0)])
-def test_a_step_that_ends_requests_charges_those_that_go_on_once_more(form, extra):
+def test_a_step_that_ends_requests_charges_the_remaining_ones_once_more(form, extra):
     """Two requests end in one step: b's three running ones are charged a token each, once."""
     at, call = desk(form), Calls()
     ended = [call("a", tail=10), call("a", tail=10)]
@@ -66,7 +66,7 @@ def test_the_next_step_that_ends_a_request_charges_again():
 @pytest.mark.parametrize(
     ("form", "lifted_to"), [("paper", 100), ("artifact", 0), ("artifact-2023", 0)]
 )
-def test_no_lift_when_nobody_waits(form, lifted_to):
+def test_no_lift_without_waiting_clients(form, lifted_to):
     """The artifact omits lines 8-10 of Algorithm 2."""
     at, call = desk(form), Calls()
     at.arrive(call("a", tail=100))
@@ -76,7 +76,7 @@ def test_no_lift_when_nobody_waits(form, lifted_to):
 
 
 @pytest.mark.parametrize(("scheduler", "lifted_to"), [(VTC, 100), (LCF, 0)])
-def test_the_lift_to_those_that_wait_is_kept_by_vtc_but_not_by_lcf(scheduler, lifted_to):
+def test_the_lift_to_waiting_clients_is_kept_by_vtc_but_not_by_lcf(scheduler, lifted_to):
     at, call = Desk(scheduler(scheduler.Params(form="artifact"))), Calls()
     at.arrive(call("a", tail=100), call("a", tail=1))
     at.run_pass(at_most=1)

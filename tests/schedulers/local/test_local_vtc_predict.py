@@ -42,7 +42,7 @@ def test_an_exact_prediction_is_charged_at_admission_and_never_again():
     assert at.scheduler.counters == {"a": 50}
 
 
-def test_what_was_predicted_and_not_produced_is_refunded_at_the_end():
+def test_unproduced_predictions_are_refunded_at_the_end():
     at, call = desk(), Calls()
     request = call("a", tail=30, max_new=10)
     at.arrive(request)
@@ -119,7 +119,7 @@ def test_a_request_that_never_ran_costs_nothing_and_teaches_nothing():
     st.sampled_from(["oracle", "average"]),
     st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_in_the_end_everyone_has_paid_for_what_it_got(outputs, predictor, error):
+def test_in_the_end_all_clients_have_paid_their_true_cost(outputs, predictor, error):
     at, call = desk(predictor=predictor, error=error), Calls()
     for tokens in outputs:
         charged = serve(at, call("a", tail=7, max_new=max(outputs)), tokens)
@@ -140,7 +140,7 @@ def test_errors_are_spread_over_the_whole_range_and_average_out():
     assert abs(sum(charges) / len(charges) - 100) < 1
 
 
-def test_the_artifact_charges_those_that_go_on_beyond_their_prediction_again():
+def test_the_artifact_charges_requests_beyond_their_prediction_again():
     """The charge occurs once per step that ends a request, and not within the prediction."""
     extra = {}
     for form in ("paper", "artifact-2023", "artifact"):

@@ -87,7 +87,7 @@ def test_the_theorems_hold_by_weight_for_each_pair_of_clients(policy, seed):
 
 
 @pytest.mark.parametrize("policy", ["extend", QUANTUM])
-def test_whoever_is_not_told_the_weights_exceeds_the_bounds_of_them(policy):
+def test_a_scheduler_without_the_weights_exceeds_their_bounds(policy):
     weights = {"a": 8.0, "b": 4.0}
     assert largest_part_of_its_bound(policy, weights, weights, 1, 400) <= 1
     assert largest_part_of_its_bound(policy, weights, {}, 1, 400) > 1
@@ -101,7 +101,7 @@ def test_as_few_quanta_as_lift_a_client_into_credit(credit, quantum):
     assert (rounds - 1) * quantum <= -credit * (1 + 1e-12)
 
 
-def test_a_quotient_that_is_rounded_up_leaves_nobody_at_nothing():
+def test_rounding_up_leaves_no_client_without_service():
     assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0: ten quanta would give credit 0
     assert rounds_to_credit(-1.0, 0.1) == 11
     credit = WorkerCredit(0b11)
@@ -128,7 +128,7 @@ def test_d2lpm_grants_quanta_by_weight():
     assert sorted(router.credit["b"].values()) == [220, 250]
 
 
-def test_a_queue_before_the_cluster_heeds_weights():
+def test_a_queue_before_the_cluster_supports_weights():
     """A waiting client with three times the weight is served three times as often."""
     scheduler = VTC(VTC.Params())
     scheduler.prepare(Setup(("a", "b"), WEIGHTS))

@@ -68,7 +68,7 @@ def operations_of_a_few(draw):
 
 
 @given(operations | operations_of_a_few(), st.integers(1, 12))
-def test_what_is_forgotten_is_what_a_scan_finds_to_be_longest_unused(operations, limit):
+def test_the_least_recently_used_prefix_is_forgotten(operations, limit):
     for found, expected in zip(
         run(BoundedTree(limit), operations), run(Scanning(limit), operations), strict=True
     ):
@@ -80,7 +80,7 @@ def test_what_is_forgotten_is_what_a_scan_finds_to_be_longest_unused(operations,
 
 
 @given(operations, st.integers(1, 12), prompts())
-def test_what_is_kept_answers_as_the_unbounded_tree_or_knows_less(operations, limit, probe):
+def test_a_bounded_tree_answers_like_the_unbounded_one_or_knows_less(operations, limit, probe):
     tree, naive = BoundedTree(limit), NaiveLocations()
     longest = 0
     for name, arguments in calls(operations):
@@ -98,7 +98,7 @@ def test_what_is_kept_answers_as_the_unbounded_tree_or_knows_less(operations, li
 
 
 @given(operations, prompts())
-def test_below_its_limit_it_is_the_unbounded_tree(operations, probe):
+def test_below_its_limit_it_equals_the_unbounded_tree(operations, probe):
     bounded, unbounded = BoundedTree(), LocationTree(LocationNode)
     for one, other in zip(run(bounded, operations), run(unbounded, operations), strict=True):
         assert [(path(n), n.workers) for n in one.nodes()] == [
@@ -121,7 +121,7 @@ def test_the_longest_unused_goes_leaf_by_leaf_and_shared_prefixes_last():
 
 
 @pytest.mark.parametrize("news", [("evict", 3, 1), ("purge", 1)])
-def test_what_a_worker_has_lost_since_is_marked_again(news):
+def test_a_lost_prefix_is_marked_again(news):
     tree, one = BoundedTree(), prompt(("a", 5), ("b", 5))
     for worker in (0, 1):
         tree.insert(one, worker)

@@ -104,7 +104,7 @@ def test_same_dispatches_and_credits_as_read_literally(phases, quantum):
             assert central.scheduler.credit == literal.credit
 
 
-def test_each_worker_takes_what_it_has_cached():
+def test_each_worker_takes_requests_with_cached_prefixes():
     central = make(quantum=10_000)
     sent = [request(n, "a", (document, 500)) for n, document in enumerate("xyz")]
     for one in sent:
@@ -160,7 +160,7 @@ def test_a_prompt_that_is_cached_whole_takes_one_token_and_its_outputs():
     assert turn(central, 0, 257) == sent[1:]
 
 
-def test_what_a_worker_evicted_has_to_be_computed_again():
+def test_evicted_tokens_are_recomputed():
     central = make()
     text = prompt(("x", 50))
     one = request(0, "a", ("x", 50))

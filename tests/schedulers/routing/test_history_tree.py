@@ -29,7 +29,7 @@ def test_a_shared_prefix_is_counted_once_a_worker_and_stored_once(sent):
 
 
 @given(st.lists(st.tuples(prompts(), workers), max_size=12), st.integers(0, 30))
-def test_what_is_left_after_a_shrink_is_held_from_its_beginning(sent, limit):
+def test_a_shrunk_prefix_is_kept_from_its_beginning(sent, limit):
     tree = HistoryTree()
     for made, worker in sent:
         tree.insert(made, worker)

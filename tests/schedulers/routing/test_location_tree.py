@@ -78,7 +78,7 @@ def test_only_the_deepest_held_stretch_counts():
     assert holders(tree, prompt(("c", 1))) == Holders(0, 0)
 
 
-def test_eviction_hits_one_stretch_of_one_worker():
+def test_eviction_affects_one_stretch_of_one_worker():
     tree = new_tree()
     whole = prompt(("a", 10), ("b", 5))
     tree.insert(whole, 0)
@@ -97,7 +97,7 @@ def test_evicted_outputs_are_passed_over():
     assert holders(tree, prompt(("a", 10))) == Holders(7, 0b1)
 
 
-def test_nodes_that_nobody_holds_disappear():
+def test_nodes_without_holders_disappear():
     tree = new_tree()
     tree.insert(prompt(("a", 10), ("b", 5)), 0)
     tree.insert(prompt(("a", 10), ("c", 5)), 1)

@@ -32,7 +32,7 @@ def test_memserve_without_a_match_takes_the_least_loaded():
     assert send(router, ("p9", 10), number=9) == 1
 
 
-def test_memserve_forgets_what_is_evicted_and_who_has_left():
+def test_memserve_forgets_evictions_and_workers_that_left():
     router = memserve(2)
     assert send(router, ("doc", 100), number=0) == 0
     router.on_evict(prompt(("doc", 100)), 100, 0, 1.0)
@@ -84,7 +84,7 @@ def test_the_oracle_splits_the_tree_at_a_given_layer():
 def test_the_oracle_finds_the_layer_where_prompts_first_differ():
     router = oracle(3)
     system = ("system", 10)
-    # Until there is a second document, questions look like the layer. Then their groups merge.
+    # Before a second document exists, questions look like the layer. Then their groups merge.
     assert send(router, system, ("x", 50), ("q0", 3)) == 0
     assert send(router, system, ("x", 50), ("q1", 3)) == 1
     assert send(router, system, ("y", 50), ("q2", 3)) == 2
@@ -102,7 +102,7 @@ def test_a_prompt_that_others_begin_with_is_a_group_of_its_own():
     assert send(router, ("system", 4)) == 1
 
 
-def test_groups_of_a_gpu_that_left_are_placed_anew():
+def test_groups_of_a_gpu_that_left_are_placed_again():
     router = oracle(2, by="client")
     assert [send(router, ("p", 5), client=c) for c in "ab"] == [0, 1]
     router.on_worker_leave(1, 0.0)

@@ -65,7 +65,7 @@ def test_the_chosen_gpu_is_the_cheapest_of_the_candidates_not_its_position():
     assert send(("y", 100), ("q", 1)) == 2
 
 
-def test_load_is_misses_shared_by_the_gpus_and_what_is_under_way():
+def test_load_is_shared_misses_and_requests_under_way():
     send = Sender(make(2))
     send(("a", 100))
     # One request, all of it missed: 100 ms.
@@ -93,7 +93,7 @@ def test_time_per_output_token_is_the_median_seen():
 
 
 @pytest.mark.parametrize(("hit_ratio", "worker"), [(0.7, 0), (0.85, 2), (inf, 2)])
-def test_what_is_explored_goes_to_the_highest_hit_ratio(hit_ratio, worker):
+def test_exploration_goes_to_the_highest_hit_ratio(hit_ratio, worker):
     send = Sender(make(3, hit_ratio=hit_ratio))
     send(("a", 10))
     send(("b", 10))
@@ -159,7 +159,7 @@ def test_the_cheapest_nodes_move_until_loads_are_near_enough():
         ({"rebalance_max_chain": 1}, 10**6),
     ],
 )
-def test_what_keeps_nodes_where_they_are(params, requests):
+def test_conditions_that_keep_nodes_in_place(params, requests):
     send = balanced(rebalance_after=10**6)
     router = send.router
     router._balance._params = PrebleE2Code.Params(**params)

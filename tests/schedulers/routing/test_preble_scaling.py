@@ -82,10 +82,10 @@ def test_then_the_two_gpus_share_its_load():
     assert max(loads) - min(loads) < 10**6
 
 
-def test_it_has_to_double_anew_for_a_third():
+def test_it_must_double_again_for_a_third():
     driven = overloaded(1.0, 2.1, workers=3)
     assert driven.send(70.0, DOC, ("q3", 10)) == 2
-    # GPU 0's waits are forgotten; two requests that waited no longer do not bring them back.
+    # GPU 0's waits are forgotten; two requests that waited do not bring them back.
     assert driven.send(71.0, DOC, ("q4", 10), queued_s=2.0) == 2
     assert driven.send(72.0, DOC, ("q5", 10), queued_s=2.0) in (0, 2)
     assert driven.send(73.0, DOC, ("q6", 10)) in (0, 2)
@@ -196,12 +196,12 @@ def windows(*loads):
         ([(30, 9), (30, 3)], inf, []),
     ],
 )
-def test_who_decodes_far_more_than_usual(loads, ratio, workers):
+def test_a_gpu_that_decodes_far_more_than_usual(loads, ratio, workers):
     assert windows(*loads).decode_heavy(ratio) == as_bits(workers)
 
 
 @pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])
-def test_what_is_explored_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
+def test_exploration_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
     # Prefill and decoding in ms, GPU 0: 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5; GPU 1: 55.8 + 8.96
     # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2: 1.23 times that.
     driven = Driven(imbalance_ratio=ratio)

@@ -54,28 +54,28 @@ def shares_of_a_stuck_worker(**params):
     return stuck / 400
 
 
-def test_outputs_charged_at_the_end_draw_a_client_to_who_finishes_nothing():
+def test_charging_outputs_at_the_end_favours_a_stuck_worker():
     assert shares_of_a_stuck_worker() > 0.8  # 10 a request there, 1,010 elsewhere
     assert shares_of_a_stuck_worker(outputs="ahead") <= 0.5
 
 
-def test_outputs_charged_ahead_are_settled_by_what_they_were():
+def test_outputs_charged_ahead_are_settled_by_their_length():
     router = make(1, outputs="ahead", worker_quantum=10_000)
     first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
     router.route(first, 0.0)
-    router.on_finish(first, 0, answer(300), 0.0)  # nobody knew: 100 + 2 * 300
+    router.on_finish(first, 0, answer(300), 0.0)  # unknown: 100 + 2 * 300
     assert dict(router.credit["f"]) == {0: 10_000 - 700}
     router.route(second, 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 600}
     router.on_finish(second, 0, answer(50), 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 100}
-    router.route(request(2, "g", ("q", 10)), 0.0)  # of whom nothing is known: as all, 175
+    router.route(request(2, "g", ("q", 10)), 0.0)  # unknown client: as all, 175
     assert dict(router.credit["g"]) == {0: 10_000 - 10 - 350}
     router.on_failure(request(2, "g", ("q", 10)), 0, 0.0)
     assert dict(router.credit["g"]) == {0: 10_000}
 
 
-def test_what_was_charged_ahead_and_comes_back_buys_no_credit():
+def test_refunds_of_charges_ahead_buy_no_credit():
     """After an answer of 2,000, twenty requests that turn out to be 1 each got quanta meanwhile."""
     router = make(1, outputs="ahead", worker_quantum=1_000)
     sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
@@ -103,7 +103,7 @@ class FixedCosts:
         return 0.05
 
 
-def test_gpu_time_is_charged_ahead_without_what_a_batch_shares():
+def test_gpu_time_is_charged_ahead_without_the_shared_part_of_a_batch():
     """Otherwise 30 requests at once would be refunded 30 iterations, which is many quanta."""
     router = make(1, charge="gpu-time", worker_quantum=1000)
     router.prepare(Setup(costs=FixedCosts()))
@@ -267,7 +267,7 @@ def test_uncached_charge_is_at_least_one_token():
 
 
 @pytest.mark.parametrize(("insert_on_finish", "worker"), [(False, 1), (True, 0)])
-def test_a_finish_can_outweigh_late_eviction_news(insert_on_finish, worker):
+def test_a_finish_can_outweigh_late_eviction_reports(insert_on_finish, worker):
     router = make(2, insert_on_finish=insert_on_finish)
     first = request(0, "a", ("p", 40))
     assert router.route(first, 0.0) == 0

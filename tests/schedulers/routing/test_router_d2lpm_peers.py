@@ -33,7 +33,7 @@ def spent(made, client, worker):
     return sum(one.charged_totals().get(client, {}).get(worker, 0.0) for one in made)
 
 
-def test_only_what_has_sums_exchanges_them():
+def test_only_schedulers_with_totals_exchange_them():
     assert isinstance(routers(1)[0], Exchanges)
     assert not isinstance(LeastLoaded(LeastLoaded.Params(), 2), Exchanges)
 
@@ -47,7 +47,7 @@ def test_the_same_round_granted_by_two_at_the_same_time_is_granted_once():
     assert sum(one.credit["a"].values()) == 2 * 50 - 30 - 20
 
 
-def test_what_comes_late_twice_or_not_at_all_does_no_harm():
+def test_late_repeated_and_lost_messages_do_no_harm():
     one, other = routers(2)
     for number in range(6):
         other.route(request(number, "a", (f"p{number}", 30)), 0.0)
@@ -73,7 +73,7 @@ def test_a_failed_dispatch_gives_back_everywhere():
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_one_that_starts_late_knows_what_the_others_know_once_it_has_heard_them_all(busy):
+def test_a_late_router_knows_everything_after_all_messages(busy):
     made = routers(3)
     for number in range(30):
         one = made[number % 3]
@@ -100,7 +100,7 @@ def test_a_worker_that_is_away_for_one_router_alone_is_charged_once():
     assert other.credit["a"] == known
 
 
-def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
+def test_a_client_without_reports_counts_as_unused(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.BATCH", 1)
     one, other = routers(2)
@@ -112,7 +112,7 @@ def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
     assert list(one.credit) == ["b", "a"]
 
 
-def test_one_that_was_forgotten_begins_with_a_quantum_at_most(monkeypatch):
+def test_a_forgotten_client_begins_with_a_quantum_at_most(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr(worker_credits, "BATCH", 1)
     one, other = routers(2)
@@ -129,7 +129,7 @@ def test_one_that_was_forgotten_begins_with_a_quantum_at_most(monkeypatch):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(2, 3), st.sampled_from([1, 50, 1000]))
-def test_what_all_charge_one_client_differs_little_between_workers(data, number, workers, quantum):
+def test_total_charges_of_one_client_differ_little_between_workers(data, number, workers, quantum):
     """The bound is Q + L + 2 O + D, where D is what a router had not yet received."""
     made = routers(number, workers, quantum)
     flights = {worker: [] for worker in range(workers)}

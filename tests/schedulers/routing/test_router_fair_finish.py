@@ -161,7 +161,7 @@ class TestSlackByHand:
         ]
         assert told == expected
 
-    def test_a_flood_of_another_client_drives_nobody_away_from_its_prefix(self):
+    def test_anothers_flood_drives_no_client_from_its_prefix(self):
         """b's 100 requests at 0 count for no more than a's own 257 of work there."""
         router = make(slack=5.2)
         router.route(request(0, "a", ("p", 100)), 0.0)
@@ -173,7 +173,7 @@ class TestSlackByHand:
         assert router.route(request(101, "a", ("p", 100)), 0.0) == 0
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
-    def test_what_a_match_costs_to_compute_is_by_the_engine(self):
+    def test_a_matchs_cost_is_the_engines(self):
         """The prompt has 499 tokens beyond an iteration's fixed part, at 1.024 ms per 1,023 /
         1,024.
         """
@@ -181,7 +181,7 @@ class TestSlackByHand:
         assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
         assert make(slack=inf)._slack(0) == 0
 
-    def test_what_was_learned_of_a_client_counts(self):
+    def test_a_clients_known_outputs_count(self):
         router = make(slack=inf)
         first = request(0, "a", ("p", 100))
         router.route(first, 0.0)
@@ -269,7 +269,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
             router.on_finish(sent, worker, output, 0.0)
             if here and output.length:
                 naive.lengths.learn(sent.client, output.length)
-                # Prompts end in nothing of the kind: what follows them does not matter here.
+                # Prompts end in nothing of the kind: the following tokens do not matter here.
                 naive.tree.insert(sent.prompt, worker)
         elif kind == "leave" and told[0] in naive.up and len(naive.up) > 1:
             naive.up.discard(told[0])
@@ -297,7 +297,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
 
 @given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
 @settings(max_examples=60)
-def test_it_is_the_formula_and_every_backlog_comes_back_to_nothing(events, slack):
+def test_it_equals_the_formula_and_every_backlog_returns_to_zero(events, slack):
     _, chosen = play(events, slack)
     assert play(events, slack)[1] == chosen
 
@@ -333,7 +333,7 @@ def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
     assert chosen == {1: 1, 4: 0}
 
 
-def test_weights_that_change_in_place_count_at_once():
+def test_weights_changed_in_place_count_at_once():
     """f and g keep h away by 356 each, the work of its request, until g has twice the weight."""
     weights = {"f": 1.0, "g": 1.0}
     router = make(weights=weights, slack=0)
@@ -347,7 +347,7 @@ def test_weights_that_change_in_place_count_at_once():
     assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to 1
 
 
-def test_what_a_client_allows_counts_for_nothing():
+def test_a_clients_output_limit_does_not_count():
     for allowed in (1, 100_000):
         router = make()
         made = prompt(("p", 100))

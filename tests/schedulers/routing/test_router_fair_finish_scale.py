@@ -156,7 +156,7 @@ def test_bounds_are_below_and_near(works, weights, work):
                 assert found[worker] >= 0.97 * finish - len(works[worker])
 
 
-def test_what_has_come_and_gone_leaves_nothing_behind():
+def test_past_requests_leave_nothing_behind():
     bounds, weights = FinishBounds(lambda client: weights[client], 2), {"a": 0.3, "b": 2.0}
     bounds.set(1, "a", 777)
     weights["a"] = 5.0

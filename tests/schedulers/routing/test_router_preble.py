@@ -52,7 +52,7 @@ def test_the_longest_match_beats_a_lighter_gpu_with_less():
     assert route_all(router, *tail, first=2) == [1, 1, 1]
 
 
-def test_explores_by_prefill_of_what_is_missed_there():
+def test_exploration_considers_the_missed_prefill():
     router = make(2)
     assert route_all(router, [("a", 1000)], [("b", 1000)]) == [0, 1]
     # Equal loads; half of the prompt is cached at GPU 1.
@@ -168,7 +168,7 @@ def test_a_gpu_leaves_and_comes_back_empty():
     router.on_evict(sent[0].prompt, 101, 0, 1.0)
     assert [router.route(r, 1.0) for r in sent] == [1, 1, 1]
     router.on_worker_join(0, 2.0)
-    router.on_finish(sent[1], 0, answer(9), 2.0)  # it is at GPU 1 now
+    router.on_finish(sent[1], 0, answer(9), 2.0)  # now at GPU 1
     assert router._windows[0].load_us == 0
     assert route_all(router, [("a", 100), ("q", 1)], [("b", 100)], now_s=2.0, first=9) == [1, 0]
     # The requests of the first life left no trace to expire.

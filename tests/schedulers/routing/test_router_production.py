@@ -85,7 +85,7 @@ def test_ties_go_to_the_first_worker_as_released_and_to_the_least_used_in_smg():
     for rules, expected in (("sgl-model-gateway", [0, 0, 0]), ("smg", [0, 1, 0])):
         send = make(CacheAware, rules=rules)
         sent = []
-        for name in "abc":  # each alone, so that nobody is busy when the next comes
+        for name in "abc":  # each alone, so that no worker is busy when the next arrives
             sent.append(send((name, 100)))
             send.end(len(sent) - 1)
         assert sent == expected
@@ -98,7 +98,7 @@ def test_cache_aware_balances_only_beyond_both_thresholds():
     assert send(("doc", 100), ("again", 1)) == 1, "to whom it was sent last"
 
 
-def test_smg_sends_to_the_first_worker_what_was_sent_to_one_that_left():
+def test_smg_moves_a_departed_workers_prompts_to_the_first_worker():
     for purge, expected in ((False, [0, 0]), (True, [1, 1])):
         send = make(CacheAware, workers=3, purge_on_leave=purge)
         send(("x", 5))
@@ -122,7 +122,7 @@ def test_cache_aware_forgets_at_its_interval():
     assert send.router._tree.tokens[0] == 81
 
 
-def test_cache_aware_with_events_goes_by_what_caches_hold():
+def test_cache_aware_with_events_uses_the_reported_caches():
     send = make(CacheAware, kv_events=True)
     assert (send(("doc", 100)), send(("x", 1))) == (0, 1)
     assert send(("doc", 10), ("y", 90)) == 0, "10% is cached: no threshold with events"
@@ -148,7 +148,7 @@ def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
     fleet.loads[first] = (1, 0, 0)
     assert send(("doc", 144), ("s", 16)) == first
     send.end(4)
-    # All three do, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
+    # All three wait, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
     fleet.loads[first] = (3, 0, 0)
     assert send(("doc", 144), ("t", 16)) == other
     for number in (0, 1, 2, 3, 5):
@@ -190,7 +190,7 @@ def test_llm_d_adds_the_cached_part_and_half_a_point_for_no_queue():
     assert send(("doc", 128), ("s", 32)) == first, "0.8 + 0, not less, against 0.2 + 0.5"
 
 
-def test_llm_d_sees_the_first_256_blocks_only():
+def test_llm_d_sees_only_the_first_256_blocks():
     for limit, expected in ((256, 1.0), (0, 4096 / 8192)):
         send = make(LlmD, workers=1, max_prefix_blocks=limit)
         send(("doc", 4096), ("x", 4096))
@@ -200,14 +200,14 @@ def test_llm_d_sees_the_first_256_blocks_only():
         assert 2 * stored - tree.stored == expected * stored  # what the two share
 
 
-def test_llm_d_forgets_what_its_index_has_no_room_for():
+def test_llm_d_forgets_prefixes_beyond_its_index():
     send = make(LlmD, workers=1, lru_blocks=10)
     for key in "abc":
         send((key, 80))
     assert send.router._tree.tokens[0] == 160
 
 
-def test_llm_d_weighs_queue_and_pool_where_it_is_told_to():
+def test_llm_d_weighs_queue_and_pool_when_configured():
     send = make(LlmD, prefix_weight=0.0, load_weight=0.0, queue_weight=1.0, kv_weight=1.0)
     tell(send.router, {0: (3, 0, 200), 1: (1, 0, 900)})
     assert send(("p", 16)) == 1, "0 + 0.8 against 1 + 0.1"
@@ -221,7 +221,7 @@ def test_llm_d_weighs_queue_and_pool_where_it_is_told_to():
 def test_aibrix_takes_the_best_match_that_is_not_too_busy():
     send = make(AibrixPrefixCache)
     first = send(("doc", 100))
-    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n fits always.
+    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n always fits.
     assert [send(("doc", 100), (str(n), 1)) for n in range(8)] == [first] * 8
     # 9 - 0 > 8: only the idle worker is matched, which holds nothing.
     assert send(("doc", 100)) == 1 - first
@@ -273,7 +273,7 @@ def test_vtc_basic_sends_light_users_to_the_first_and_heavy_ones_to_the_last_wor
     assert send(("q", 1), client="heavy") == 2
 
 
-def test_vtc_basic_charges_a_guess_unless_told_to_wait_for_the_truth():
+def test_vtc_basic_charges_an_estimate_unless_told_to_wait():
     for true_outputs, at_once, at_the_end in ((False, 100 + 2 * 150, 400), (True, 100, 114)):
         send = make(VtcBasic, true_outputs=true_outputs)
         send(("p", 100))
@@ -293,7 +293,7 @@ def test_vtc_basic_forgets_a_user_only_when_the_user_comes_again():
 # vllm-router.
 
 
-def test_vllm_router_follows_the_longest_prefix_whatever_the_load():
+def test_vllm_router_follows_the_longest_prefix_at_any_load():
     send = make(VllmRouter, workers=3)
     first = send(("doc", 320))
     assert {send(("doc", 320), (str(n), 5)) for n in range(50)} == {first}
@@ -325,7 +325,7 @@ def test_ray_leaves_the_prefix_when_queues_differ_by_more_than_ten():
     assert send(("doc", 100)) == 1 - first, "11 - 0 > 10: the less loaded of two"
 
 
-def test_ray_forgets_only_if_told_to():
+def test_ray_forgets_only_when_configured():
     for evict, left in ((False, 151), (True, 51)):  # whole leaves, down to 60 tokens at most
         limits = {"eviction_threshold": 400, "eviction_target": 240}
         send = make(RayPrefix, workers=1, do_eviction=evict, **limits)

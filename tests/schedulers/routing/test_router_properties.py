@@ -13,8 +13,8 @@ from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.setup import Setup
 
 WORKERS = 3
-# Routers that send one client's requests, all different, to some workers only: why is in the
-# test that shows it.
+# Routers that send one client's requests, all different, to only some workers: the test that shows
+# it says why.
 NARROW = {"vtc-basic"}
 
 EVENTS = st.lists(
@@ -108,11 +108,11 @@ def spread(name: str, clients: str, count: int = 60) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if name not in NARROW])
-def test_what_shares_nothing_is_spread_over_all_workers(name):
+def test_unrelated_prompts_are_spread_over_all_workers(name):
     assert min(spread(name, "ab")) >= 8
 
 
-def test_vtc_basic_leaves_workers_idle_for_a_user_who_is_alone():
+def test_vtc_basic_leaves_workers_idle_for_a_lone_user():
     assert spread("vtc-basic", "a")[2] == 0
 
 

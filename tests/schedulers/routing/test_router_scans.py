@@ -100,7 +100,7 @@ def play(router, steps):
 
 @settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(st.sampled_from(ROUTERS), STEPS)
-def test_decisions_are_those_of_a_scan(router, steps):
+def test_decisions_equal_those_of_a_scan(router, steps):
     kept, scanning, params = router
     one, other = kept(kept.Params(**params), WORKERS), scanning(kept.Params(**params), WORKERS)
     assert play(one, steps) == play(other, steps)

@@ -45,7 +45,7 @@ def driven(router, names, seed, steps=150):
 
 
 @pytest.mark.parametrize("charge", ["input", "uncached", "split"])
-def test_without_tenants_the_tree_is_what_there_is_without_it(charge):
+def test_without_tenants_the_tree_changes_nothing(charge):
     flat, tree = (
         make(3, {"a": 2.0}, worker_quantum=200, charge=charge, **more)
         for more in ({}, {"tenants": "tree"})
@@ -65,7 +65,7 @@ def test_a_tenants_credit_is_bounded_as_a_clients_is(seed):
 
 
 @pytest.mark.parametrize(("more", "expected"), [({}, 20), ({"tenants": "tree"}, 4)])
-def test_many_ids_hold_on_to_a_worker_no_longer_than_one(more, expected):
+def test_many_ids_keep_a_worker_no_longer_than_one(more, expected):
     """Requests of 30 and a quantum of 100: four bring one id into debt, five ids do five times as
     much.
     """
@@ -76,7 +76,7 @@ def test_many_ids_hold_on_to_a_worker_no_longer_than_one(more, expected):
     assert len(list(takewhile(lambda worker: worker == went[0], went))) == expected
 
 
-def test_one_who_may_go_where_its_tenant_may_not_is_granted_a_quantum_where_both_may():
+def test_a_client_gets_a_quantum_where_its_tenant_may_go():
     router = make(worker_quantum=100, tenants="tree")
     first = router.route(request(0, "a/x", ("doc", 130)), 0.0)
     assert router.credit == {
@@ -93,7 +93,7 @@ def test_one_who_may_go_where_its_tenant_may_not_is_granted_a_quantum_where_both
     assert router.credit["a/y"] == {first: 90, 1 - first: -30}
 
 
-def test_what_a_failed_worker_did_not_do_is_given_back_at_every_level():
+def test_a_failed_workers_charges_are_refunded_at_every_level():
     router = make(1, worker_quantum=100, tenants="tree")
     one = request(0, "org/team/user", ("doc", 30))
     router.route(one, 0.0)
@@ -154,7 +154,7 @@ def test_five_ids_under_way_put_others_off_no_more_than_one():
         assert backlog.finish("mal/0", 10) == 110 + 100 * (ids - 1)
 
 
-def test_fair_finish_without_tenants_is_what_it_is_without_the_tree():
+def test_fair_finish_without_tenants_equals_the_treeless_one():
     went = []
     for more in ({}, {"tenants": "tree"}):
         router = FairFinish(FairFinish.Params(slack=2, **more), 3)

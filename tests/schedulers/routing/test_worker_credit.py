@@ -141,7 +141,7 @@ def play(steps, quantum, weights):
     st.integers(1, 80),
     st.fixed_dictionaries({client: st.floats(0.1, 3) for client in "abc"}),
 )
-def test_decisions_are_those_of_a_number_for_each_worker(steps, quantum, weights):
+def test_decisions_equal_those_of_a_number_for_each_worker(steps, quantum, weights):
     """Equality holds to the last bit, also for fractional quanta and exchanged sums."""
     kept = play(steps, quantum, weights)
     with pytest.MonkeyPatch.context() as patch:

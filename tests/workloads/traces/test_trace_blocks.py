@@ -52,7 +52,7 @@ def test_two_prompts_begin_alike_in_segments_for_as_long_as_in_blocks(prompts):
             assert common(segments[i], segments[j]) == common(plain[i], plain[j])
 
 
-def test_blocks_that_nobody_tells_apart_are_one_segment():
+def test_indistinguishable_blocks_form_one_segment():
     first, second, third = prompts_of(table_of([([1, 2, 3], 12), ([1, 2, 7], 10), ([9], 6)]))
     assert first == (("block-1", 8), ("block-3", 4))
     assert second == (("block-1", 8), ("block-7", 2))

@@ -78,7 +78,7 @@ def test_the_last_block_may_be_shorter(read, tokens):
     read([{"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": [1]}])
 
 
-def test_the_size_of_a_block_can_be_said(read):
+def test_the_size_of_a_block_can_be_set(read):
     record = {"time": 0, "input_tokens": 64, "output_tokens": 1, "hash_ids": [1, 2, 3, 4]}
     with pytest.raises(
         DataError, match="hash_ids needs block_size: give the number of tokens of a block"

@@ -68,13 +68,13 @@ def test_two_traces_put_together_say_so_wherever_they_are_played(table, tmp_path
     assert "workload trace-written-synthetic" in shown
 
 
-def test_what_is_written_is_read_as_the_same(table, tmp_path):
+def test_a_written_value_reads_back_equal(table, tmp_path):
     assert columns_of(read_again(table, tmp_path)) == columns_of(table)
     with pytest.raises(UsageError, match="the file exists already; choose another name"):
         write_trace(table, tmp_path / "written.jsonl")
 
 
-def test_every_line_is_as_the_published_schema_says(table, tmp_path):
+def test_every_line_follows_the_published_schema(table, tmp_path):
     lines = list(lines_of(table))
     for line in lines:
         assert set(line) <= set(TraceLine.model_fields)
@@ -101,12 +101,12 @@ def test_every_line_is_as_the_published_schema_says(table, tmp_path):
         ({}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_a_part_has_just_those_requests(table, flags, rows):
+def test_a_part_has_exactly_those_requests(table, flags, rows):
     part = cut(table, **flags)
     assert columns_of(part) == columns_of(table_of([ROWS[row] for row in rows]))
 
 
-def test_what_cannot_be_cut_is_said(table):
+def test_an_impossible_cut_is_refused(table):
     with pytest.raises(UsageError, match="Did you mean 'alice'"):
         cut(table, clients=["alise"])
     with pytest.raises(
@@ -149,7 +149,7 @@ def test_one_key_gives_one_label_and_another_key_another(table):
     assert not set(one.blocks.tolist()) & set(other.blocks.tolist())
 
 
-def test_texts_go_and_what_they_share_stays(tmp_path):
+def test_texts_are_removed_and_their_sharing_stays(tmp_path):
     system = "You are a helpful assistant of Example Corp. " * 20
     log = [
         {"time": 0, "user": "jane@x.org", "messages": [chat("system", system), chat("user", "hi")]},
@@ -179,7 +179,7 @@ def chat(role, content):
     return {"role": role, "content": content}
 
 
-def test_the_commands_write_what_run_plays(tmp_path):
+def test_the_commands_write_playable_traces(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("t,user,isl,osl\n0,a,5,1\n1,b,6,1\n3,a,7,1\n", encoding="utf-8")
     (tmp_path / "key").write_text("a secret of some length\n", encoding="utf-8")

@@ -68,7 +68,7 @@ def test_sessions_of_mooncakes_form_need_no_time(read):
     ("names", "columns", "think_s"),
     [({}, "", 0.5), ({"delay": "delay_s"}, "", 500), ({"delay": "w"}, "delay_us=w", 0.0005)],
 )
-def test_a_delay_is_in_milliseconds_unless_its_name_says_otherwise(read, names, columns, think_s):
+def test_a_delay_is_in_milliseconds_unless_its_name_differs(read, names, columns, think_s):
     renamed = [{names.get(key, key): value for key, value in one.items()} for one in STEPS]
     assert programs(read(renamed, columns=columns).trace)[0][1][0] == (0, think_s)
 
@@ -94,7 +94,7 @@ def test_delays_are_written_and_read_again(read, tmp_path):
         ([{"input_length": 9, "output_length": 3, "delay": 3}], "line 1: no column for time"),
     ],
 )
-def test_what_is_not_clear_is_refused(read, records, complaint):
+def test_ambiguous_input_is_refused(read, records, complaint):
     with pytest.raises(DataError) as caught:
         read(records)
     assert complaint in str(caught.value)

@@ -83,7 +83,7 @@ def test_an_end_is_in_the_unit_of_its_time(read, text, end_s):
     assert read(text).table().end_s.tolist() == [end_s]
 
 
-def test_a_latency_beside_times_whose_unit_is_guessed_has_to_say_its_own(read):
+def test_a_latency_with_times_of_guessed_unit_needs_its_own(read):
     with pytest.raises(
         DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"
     ):
@@ -106,7 +106,7 @@ def test_a_window_of_too_many_requests_is_refused(read):
             read([{"client": 1, "windows": [window], "lens": lens}])
 
 
-def test_times_of_logs_are_in_nanoseconds_whatever_their_size(read):
+def test_times_of_logs_are_in_nanoseconds_at_any_size(read):
     usage = {"gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 4}
     spans = [
         {"attributes": usage, "startTimeUnixNano": str(at), "endTimeUnixNano": at + 5}
@@ -129,7 +129,7 @@ def test_steps_at_once_keep_their_recorded_distance(read):
     assert [(call.gap_s, call.think_s) for call in program.calls] == [(4, 0), (0, 1.5), (0, 0)]
 
 
-def test_what_was_made_up_still_is_in_what_is_written_of_it(tmp_path):
+def test_synthetic_parts_stay_marked_when_written(tmp_path):
     lens = {"0": {"input_tokens": [[5], [1]], "output_tokens": [[5], [1]]}}
     path = tmp_path / "0.jsonl"
     windows = [[0, 0.02, 1, "Gamma"]]
@@ -146,7 +146,7 @@ def test_what_was_made_up_still_is_in_what_is_written_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("tokens", [340, 500, 200, 50])
-def test_the_same_text_is_shared_as_a_whole_however_long_it_is_said_to_be(read, tokens):
+def test_equal_texts_are_shared_as_a_whole_at_any_stated_length(read, tokens):
     text = "In the beginning was a prompt of some length, and it went on. " * 20
     log = [{"t": at, "prompt": text, "isl": tokens, "osl": 1} for at in range(10)]
     assert shared(read(log).table())["infinite_hit_rate"] == 0.9
@@ -157,7 +157,7 @@ def test_the_same_text_is_shared_as_a_whole_however_long_it_is_said_to_be(read, 
     assert 0 < table.input_tokens[0] - (first[1] - 1) * size <= size
 
 
-def test_one_size_of_blocks_by_the_median_and_no_guess_of_what_was_cut_off(read):
+def test_one_block_size_by_the_median_without_guessing_cut_parts(read):
     text = "x" * 920  # ten blocks of 92, about 200 tokens
     log = [{"t": n, "prompt": text, "isl": isl, "osl": 1} for n, isl in enumerate((400, 400, 90))]
     table = read([*log, {"t": 3, "prompt": text, "isl": 1000, "osl": 1}]).table()
@@ -187,7 +187,7 @@ def test_logs_that_begin_with_other_events_are_known(read, tmp_path):
         ({"timestamp": "2024-05-01T12:00:00Z"}, "mooncake", "ISO 8601"),
     ],
 )
-def test_the_format_and_the_unit_that_were_taken_are_said(tmp_path, record, form, unit):
+def test_the_detected_format_and_unit_are_reported(tmp_path, record, form, unit):
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(record | {"input_length": 9, "output_length": 5, "hash_ids": []}))
     found = read_trace(TraceParams(str(path)))
@@ -196,7 +196,7 @@ def test_the_format_and_the_unit_that_were_taken_are_said(tmp_path, record, form
     assert f"from the first to the last, in {unit}" in shown.stdout
 
 
-def test_epoch_seconds_are_no_milliseconds_though_somebody_says_mooncake(tmp_path):
+def test_epoch_seconds_are_no_milliseconds_under_format_mooncake(tmp_path):
     path = tmp_path / "log.jsonl"
     record = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
     times = (1_700_000_000, 1_700_000_003.5)
@@ -213,13 +213,13 @@ def test_other_marks_between_columns_are_known_by_the_header(read, mark):
     assert (table.clients, table.input_tokens.tolist()) == (("a,b",), [5])
 
 
-def test_a_secret_column_names_clients_only_where_it_is_asked_for(read):
+def test_a_secret_column_names_clients_only_on_request(read):
     text = "t,api_key,isl,osl\n0,sk-1,5,1\n"
     assert read(text).clients == ("all",)
     assert read(text, columns="client=api_key").clients == ("sk-1",)
 
 
-def test_names_that_need_no_change_keep_theirs_and_others_are_told(tmp_path):
+def test_valid_names_stay_and_changed_ones_are_reported(tmp_path):
     assert plain_names(["a b", "a_b", "a.b"]) == ("a_b_2", "a_b", "a_b_3")
     path = tmp_path / "log.csv"
     path.write_text("t,user,isl,osl\n0,a b,5,1\n0,a_b,5,1\n")
@@ -280,14 +280,14 @@ def test_dates_may_be_written_in_two_ways(read):
         (b't,isl,osl,c\n1,5,1,"a\n2,5,1,b\n', "line 3: not CSV: unexpected end of data"),
     ],
 )
-def test_what_is_no_csv_is_named(tmp_path, start, problem):
+def test_an_invalid_csv_is_named(tmp_path, start, problem):
     path = tmp_path / "export.csv"
     path.write_bytes(start)
     with pytest.raises(DataError, match=problem):
         read_trace(TraceParams(str(path)))
 
 
-def test_a_file_is_read_once_whoever_found_out_its_format(tmp_path, monkeypatch):
+def test_a_file_is_read_once_in_any_format(tmp_path, monkeypatch):
     path = tmp_path / "once.csv"
     path.write_text("t,isl,osl\n" + "".join(f"{at},5,1\n" for at in range(9)))
     tables = []

@@ -131,7 +131,7 @@ def test_the_table_fits_and_the_json_has_all(trace):
     assert some["peak_per_s"] == some["per_s"]  # of less than a minute
 
 
-def test_even_gaps_are_not_bursty_whatever_floats_leave_of_them(tmp_path):
+def test_even_gaps_are_not_bursty_despite_rounding(tmp_path):
     path = tmp_path / "even.csv"
     lines = "".join(f"{n * 0.01:.2f},acme-corporation-team-{n % 2},1,1\n" for n in range(500))
     path.write_text(f"time,client,isl,osl\n{lines}", encoding="utf-8")

@@ -80,7 +80,7 @@ def test_a_format_is_found_out_and_read(write, name):
     assert list(read.trace.clients) == clients
     assert rows_of(read.trace.table(0)) == rows
     assert read_trace(TraceParams(write(text), format=name)).trace.clients == tuple(clients)
-    for other in FORMATS:  # whoever names one is trusted, and what is not there is said
+    for other in FORMATS:  # a named format is trusted, and missing fields are reported
         if other not in (name, "csv", "jsonl", *ANSWERS):
             with pytest.raises(
                 (DataError, UsageError), match=r"no requests|wrong type|several runs"
@@ -134,7 +134,7 @@ def test_a_run_is_chosen_by_its_line(write):
     assert rows_of(read.trace.table(0)) == [(0, 1, 256, 7), (1.25, 0, 99, 8)]
 
 
-def test_lists_of_a_run_are_of_one_length(write):
+def test_lists_of_a_run_have_equal_lengths(write):
     with pytest.raises(DataError, match="must be lists of the same length"):
         read_trace(TraceParams(write(lines({**RUN, "client": [1]}))))
 

@@ -128,7 +128,7 @@ def test_a_span_a_line(read):
     assert rows_of(as_otlp.trace.table(0)) == [(0, 0, 7, 1), (2, 0, 8, 2)]
 
 
-def test_a_label_that_nothing_has_is_compared_with_those_beside_it(read):
+def test_a_missing_label_is_compared_with_those_present(read):
     tenant = {"custom_labels": {"tenant": "acme"}, "text": "x"}
     out = {"meta_info": {"prompt_tokens": 9, "completion_tokens": 3, "e2e_latency": 1.0}}
     log = [sglang("finished", "01.500000", "b", obj=tenant, out=out)]
@@ -199,7 +199,7 @@ def test_the_spend_of_litellm_in_another_writing(read):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(read, record, complaint):
+def test_errors_are_one_line(read, record, complaint):
     with pytest.raises(DataError) as error:
         read(record)
     assert complaint in str(error.value)

@@ -35,7 +35,7 @@ def test_requests_at_one_time_come_in_the_order_of_the_file(played, clients):
     assert played(clients)[0] == list(clients)
 
 
-def test_an_earlier_time_comes_first_whatever_the_line(played):
+def test_an_earlier_time_comes_first_on_any_line(played):
     order, _ = played("cbabca", times=[5, 0, 0, 5, 0, 5])
     assert order == list("bac" + "cba")
 

@@ -51,7 +51,7 @@ def test_windows_have_just_their_requests_at_their_lengths(path):
     assert {item.calls[0].output_tokens for _, item in found} == {7, 8}
 
 
-def test_what_is_too_much_to_draw_may_be_taken_in_part(tmp_path, monkeypatch):
+def test_a_load_too_large_to_draw_may_be_cut(tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_READ_MIB", "1")
     path = tmp_path / "large.jsonl"
     window = [[0, 100.0, 1.0, "Gamma", 1, 1]]
@@ -62,7 +62,7 @@ def test_what_is_too_much_to_draw_may_be_taken_in_part(tmp_path, monkeypatch):
     assert len(trace.table(0, 6.0)) > 100
 
 
-def test_a_run_draws_by_its_seed_and_says_so(path):
+def test_a_run_draws_by_its_seed_and_is_marked(path):
     flags = {"trace": path, "scheduler": "fcfs", "duration": 900.0}
     one, again, other = (fairbench.run(**flags, seed=seed) for seed in (0, 0, 1))
     assert repr(one.requests.to_pylist()) == repr(again.requests.to_pylist())
@@ -109,7 +109,7 @@ def test_the_shape_of_weibulls_law():
         ({"windows": []}, "must hold at least one client with windows and lengths"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, change, complaint):
+def test_errors_are_named(tmp_path, change, complaint):
     path = tmp_path / "gen.jsonl"
     path.write_text(json.dumps(LINES[0] | change), encoding="utf-8")
     with pytest.raises(DataError, match=complaint):

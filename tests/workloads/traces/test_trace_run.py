@@ -40,7 +40,7 @@ def rows_of(result):
     return sorted(rows, key=lambda row: row[1])
 
 
-def test_a_strangers_csv_is_played_as_it_was_recorded(trace):
+def test_a_foreign_csv_is_played_as_recorded(trace):
     result = fairbench.run(trace=str(trace), scheduler="fcfs")
     assert rows_of(result) == ROWS
     assert set(result.requests["max_new_tokens"].to_pylist()) == {5, 10, 20, 30}
@@ -98,7 +98,7 @@ def test_how_long_programs_arrive_cuts_a_trace(trace):
         ('{"at": {"s": 5}, "user": "a", "isl": 7, "osl": 3}', {"trace_map": {"time": "at.s"}}),
     ],
 )
-def test_columns_are_known_by_common_names_or_by_those_given(tmp_path, lines, flags):
+def test_columns_are_found_by_common_or_given_names(tmp_path, lines, flags):
     path = tmp_path / "log.jsonl"
     path.write_text(lines + "\n", encoding="utf-8")
     result = fairbench.run(trace=str(path), scheduler="fcfs", **flags)
@@ -118,7 +118,7 @@ def test_columns_are_known_by_common_names_or_by_those_given(tmp_path, lines, fl
         ("t", ("2024-02-29", "2024-03-01T00:00:00Z"), 86_400.0),
     ],
 )
-def test_times_are_in_the_unit_that_their_name_or_size_says(tmp_path, column, values, second_s):
+def test_a_times_unit_comes_from_its_name_or_size(tmp_path, column, values, second_s):
     lines = [json.dumps({column: at, "isl": 9, "osl": 1}) for at in values]
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -195,7 +195,7 @@ def test_steps_of_a_session_follow_each_other_at_the_recorded_distance_at_least(
     assert result.summary["think_time"] is True
 
 
-def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
+def test_a_recorded_end_leaves_the_think_time(tmp_path):
     path = tmp_path / "agent.csv"
     path.write_text(
         "time,end,session,input_tokens,output_tokens\n"
@@ -208,7 +208,7 @@ def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
     assert second["arrival_s"] - first["finish_s"] == pytest.approx(3.0, abs=1e-9)
 
 
-def test_what_does_not_go_with_a_trace_is_refused(trace):
+def test_conflicts_with_a_trace_are_refused(trace):
     for flags, complaint in (
         ({"workload": "tot"}, "workload = tot: cannot be combined with --trace, which"),
         (

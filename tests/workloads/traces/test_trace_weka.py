@@ -52,7 +52,7 @@ def blocks_of(table, row):
     return table.blocks[table.first_block[row] : table.first_block[row + 1]].tolist()
 
 
-def test_tools_and_system_prompt_are_shared_and_everything_else_is_a_sessions_own(tmp_path):
+def test_tools_and_system_prompt_are_shared_and_the_rest_is_private(tmp_path):
     table = table_of(written(tmp_path, *TWO))
     one, two, later = (blocks_of(table, row) for row in range(3))
     assert one[:3] == two[:3] == later[:3]  # 128 tokens of tools and 64 of system prompt

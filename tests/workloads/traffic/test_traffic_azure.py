@@ -37,7 +37,7 @@ def times(source, seed, count):
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
-def test_gaps_are_those_of_the_file_with_a_mean_of_one(tmp_path, name):
+def test_gaps_are_the_files_with_a_mean_of_one(tmp_path, name):
     assert trace_gaps(trace(tmp_path, 1, 2, 2, 9, name=name)) == (1 / (8 / 3), 0.0, 7 / (8 / 3))
 
 
@@ -51,7 +51,7 @@ def test_a_client_goes_round_the_trace_at_its_own_rate(tmp_path):
     assert found == times(source, 0, 9)
 
 
-def test_who_misbehaves_goes_round_faster_and_ends_when_it_should(tmp_path):
+def test_a_heavy_client_cycles_faster_and_ends_on_time(tmp_path):
     kind = azure(trace(tmp_path, 0, 1, 4))
     usual, faster = kind.usual(LOAD), kind.misbehaving(LOAD, 4.0, None)
     assert times(faster, 3, 50) == pytest.approx([at_s / 4 for at_s in times(usual, 3, 50)])

@@ -29,7 +29,7 @@ def test_infinite_rate_is_all_at_once():
     assert take(5, (Rate(0.0, inf),)) == [0.0] * 5
 
 
-def test_schedule_changes_the_rate_where_it_says():
+def test_schedule_changes_the_rate_at_its_times():
     times = take(12_000, (Rate(0.0, 40.0), Rate(100.0, 10.0)))
     flood = sum(t < 100 for t in times)
     calm = sum(100 <= t < 500 for t in times)
@@ -68,6 +68,6 @@ def test_arrivals_end_where_they_should(rate, count, until_s, seed):
     assert not source.timed
 
 
-def test_infinite_burstiness_is_even_whatever_the_seed():
+def test_infinite_burstiness_is_even_at_any_seed():
     for seed in range(3):
         assert take(4, (Rate(0.0, 0.5),), inf, seed) == [2.0, 4.0, 6.0, 8.0]

@@ -66,7 +66,7 @@ def test_a_kind_is_a_class_and_a_line(monkeypatch, tmp_path):
         simulate(resolve(flags | {"scenario": "s1"}))
 
 
-def test_gamma_is_what_a_file_means_that_names_no_kind():
+def test_gamma_is_the_default_kind():
     plain, named = (
         simulate(resolve({"workload": workload, "scheduler": "fcfs", "num_programs": 3}))
         for workload in (chat(), chat(arrivals={"kind": "gamma"}))

@@ -40,7 +40,7 @@ def usual(kind, load=LOAD):
     return traffic_kind(kind, PARAMS[kind]).usual(load)
 
 
-def test_constant_is_one_gap_after_the_other_from_a_random_part_of_one():
+def test_constant_has_equal_gaps_after_a_random_start():
     found = times(usual("constant"))
     assert len(found) == 200
     assert 0 <= found[0] < 0.5
@@ -77,7 +77,7 @@ def rate_at(time_s):
 
 @settings(max_examples=30)
 @given(st.floats(0, 90), st.floats(0, 90))
-def test_phases_send_what_their_rates_add_up_to_in_any_window(one_s, other_s):
+def test_phases_send_the_sum_of_their_rates_in_any_window(one_s, other_s):
     start_s, end_s = sorted((one_s, other_s))
     found = sum(start_s <= at_s < end_s for at_s in times(usual("phases")))
     step_s = 0.01
@@ -86,7 +86,7 @@ def test_phases_send_what_their_rates_add_up_to_in_any_window(one_s, other_s):
 
 
 @pytest.mark.parametrize("kind", PARAMS)
-def test_a_count_ends_it_and_one_who_sends_more_sends_more_of_them(kind):
+def test_a_count_ends_the_stream_also_at_higher_rates(kind):
     load = LOAD._replace(num_programs=7)
     assert len(times(usual(kind, load))) == usual(kind, load).expected_programs() == 7
     more = traffic_kind(kind, PARAMS[kind]).misbehaving(load, 3.0, None)
@@ -110,12 +110,12 @@ def test_an_end_that_never_comes_does_not_keep_anyone_waiting():
     ("changed", "said"),
     [({"programs_per_s": inf}, "request_rate = inf"), ({"burstiness": 2.0}, "burstiness = 2")],
 )
-def test_what_has_no_even_gaps_is_refused(kind, changed, said):
+def test_traffic_without_even_gaps_is_refused(kind, changed, said):
     with pytest.raises(UsageError, match=said):
         usual(kind, LOAD._replace(**changed))
 
 
-def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
+def test_an_instant_ramp_and_a_stopped_heavy_client_are_refused():
     with pytest.raises(UsageError, match="num_programs: not supported for arrivals of kind ramp"):
         usual("ramp", LOAD._replace(until_s=inf, num_programs=5))
     with pytest.raises(UsageError, match="give the client arrivals of kind phases"):
@@ -157,7 +157,7 @@ def test_random_gaps_keep_to_the_rates_in_the_mean(kind, burstiness):
     drawn = traffic_kind(kind, RANDOM[kind]).usual(Load(0, 20.0, burstiness, None, 100.0))
     even = replace(drawn, burstiness=None)
     assert drawn.expected_programs() == even.expected_programs()
-    # In each fifth of the run as many, within what gaps of this burstiness allow.
+    # Each fifth of the run has the same number, within what gaps of this burstiness allow.
     found, wanted = (
         [sum(20 * n <= t < 20 * n + 20 for t in every) for n in range(5)]
         for every in (times(drawn), times(even))
@@ -201,7 +201,7 @@ def test_bursts_by_hand():
     assert sum(t % 10 >= 8 for t in found) == pytest.approx(200, abs=11)
 
 
-def test_phases_that_repeat_begin_anew():
+def test_repeating_phases_start_again():
     day = [{"for_s": 10.0, "multiple": 1.0}, {"for_s": 10.0, "multiple": 0.0}]
     once, again = (
         traffic_kind("phases", {"phases": day, "repeat": repeat}).usual(LOAD)

@@ -94,7 +94,7 @@ def test_they_are_arrival_sources(source: ArrivalSource):
         assert hasattr(source, name)
 
 
-def test_a_recorded_trace_is_served_as_it_was_recorded():
+def test_a_recorded_trace_is_served_as_recorded():
     plans = trace_plans(ROWS, SPEC)
     requests, summary = simulated(SPEC, plans)
     columns = ("arrival_s", "client", "input_tokens", "output_tokens")

@@ -40,7 +40,7 @@ def sent(kind, client, **load):
     return [(at_s, item.text_tokens, item.exchanges) for at_s, item in arrivals]
 
 
-def test_clients_are_those_of_the_trace_in_the_order_of_their_ids(trace):
+def test_clients_are_the_traces_in_the_order_of_their_ids(trace):
     kind = trace()
     assert sent(kind, 0) == [(1.5, 20, ((0, 6),))]
     assert [at_s for at_s, *_ in sent(kind, 1)] == [0.0, 1.5, 3.0]
@@ -63,7 +63,7 @@ def test_packed_or_by_path(tmp_path):
     assert len(sent(traffic_kind("trace", {"file": str(path)}), 1)) == 3
 
 
-def test_a_file_that_is_not_packed_although_its_name_says_so(trace):
+def test_a_file_that_is_not_compressed_despite_its_name(trace):
     with pytest.raises(DataError, match=r"vtc_arena_trace\.jsonl\.gz: cannot be read"):
         sent(trace(name="vtc_arena_trace.jsonl.gz"), 0)
 
@@ -89,7 +89,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
         (lines([RECORDS[0] | {"prompt_len": 0}]), "field 'prompt_len' = 0: must be at least 1"),
         (lines([RECORDS[0] | {"t": "now"}]), "field 't' = 'now'"),
         (lines([RECORDS[0] | {"output_len": 2.5}]), "field 'output_len' = 2.5"),
-        # What no record of a run has room for.
+        # Values that no record of a run can hold.
         (lines([RECORDS[0] | {"prompt_len": 2**63}]), "'prompt_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"output_len": 10**12}]), "'output_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"client": 2**40}]), "'client' must be at most 2147483647"),
@@ -105,7 +105,7 @@ def test_a_wrong_file_is_named_with_its_line(trace, text, said):
         sent(trace(text), 0)
 
 
-def test_what_a_trace_cannot_obey_is_refused(trace):
+def test_settings_impossible_for_a_trace_are_refused(trace):
     kind = trace()
     with pytest.raises(
         UsageError,

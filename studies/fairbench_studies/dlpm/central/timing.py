@@ -27,8 +27,8 @@ from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 BATCH_SIZE = 25  # of the decode step in Fig. 4
 POOL_TOKENS = 100_000  # a worker's cache
-# What the batch gives back between two turns. SGLang forms a batch every 10 decode steps, in which
-# about one of 25 requests with 256 output tokens finishes.
+# Tokens that the batch frees between two turns. SGLang forms a batch every 10 decode steps, in
+# which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
 # Before anything is timed, rounds with much free memory fill the caches until they evict.
 WARMUP_ROUNDS = 50

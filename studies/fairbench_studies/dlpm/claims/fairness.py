@@ -15,7 +15,7 @@ from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
 from fairbench_studies.dlpm.claims.throughput import run_of
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-SAME = 0.005  # of Jain's index counts as equal
+SAME = 0.005  # smaller differences of Jain's index count as equal
 
 
 def order(name: str, metric: str) -> All:

@@ -14,11 +14,11 @@ from fairbench_studies.kit.rows import write_rows
 
 NAME = "claims-map"
 EXPLANATION = (
-    "Each entry is the number of contended configurations in which a claim holds, of all contended "
-    "ones, when one setting differs from its default (**bold**). A dash means that no "
-    "configuration is contended. Configurations are judged as in the table of verdicts, by paired "
-    "seeds. An inconclusive configuration counts as not holding. Claims 9 and 15 use the "
-    f"configurations of their figures, 9 and 11. {NAME}.csv has each value with its interval."
+    "This page shows which claims depend on which setting. One setting at a time differs from its "
+    "default (**bold**). For example, `1/2: 3/4` means that with half of the KV pool the claim "
+    "holds in 3 of 4 contended configurations; a dash means that none is contended. Inconclusive "
+    "configurations count as not holding. Claims 9 and 15 use the configurations of their "
+    f"figures, 9 and 11. {NAME}.csv has each value with its interval."
 )
 
 
@@ -29,7 +29,9 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
     lines = [
         "# Where each claim of the DLPM paper holds",
         "",
-        f"{EXPLANATION} Configurations: {places}. {basis[0].upper()}{basis[1:]}.",
+        EXPLANATION,
+        "",
+        f"Configurations: {places}. {basis[0].upper()}{basis[1:]}.",
         "",
         f"| # | claim | by | {' | '.join(axes)} |",
         f"|--:|---|---|{'---|' * len(axes)}",
@@ -44,13 +46,13 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return ``**1** 2/4, 1/2 4/4``: in how many contended configurations it holds."""
+    """Return ``**1**: 2/4, 1/2: 4/4``: the contended configurations in which it holds."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # A limit that is one cell's default may be none of another's.
+        # A limit that is one configuration's default may be none of another's.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
-        listed.append(f"{name} {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
+        listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)
 
 

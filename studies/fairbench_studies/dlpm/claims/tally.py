@@ -11,7 +11,7 @@ from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
 from fairbench_studies.dlpm.claims.parts import Part
 from fairbench_studies.dlpm.claims.places import At
 
-MOST = 0.8  # of the places that are decided
+MOST = 0.8  # share of the decided configurations
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Tally:
 
 def _ratio(seen: Seen) -> str:
     value = seen.value or 0.0
-    if seen.bound == ">":  # rounded down, so that it stays true
+    if seen.bound == ">":  # rounded down, so that the statement stays true
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
 
@@ -111,7 +111,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return the part of a claim from several measures, the paper's first."""
     first, *beside = tallies
-    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome says already
+    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome already says
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}
     return Part(text, first.outcome(), said, others, first.elsewhere)

@@ -26,7 +26,7 @@ from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # of another's throughput counts as reaching it
+NEARLY = 0.95  # share of another's throughput that counts as reaching it
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
 

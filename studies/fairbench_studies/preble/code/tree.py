@@ -111,7 +111,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # The key node is whichever part still is longer than all above it.
+        # The key node is the part that is longer than everything above it.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

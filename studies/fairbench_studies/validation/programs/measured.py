@@ -122,7 +122,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # prose goes on behind it
+            if word.endswith(","):  # prose follows it
                 values = []
     return found
 

@@ -42,7 +42,7 @@ ENGINE_OF_2024 = {
     "engine.batch_is_full": False,
 }
 MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
-SEED = 0  # of the articles' lengths: arrivals are even
+SEED = 0  # for the articles' lengths: arrivals are even
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-_LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15  # of a time to first token, against a time per token
+_LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15  # from a time to first token, relative to a time per token
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 

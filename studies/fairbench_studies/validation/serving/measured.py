@@ -33,7 +33,7 @@ DIRECT = "none"  # gateway of a run whose requests went straight to the engine
 # The commit of InferGrid with its load generator, which counts prompts (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
+WARM_UP_S = 10.0  # in an open-loop run: the engine compiles
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")

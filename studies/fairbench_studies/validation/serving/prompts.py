@@ -15,7 +15,7 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: what is longer is refused
+LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: longer ones are refused
 
 
 def requests_of(run: ServingRun) -> list[Request]:

@@ -16,7 +16,7 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-EVEN_SHARE = 0.95  # of the gaps between requests are within half an interval of whole intervals
+EVEN_SHARE = 0.95  # share of the gaps between requests within half an interval of whole intervals
 _NUMBERED = re.compile(r"(\d+)$")
 
 

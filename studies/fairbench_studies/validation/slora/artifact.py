@@ -17,8 +17,8 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import build_local
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# -> local scheduler here and its settings; those of VTC's family also charge the whole input, in
-# the form of the time.
+# -> local scheduler and its settings; those of VTC's family also charge the whole input, as that
+# time's code did.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),

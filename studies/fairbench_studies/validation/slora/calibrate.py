@@ -30,7 +30,7 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Finer steps would be less than what two runs of one trace differ by.
+# Finer steps would be below the difference of two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 

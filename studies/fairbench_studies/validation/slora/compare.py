@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # up to so many are shown one by one
+FEW_CLIENTS = 3  # this many are shown one by one
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,5 +134,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above, since inside it would hide marks: a miss may be anywhere
+    else:  # above, since a legend inside would hide marks
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

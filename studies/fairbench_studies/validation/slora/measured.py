@@ -21,7 +21,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import check_span
 
-_COLUMNS = {  # of the file -> of Trace
+_COLUMNS = {  # the file's name -> Trace's
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",

@@ -28,7 +28,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # of 4 June, still on the code of April
+        "LCF": ("dist_shift",),  # recorded on 4 June, with the code of April
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),

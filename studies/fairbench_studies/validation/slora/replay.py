@@ -39,7 +39,7 @@ FITTED_RUNS = frozenset(
 )
 # Sections of the paper whose runs were made on other servers: REVISION.md of the artifact.
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # with nothing measured on the server
+DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # without any measurement on the server
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
 # Start and merge of a minibatch.
 PREFILL_OVERHEAD_MS = 14.0

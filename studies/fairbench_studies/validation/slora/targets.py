@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairbench.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # of times to first token that exceed LONG_TTFT_S
+P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # for times to first token above LONG_TTFT_S
 # A shorter one turns on where in ten decode steps (0.3 s), between which the server admits nobody,
 # a request arrives: half of that.
 SHORT_P50_TARGET_S = 0.15

@@ -26,7 +26,7 @@ from fairbench_studies.validation.windows import WEIGHTS, service_between, spans
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
 LONG_TTFT_S = 0.1
-FEW_CLIENTS = 3  # up to so many are shown one by one; else requests by kind
+FEW_CLIENTS = 3  # this many are shown one by one; otherwise requests by kind
 
 
 @dataclass(frozen=True, slots=True)
