@@ -13,4 +13,4 @@ def recipes_here(spec, python=None):
     """The recipes of its workers, whose Python may be chosen."""
     backend, options = live_backend(spec), LiveOptions(python)
     with places_of(options.launcher, backend.wanted(options)) as places:
-        return backend.recipes(places)
+        return [backend.recipe(number, place) for number, place in enumerate(places)]

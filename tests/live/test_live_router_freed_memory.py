@@ -8,12 +8,12 @@ from asyncio import selector_events
 
 import pytest
 
-from fairbench.live.router.memory import LARGE_BYTES
+from fairbench.live.router.background import LARGE_BYTES
 
 # Pieces as a body of 64 MiB comes in, and something small above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
-from fairbench.live.router.memory import give_back
+from fairbench.live.router.background import give_back
 
 def mib():
     pages = int(open("/proc/self/statm").read().split()[1])
@@ -48,7 +48,7 @@ def test_what_is_free_but_lies_below_something_small_is_given_back():
 # After a buffer of 31 MiB, how many of ten large ones the C library maps apart from its heap.
 MAPPED = """
 import ctypes
-from fairbench.live.router.memory import keep_large_buffers_apart
+from fairbench.live.router.background import keep_large_buffers_apart
 
 class Info(ctypes.Structure):  # of mallinfo2
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks".split()] + [

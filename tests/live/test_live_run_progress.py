@@ -1,7 +1,7 @@
 """The one line of progress of a live run."""
 
 from fairbench.live.driver.drive import DriveProgress
-from fairbench.live.run import ServersProgress
+from fairbench.live.processes.servers import ServersProgress
 from fairbench.report.progress import progress_line
 
 

@@ -27,10 +27,10 @@ from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
 from fairbench.execute.sweep_jobs import FailedPoint, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import Workers
+from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.run import Driving, drive_here, own_workers, run_live
+from fairbench.live.run import Driving, drive_here, run_live
 from fairbench.results.directories import FOLDER, run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_tables import RunResult
@@ -133,10 +133,17 @@ def cluster_in(
     if spec.backend is None or not spec.backend.is_managed:
         yield None
         return
-    with run_folder(parent) as folder:
-        starting = own_workers(spec, folder, options, context.progress.update, context.interrupted)
-        with starting as cluster:
-            yield cluster
+    with (
+        run_folder(parent) as folder,
+        running_workers(
+            spec,
+            folder,
+            options,
+            on_ready=context.progress.update,
+            interrupted=context.interrupted,
+        ) as cluster,
+    ):
+        yield cluster
 
 
 @contextmanager
