@@ -43,10 +43,10 @@ print(json.dumps([e - s for s, e in zip(start[0], end[0])]))
 def ours(url: str, rate: float, requests: int) -> None:
     """Print CPU ms per request, lateness P50 and P99 in ms, and requests/s as JSON."""
     from fairbench.config.resolve import resolve
-    from fairbench.live.client_side import lateness_ms
     from fairbench.live.driver.drive import drive
     from fairbench.live.driver.target import Target
     from fairbench.live.records import read_records
+    from fairbench.live.summary import lateness_ms
 
     one_call = {
         "turns_min": 1,

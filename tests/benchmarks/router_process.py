@@ -24,7 +24,7 @@ import psutil
 from live_router import await_health, cpu_s, free_port, running
 from router_scale import CLIENTS, Traffic
 
-from fairbench.live.router.peer_messages import Message
+from fairbench.live.router.peers import Message
 from fairbench.schedulers.setup import Setup
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "live"))

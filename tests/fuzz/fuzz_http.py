@@ -118,7 +118,7 @@ async def attempts(count, seed):
                     trouble.found.clear()
             engines = [emulator.engine for emulator, _ in workers]
             await until(lambda: all(engine.flush_cache() for engine in engines))  # nothing is left
-            assert router.proxy.under_way == 0
+            assert router.proxy.dispatcher.under_way == 0
             assert router.up == {0, 1}
     finally:
         logging.getLogger().removeHandler(trouble)

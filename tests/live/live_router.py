@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.app import MEMBERSHIP, NO_TRACES, PEERING, PROXY, router_app
+from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
 from fairbench.live.router.config import RouterConfig
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
@@ -224,7 +224,8 @@ async def router_before(workers, traces=NO_TRACES, **settings):
     port = runner.addresses[0][1]
     try:
         async with ClientSession() as session:
-            parts = app[PROXY], app[MEMBERSHIP], app.get(PEERING)
+            service = app[SERVICE]
+            parts = service.proxy, service.membership, service.peering
             yield RouterUnderTest(f"http://127.0.0.1:{port}", *parts, session)
     finally:
         await runner.cleanup()

@@ -18,7 +18,7 @@ from fairbench.live.backends.vllm import PYTHON, SCHEDULER
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_info import ask_workers
-from fairbench.live.vllm_metrics import info_in
+from fairbench.live.server_facts import info_in
 
 PARAMS = dict(plugin_config("dlpm", {"dlpm.quantum": 50}).params)
 REPORT = {

@@ -10,11 +10,11 @@ from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
+from fairbench.live.json_errors import Problem
 from fairbench.live.plugins.home import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
 from fairbench.live.router.deadlines import promises
-from fairbench.live.router.problem import Problem
 from fairbench.targets import NOT_DUE, Due
 
 OBJECTIVE, OLD_OBJECTIVE = headers.OBJECTIVE_ALIASES
@@ -132,7 +132,7 @@ def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
                 asked.append(
                     asyncio.create_task(answered(under_test, path, **{headers.DEADLINE: ms}))
                 )
-                await until(lambda count=count: under_test.proxy.under_way == count)
+                await until(lambda count=count: under_test.proxy.dispatcher.under_way == count)
             worker.released.set()
             await asyncio.gather(*asked)
             return worker.seen

@@ -22,10 +22,10 @@ from live_null_server import CHAT, COMPLETIONS, Fault, null_server
 from fairbench.config.resolve import experiment
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
-from fairbench.live.driver.api import Answer
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.programs import LiveLLM
+from fairbench.live.driver.server_apis import Answer
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
 from fairbench.sim.run import simulate

@@ -17,13 +17,18 @@ from fairbench.config.resolve import resolve
 from fairbench.core import Segment
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import live_backend
-from fairbench.live.client_side import first_messages
-from fairbench.live.driver.api import BadEvent, Question
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
+from fairbench.live.driver.server_apis import (
+    AskChat,
+    AskCompletions,
+    AskGenerate,
+    BadEvent,
+    Question,
+)
 from fairbench.live.driver.sse_client import waiting_s
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
+from fairbench.live.summary import first_messages
 
 QUESTION = Question((Segment("a", 3),), {}, "ann", 7, 7)
 

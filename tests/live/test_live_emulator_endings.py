@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_emulator import events, running
 
-from fairbench.live.emulator.calls import Stops
-from fairbench.live.emulator.generation import LENGTH, STOP, Ending, ending_of
+from fairbench.live.emulator.calls import LENGTH, STOP, Ending, Stops, ending_of
 from fairbench.live.headers import OUTPUT_TOKENS
 
 WORDS = {1: " ab", 2: " bc", 3: " ca"}

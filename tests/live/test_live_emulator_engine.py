@@ -59,7 +59,7 @@ def test_uncached_and_idle_prompts_are_forgotten(monkeypatch):
             for number in range(40):
                 await generate(session, range(100 * number, 100 * number + 100), new=20)
             hit = await generate(session, range(3_900, 4_000), new=1)
-            return emulator.engine._streams.tokens, hit["meta_info"]["cached_tokens"]
+            return emulator.engine.streams.tokens, hit["meta_info"]["cached_tokens"]
 
     tokens, cached = asyncio.run(main())  # of 4,800 that were seen
     assert tokens < 2_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
-from fairbench.live.emulator.token_streams import TokenStreams
+from fairbench.live.emulator.tokens import TokenStreams
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # few tokens: many shared prefixes
 

@@ -14,12 +14,10 @@ from fairbench.live.plugins.config import (
     Evicting,
     config_from,
     plugin_config,
-    plugin_environment,
 )
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang import release
-from fairbench.live.plugins.sglang.evictable_tree import check_tree
-from fairbench.live.plugins.sglang.eviction import check_eviction
+from fairbench.live.plugins.sglang.eviction import check_eviction, check_tree
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.schedulers.eviction.quota import Quota
 from fairbench.schedulers.setup import Setup
@@ -35,7 +33,7 @@ def spec_of(kind="sglang", settings=None, **flags):
 
 
 def test_a_policy_reaches_the_plugin_with_its_parameters_and_clients():
-    told = plugin_environment("fcfs", QUOTAS, {"client-1": 2.0}, EVICTING)
+    told = plugin_config("fcfs", QUOTAS, {"client-1": 2.0}, EVICTING).environment()
     config = config_from(told)
     assert config == plugin_config("fcfs", QUOTAS, {"client-1": 2.0}, EVICTING)
     policy = config.build_eviction()
@@ -47,7 +45,7 @@ def test_a_policy_reaches_the_plugin_with_its_parameters_and_clients():
 
 @pytest.mark.parametrize("policy", [None, "lru"])
 def test_the_servers_own_order_installs_nothing(policy):
-    config = config_from(plugin_environment("fcfs", {}, None, Evicting(policy, ("a",))))
+    config = config_from(plugin_config("fcfs", {}, None, Evicting(policy, ("a",))).environment())
     assert config == plugin_config("fcfs", {})
     hooks = Hooks(config, "0.5.23")
     assert hooks.eviction is None
@@ -63,7 +61,7 @@ def test_the_servers_own_order_installs_nothing(policy):
         ({EVICTION: "max-min"}, "is not JSON"),
         ({"FAIRBENCH_SETTINGS": '{"quota.percent": {}}'}, "not a parameter of fcfs"),
         (
-            plugin_environment("fcfs", QUOTAS, None, EVICTING)
+            plugin_config("fcfs", QUOTAS, None, EVICTING).environment()
             | {EVICTION: '{"policy": "quota", "clients": ["client-00", "b"]}'},
             "client-00",
         ),
@@ -85,16 +83,16 @@ def test_a_wrong_policy_ends_the_server_with_a_line(told, message, monkeypatch, 
 def test_a_run_needs_servers_with_its_eviction_policy():
     report = PluginReport(**Hooks(plugin_config("fcfs", QUOTAS, None, EVICTING), "0.5.23").report())
     assert report.eviction == "quota"
-    require_active([report], local="fcfs", settings=QUOTAS, evicting=EVICTING)
+    require_active([report], plugin_config("fcfs", QUOTAS, evicting=EVICTING))
     with pytest.raises(RunFailed, match="evicts by quota instead of in its own order"):
-        require_active([report], local="fcfs", settings={})
+        require_active([report], plugin_config("fcfs", {}))
     with pytest.raises(RunFailed, match="evicts by quota instead of by max-min"):
-        require_active([report], local="fcfs", settings={}, evicting=Evicting("max-min", ("a",)))
+        require_active([report], plugin_config("fcfs", {}, evicting=Evicting("max-min", ("a",))))
     with pytest.raises(RunFailed, match=r"quota\.percent"):
-        require_active([report], local="fcfs", settings={}, evicting=EVICTING)
+        require_active([report], plugin_config("fcfs", {}, evicting=EVICTING))
     plain = PluginReport(**Hooks(plugin_config("fcfs", {}), "0.5.23").report())
     with pytest.raises(RunFailed, match="evicts in its own order instead of by quota"):
-        require_active([plain], local="fcfs", settings=QUOTAS, evicting=EVICTING)
+        require_active([plain], plugin_config("fcfs", QUOTAS, evicting=EVICTING))
 
 
 def test_a_backend_starts_servers_with_the_policy_of_the_run():
@@ -169,14 +167,14 @@ def test_ranks_with_clocks_of_their_own_cannot_keep_sessions():
 
 
 def test_a_tree_of_another_kind_is_refused(monkeypatch):
-    from fairbench.live.plugins.sglang import evictable_tree
+    from fairbench.live.plugins.sglang import eviction
 
-    monkeypatch.setattr(evictable_tree, "is_radix", lambda tree: False)
-    monkeypatch.setattr(evictable_tree, "is_unified", lambda tree: False)
+    monkeypatch.setattr(eviction, "is_radix", lambda tree: False)
+    monkeypatch.setattr(eviction, "is_unified", lambda tree: False)
     tree = SimpleNamespace(tree_components=[SimpleNamespace(name="MAMBA")])
     with pytest.raises(UsageError, match="SimpleNamespace with MAMBA"):
         check_tree(tree)
-    monkeypatch.setattr(evictable_tree, "is_radix", lambda tree: True)
+    monkeypatch.setattr(eviction, "is_radix", lambda tree: True)
     with pytest.raises(UsageError, match="--disable-radix-cache"):
         check_tree(SimpleNamespace(disable=True))
     with pytest.raises(UsageError, match="EAGLE"):

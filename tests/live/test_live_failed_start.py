@@ -11,24 +11,23 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext
 from fairbench.execute.live_run import run_live_in
-from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.base import LiveOptions, too_small
 from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.backends.registry import live_backend
-from fairbench.live.pool import too_small
-from fairbench.live.processes.start import Recipe
+from fairbench.live.processes.servers import Recipe
 
 ENDS = "print('no memory for the KV pool', flush=True); raise SystemExit(3)"
 SGLANG = {"backend": {"kind": "sglang"}, "model": "m", "workload": "tot", "duration_s": 60.0}
 
 
-def that_ends(self, places):
-    return [Recipe("worker-0", lambda ports: [sys.executable, "-c", ENDS])]
+def that_ends(self, number, place):
+    return Recipe("worker-0", lambda ports: [sys.executable, "-c", ENDS])
 
 
 def test_a_failed_start_leaves_no_directory_and_keeps_its_log(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "dp": 1, "num_programs": 1})
     with (
-        patch.object(EmulatorBackend, "recipes", that_ends),
+        patch.object(EmulatorBackend, "recipe", that_ends),
         pytest.raises(RunFailed, match="ended with exit code 3") as failure,
     ):
         run_live_in(tmp_path, spec, LiveOptions(), RunContext())

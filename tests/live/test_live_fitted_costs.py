@@ -4,7 +4,7 @@ import pytest
 
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.fitted_costs import FEW, FittedCosts
+from fairbench.live.step_times import FEW, FittedCosts
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 

@@ -7,7 +7,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugins.config import LOAD_CAP, config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.config import LOAD_CAP, config_from, plugin_config
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
@@ -182,13 +182,13 @@ def test_without_a_cap_nothing_is_measured_for_it():
 
 def test_it_travels_with_the_settings_and_is_proved():
     config = plugin_config("dlpm", CAP)
-    assert config_from(plugin_environment("dlpm", CAP)) == config
+    assert config_from(plugin_config("dlpm", CAP).environment()) == config
     told = PluginReport(**Hooks(config, "0.5.23").report())
-    require_active([told], local="dlpm", settings=CAP)
+    require_active([told], plugin_config("dlpm", CAP))
     with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap = 400 instead of None"):
-        require_active([told], local="dlpm", settings={})
+        require_active([told], plugin_config("dlpm", {}))
     with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap = 400 instead of auto"):
-        require_active([told], local="dlpm", settings={LOAD_CAP: "auto"})
+        require_active([told], plugin_config("dlpm", {LOAD_CAP: "auto"}))
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "emulator"])

@@ -10,7 +10,7 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins import sglang as plugin
-from fairbench.live.plugins.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.config import config_from, plugin_config
 from fairbench.live.plugins.report import PluginReport, fetch_report, require_active
 from fairbench.live.plugins.sglang import release
 from fairbench.live.plugins.sglang.hooks import Hooks
@@ -60,7 +60,7 @@ def test_another_release_of_sglang_ends_the_process(monkeypatch, capsys):
 
 
 def test_the_environment_carries_the_schedulers_own_settings():
-    config = config_from(plugin_environment("dlpm", SETTINGS))
+    config = config_from(plugin_config("dlpm", SETTINGS).environment())
     assert config == plugin_config("dlpm", SETTINGS)
     assert config.params["dlpm.quantum"] == 500
     assert config.params["dlpm.no_room"] == "stop"
@@ -180,13 +180,13 @@ def test_a_server_with_another_report_is_an_error():
 
 def test_a_run_needs_the_right_scheduler_with_the_right_parameters():
     right = PluginReport(**own_report("dlpm", SETTINGS))
-    require_active([right, right], local="dlpm", settings=SETTINGS)
+    require_active([right, right], plugin_config("dlpm", SETTINGS))
     with pytest.raises(RunFailed, match="not active"):
-        require_active([], local="dlpm", settings=SETTINGS)
+        require_active([], plugin_config("dlpm", SETTINGS))
     with pytest.raises(RunFailed, match="runs the scheduler dlpm instead of vtc"):
-        require_active([right], local="vtc", settings=SETTINGS)
+        require_active([right], plugin_config("vtc", SETTINGS))
     with pytest.raises(RunFailed, match=r"dlpm\.quantum = 500 instead of 10000"):
-        require_active([right], local="dlpm", settings={})
+        require_active([right], plugin_config("dlpm", {}))
     other = PluginReport(**own_report("dlpm", {}))
     with pytest.raises(RunFailed, match=r"dlpm\.quantum = 10000 instead of 500"):
-        require_active([right, other], local="dlpm", settings=SETTINGS)
+        require_active([right, other], plugin_config("dlpm", SETTINGS))

@@ -11,7 +11,6 @@ from live_driving import driven, small_spec
 
 from fairbench.errors import DataError
 from fairbench.live.backends.base import Served
-from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.outcome import SERVED_FILE, recover, recovered
 from fairbench.live.records import (
@@ -23,7 +22,16 @@ from fairbench.live.records import (
     tables_of,
 )
 from fairbench.live.service_rows import DECODE_STEPS
-from fairbench.live.summary import CACHED_AT_END, NO_ADMISSION, NO_CACHED, summary_of
+from fairbench.live.summary import (
+    CACHED_AT_END,
+    NO_ADMISSION,
+    NO_CACHED,
+    error_counts,
+    itl_ms,
+    lateness_ms,
+    summary_of,
+    token_gaps_s,
+)
 from fairbench.metrics.metric import QUEUE_ESTIMATED
 from fairbench.sim.run import simulate
 

@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.live.driver.api import BadEvent, Question
 from fairbench.live.driver.fragments import TokenFragments, token_ids, words_of
-from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
+from fairbench.live.driver.server_apis import (
+    AskChat,
+    AskCompletions,
+    AskGenerate,
+    BadEvent,
+    Question,
+)
 from fairbench.live.driver.sse_client import EventSplitter
 from fairbench.live.driver.target import Target
 

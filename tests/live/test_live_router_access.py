@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.errors import DataError
+from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import access as access_module
 from fairbench.live.router.access import Access
 from fairbench.live.router.charges import Charge
+from fairbench.live.router.client_limits import Quota, Quotas
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.keys_file import KeysFile, read_keys
-from fairbench.live.router.problem import Problem
-from fairbench.live.router.quotas import Quota, Quotas
 from fairbench.schedulers.routing.fair_finish import FairFinish
 
 FILE = """\

@@ -18,7 +18,7 @@ from fairbench.live.http_server import listening_beside
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import breaker
 from fairbench.live.router.admin import admin_app
-from fairbench.live.router.worker_keys import WorkerKeys
+from fairbench.live.router.keys_file import WorkerKeys
 from fairbench.schedulers.routing.bases import FleetRouter
 
 D2LPM = {"router": "d2lpm", "settings": {"d2lpm.worker_quantum": 300}}
@@ -204,7 +204,7 @@ def test_a_dying_drained_worker_is_removed_with_its_requests():
             await workers[busy].stop()
             data = await answer.read()
             await until(lambda: list(under_test.proxy.dispatcher.flights) == [1 - busy])
-            return b"error" in data, under_test.proxy.under_way
+            return b"error" in data, under_test.proxy.dispatcher.under_way
 
     assert asyncio.run(run()) == (True, 0)
 

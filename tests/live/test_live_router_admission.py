@@ -9,8 +9,8 @@ from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.live.json_errors import Problem
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import with_admission
@@ -122,7 +122,7 @@ def test_over_http_a_demoted_request_waits_and_is_marked():
         async with cluster(1, router=router("demote"), load=BUSY) as (under_test, [worker]):
             await until(lambda: worker.polls > 1)
             late = asyncio.create_task(answered(under_test, SOON_MS))
-            await until(lambda: under_test.proxy.under_way == 1)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 1)
             status, headers, _ = await answered(under_test)
             assert status == 200
             assert DEMOTED not in headers

@@ -8,8 +8,8 @@ import pytest
 from live_router import GENERATE, cluster, until
 
 from fairbench.live.http_server import LONG_BODY_BYTES
-from fairbench.live.router.body_memory import BodyMemory, usual_bytes
-from fairbench.live.router.problem import Problem
+from fairbench.live.json_errors import Problem
+from fairbench.live.router.bodies import BodyMemory, usual_bytes
 
 MIB = 2**20
 CLIENT = "x-fairbench-client"

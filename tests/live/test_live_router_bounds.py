@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from fairbench.core import Request, Segment
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
+from fairbench.live.json_errors import Problem
 from fairbench.live.plugins import ledger
 from fairbench.live.plugins.sglang.requests import client_of
 from fairbench.live.processes.addresses import WorkerAddress
@@ -27,9 +28,7 @@ from fairbench.live.router.calls import GenerateApi
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.metrics import TotalsByClient
-from fairbench.live.router.problem import Problem
-from fairbench.live.router.prompt_limits import PromptLimits
-from fairbench.live.router.text_tokens import ApproximateTokens
+from fairbench.live.router.prompts import ApproximateTokens, PromptLimits
 from fairbench.schedulers.accounts import worker_credits
 from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router

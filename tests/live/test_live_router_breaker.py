@@ -235,7 +235,7 @@ def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
                 async with under_test.post(GENERATE, body) as answer:
                     await answer.read()
                     found.append((answer.status, answer.headers[headers.WORKER]))
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             return found, server.seen
 
     assert asyncio.run(run()) == ([(200, "0"), (502, "0")], 4)

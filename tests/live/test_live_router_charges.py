@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.live import headers
+from fairbench.live.router.answers import Usage
 from fairbench.live.router.charges import Asked, Charge, Pace, broken_off, reported
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.usage import Usage
 from fairbench.schedulers.registry import build_router
 
 ASKED = Asked(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)
@@ -99,7 +99,7 @@ def test_a_client_that_leaves_a_stream_pays_for_its_prompt_and_output_so_far(pat
     async def run():
         async with cluster(1, held_at=2) as (under_test, (worker,)):
             await leave(under_test, worker, path, streamed(path), b"two")
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             read = await under_test.metric('fairbench_input_tokens_total{client="default"}')
             produced = await under_test.metric('fairbench_output_tokens_total{client="default"}')
             return read, produced
@@ -115,7 +115,7 @@ def test_a_chunk_of_many_tokens_counts_by_its_text():
             body = {**streamed(COMPLETIONS), "max_tokens": 100}
             worker.padding = [b"data: " + json.dumps(text).encode() + b"\n\n"]
             await leave(under_test, worker, COMPLETIONS, body, b"one")
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             return await under_test.metric('fairbench_output_tokens_total{client="default"}')
 
     assert asyncio.run(run()) == 17 + 8  # 67 bytes, and 0.098 of the 83 tokens to come
@@ -130,7 +130,7 @@ def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
             await until(lambda: worker.seen)
             await asyncio.sleep(0.1)  # five tokens at the pace assumed, of which three were asked
             asked.cancel()
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             read = await under_test.metric('fairbench_input_tokens_total{client="default"}')
             produced = await under_test.metric('fairbench_output_tokens_total{client="default"}')
             return read, produced

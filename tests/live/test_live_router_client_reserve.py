@@ -28,11 +28,11 @@ def flooded(requests, workers=1, info=SIZE, victims=1, **router):
     async def run():
         async with cluster(workers, held_at=0, info=info, router=router) as (under_test, at):
             flood = [asyncio.create_task(stream(under_test, "hog")) for _ in range(requests)]
-            await until(lambda: under_test.proxy.under_way == requests)
+            await until(lambda: under_test.proxy.dispatcher.under_way == requests)
             flights = under_test.proxy.dispatcher.flights.values()
             hogs = sum(map(len, flights))
             after = [asyncio.create_task(stream(under_test, "victim")) for _ in range(victims)]
-            await until(lambda: under_test.proxy.under_way == requests + victims)
+            await until(lambda: under_test.proxy.dispatcher.under_way == requests + victims)
             both = sum(map(len, flights))
             for one in at:
                 one.released.set()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from live_router import GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.live import headers
-from fairbench.live.router.concurrency_limit import ConcurrencyLimit
-from fairbench.live.router.problem import Problem
+from fairbench.live.json_errors import Problem
+from fairbench.live.router.client_limits import ConcurrencyLimit
 
 
 class Taken:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
+from fairbench.live.json_errors import Problem
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.token_pages import segments_of

@@ -11,7 +11,7 @@ from live_router import GENERATE, PATHS, cluster
 from test_live_router_admin import administered
 
 from fairbench.live.router import proxy
-from fairbench.live.router.encodings import Decoder
+from fairbench.live.router.bodies import Decoder
 
 BODY = json.dumps(PATHS[GENERATE]).encode()
 RAW = zlib.compressobj(wbits=-15)

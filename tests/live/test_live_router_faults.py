@@ -260,7 +260,7 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
             await until(lambda: worker.seen)
             asked.cancel()
             await until(lambda: worker.aborted)
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             left = 'fairbench_requests_total{client="default",outcome="left"}'
             assert await under_test.metric(left) == 1
             assert under_test.up == {0}  # it was not the worker's fault
@@ -302,7 +302,7 @@ def test_a_stalled_reader_loses_its_slot(monkeypatch):
             under_test.post(GENERATE, streamed(GENERATE)) as answer,
         ):
             await until(lambda: worker.aborted)
-            await until(lambda: not under_test.proxy.under_way)
+            await until(lambda: not under_test.proxy.dispatcher.under_way)
             with pytest.raises(ClientError):
                 await answer.read()
             left = 'fairbench_requests_total{client="default",outcome="left"}'
@@ -323,7 +323,7 @@ def test_a_long_text_does_not_keep_others_waiting():
 
     async def run():
         async with cluster(1) as (under_test, _):
-            under_test.proxy._text = SlowText()
+            under_test.proxy.text = SlowText()
             long = asyncio.create_task(fetch(under_test, {"text": "a" * LONG_BODY_BYTES}))
             await until(begun.is_set)
             assert await under_test.status("/health") == 200
@@ -463,7 +463,7 @@ def test_an_invalid_answer_is_retried_or_an_error(path, kind, stream):
                 async with under_test.post(path, body) as answer:
                     assert answer.status == 502
                     assert (await answer.json())["error"]["type"] == "server_error"
-                assert under_test.proxy.under_way == 0
+                assert under_test.proxy.dispatcher.under_way == 0
 
     asyncio.run(run())
 

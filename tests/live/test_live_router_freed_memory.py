@@ -8,12 +8,12 @@ from asyncio import selector_events
 
 import pytest
 
-from fairbench.live.router.memory import LARGE_BYTES
+from fairbench.live.router.background import LARGE_BYTES
 
 # Pieces as in a body of 64 MiB, and a small object above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
-from fairbench.live.router.memory import give_back
+from fairbench.live.router.background import give_back
 
 def mib():
     pages = int(open("/proc/self/statm").read().split()[1])
@@ -48,7 +48,7 @@ def test_free_memory_below_a_small_object_is_returned():
 # How many of ten large buffers the C library maps outside its heap, after one of 31 MiB.
 MAPPED = """
 import ctypes
-from fairbench.live.router.memory import keep_large_buffers_apart
+from fairbench.live.router.background import keep_large_buffers_apart
 
 class Info(ctypes.Structure):  # of mallinfo2
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks".split()] + [

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from live_emulator import running
 from live_router import CHAT, GENERATE, Flood, cluster, router_before, streamed, until
 
+from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.flight import Flight
 from fairbench.live.router.loads import PolledLoads, Told, told_by
-from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.registry import build_router
@@ -245,14 +245,14 @@ def test_requests_queue_here_and_a_leaving_client_frees_its_slot():
             first = ask(under_test, "flood")
             await until(lambda: len(worker.seen) == 1)
             gone, last = ask(under_test, "flood"), ask(under_test, "ann")
-            await until(lambda: under_test.proxy.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             assert await under_test.metric('fairbench_held_requests{client="ann"}') == 1
             gone.cancel()
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             worker.released.set()
             assert await asyncio.gather(first, last) == [200, 200]
             assert [seen[1]["x-smg-routing-key"] for seen in worker.seen] == ["flood", "ann"]
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
             assert await under_test.metric('fairbench_held_seconds_total{client="ann"}') > 0
             # 100 tokens, 32 of them cached, and 3 of output; ann was lifted to what flood had paid.
             assert counters(under_test.proxy.dispatcher) == {"flood": 74, "ann": 174}
@@ -266,7 +266,7 @@ def test_a_stream_counts_until_its_end():
             async with under_test.post(CHAT, streamed(CHAT), **{CLIENT: "a"}) as answer:
                 await answer.content.readany()
                 second = ask(under_test, "b")
-                await until(lambda: under_test.proxy.under_way == 2)
+                await until(lambda: under_test.proxy.dispatcher.under_way == 2)
                 assert len(worker.seen) == 1
                 worker.released.set()
                 await answer.read()
@@ -280,7 +280,7 @@ def test_a_failing_workers_charge_is_refunded():
         async with cluster(1, router=ONE, status=500) as (under_test, _):
             assert await ask(under_test, "ann") == 500
             assert counters(under_test.proxy.dispatcher) == {"ann": 0}
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)
 
@@ -292,9 +292,9 @@ def test_an_evicted_request_leaves_the_gateway_too():
             first = ask(under_test, "flood")
             await until(lambda: len(worker.seen) == 1)
             second = ask(under_test, "flood")
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             third = ask(under_test, "flood")
-            await until(lambda: under_test.proxy.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             modest = ask(under_test, "ann")
             assert await third == 429
             assert under_test.proxy.dispatcher.ingress.held() == {"flood": 1, "ann": 1}
@@ -324,7 +324,7 @@ def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, mo
         router = {"gateway": "fcfs", "settings": settings}
         async with cluster(1, router=router, info=info, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, "ann") for _ in range(most + 2)]
-            await until(lambda: under_test.proxy.under_way == most + 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == most + 2)
             assert under_test.proxy.dispatcher.ingress.held() == {"ann": 2}
             worker.released.set()
             assert await asyncio.gather(*asked) == [200] * (most + 2)
@@ -337,7 +337,7 @@ def test_a_polled_full_worker_gets_nothing():
         router = {"gateway": "vtc", "saturation": "utilization"}
         async with cluster(1, router=router, load=[9, 1, 0.1]) as (under_test, [worker]):
             asked = ask(under_test, "ann")
-            await until(lambda: under_test.proxy.under_way == 1)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 1)
             before = worker.polls
             await until(lambda: worker.polls >= before + 3)
             assert worker.seen == []

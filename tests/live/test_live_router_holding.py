@@ -52,13 +52,13 @@ def test_requests_wait_at_the_router_and_go_one_by_one():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, client) for client in "abc"]
-            await until(lambda: under_test.proxy.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             await asyncio.sleep(0.1)
             assert len(worker.seen) == 1
             worker.released.set()
             assert await asyncio.gather(*asked) == [200, 200, 200]
             assert len(worker.seen) == 3
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)
 
@@ -70,15 +70,15 @@ def test_a_client_that_leaves_the_queue_harms_no_other():
             first = ask(under_test, "a")
             await until(lambda: len(worker.seen) == 1)
             gone = ask(under_test, "b")
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             last = ask(under_test, "c")
-            await until(lambda: under_test.proxy.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             gone.cancel()
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             worker.released.set()
             assert await asyncio.gather(first, last) == [200, 200]
             assert len(worker.seen) == 2
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)
 
@@ -92,9 +92,9 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
             await until(lambda: len(worker.seen) == 1)
             made = dispatcher.make_request("b", array("I", [1]), 3, -1, 0)
             held = asyncio.create_task(sent(dispatcher, made))
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             last = ask(under_test, "c")
-            await until(lambda: under_test.proxy.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             held.cancel()  # it hears of that only after what follows
             [flight] = dispatcher.flights[0]
             dispatcher.finish(flight, 0)
@@ -102,7 +102,7 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
             with pytest.raises(asyncio.CancelledError):
                 await held
             assert await asyncio.gather(first, last) == [200, 200]
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)
 
@@ -112,11 +112,11 @@ def test_queued_requests_go_elsewhere_when_the_worker_dies():
     async def test():
         async with cluster(2, held_at=0) as (under_test, workers):
             asked = [ask(under_test, client) for client in "abcd"]
-            await until(lambda: under_test.proxy.under_way == 4)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 4)
             await until(lambda: all(len(worker.seen) == 1 for worker in workers))
             await workers[0].stop()
             workers[1].released.set()
             assert sorted(await asyncio.gather(*asked)) == [200, 200, 200, 502]  # one was there
-            assert under_test.proxy.under_way == 0
+            assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)

@@ -15,9 +15,9 @@ from fairbench.live.headers import (
     OTHERS,
     ROUTING_KEY,
 )
+from fairbench.live.json_errors import Problem
 from fairbench.live.router.identity import Keyring, client_of, is_name
 from fairbench.live.router.keys_file import read_keys
-from fairbench.live.router.problem import Problem
 
 KEYS = {"k1": "ann"}
 

@@ -10,8 +10,8 @@ from live_router import GENERATE, PATHS, Worker, router_before
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import exchange
+from fairbench.live.router.answers import usage_of
 from fairbench.live.router.charges import Asked, reported
-from fairbench.live.router.usage import usage_of
 
 
 async def healthy(_):
@@ -38,7 +38,7 @@ async def asked(handler, path=GENERATE, **settings):
     async with answering(handler) as address, router_before([address], **settings) as under_test:
         async with under_test.post(path) as answer:
             told = answer.status, await answer.json()
-        assert under_test.proxy.under_way == 0
+        assert under_test.proxy.dispatcher.under_way == 0
         return told
 
 

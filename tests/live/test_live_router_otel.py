@@ -155,7 +155,7 @@ def test_a_client_that_leaves_before_dispatch_counts_as_left(spans):
                     await answer.read()
 
             asked = [asyncio.create_task(ask()) for _ in range(2)]
-            await until(lambda: under_test.proxy.under_way == 2)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             asked[1].cancel()
             await until(exporter.get_finished_spans)
             worker.released.set()

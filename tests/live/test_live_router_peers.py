@@ -20,10 +20,8 @@ from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.processes.ports import reserved
-from fairbench.live.router.app import PEERING, router_app
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.peer_messages import Answer, Message
-from fairbench.live.router.peers import PATH, _before_what
+from fairbench.live.router.peers import PATH, Answer, Message, settings_hash
 from fairbench.schedulers.peers.totals import Totals
 from fuzz.fuzz_files import mutated
 
@@ -196,7 +194,7 @@ def test_a_hostile_peers_messages_are_answered_and_counters_stay_numbers():
 )
 def test_peers_are_before_the_same_workers_and_count_alike(changes, same):
     config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], gateway="vtc", **PEERS)
-    assert (_before_what(replace(config, **changes)) == _before_what(config)) is same
+    assert (settings_hash(replace(config, **changes)) == settings_hash(config)) is same
 
 
 def test_without_peers_there_is_no_such_path():
@@ -311,7 +309,6 @@ def test_conflicting_flags_are_refused_in_one_line(flags, words, tmp_path):
 def test_the_key_is_nowhere_to_be_read():
     config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], **PEERS)
     assert "among" not in repr(config)
-    assert PEERING not in router_app(config)
 
 
 # Two processes.

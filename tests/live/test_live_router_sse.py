@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.router import sse
-from fairbench.live.router.sse import EventSplitter, data_of
-from fairbench.live.router.usage import StreamReader, Usage
+from fairbench.live.router import answers
+from fairbench.live.router.answers import EventSplitter, StreamReader, Usage, data_of
 
 ENDS = [b"\n", b"\r\n", b"\r"]
 WORDS = ["one", "two", "three"]
@@ -45,7 +44,7 @@ def test_any_cut_of_a_stream_loses_or_moves_nothing(parts, data):
 
 
 def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(monkeypatch):
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr(answers, "MAX_EVENT_BYTES", 1000)
     splitter, passed, most = EventSplitter(), 0, 0
     for _ in range(500):
         passed += sum(len(piece) for piece, whole in splitter.feed(b"x" * 100) if not whole)

@@ -17,8 +17,7 @@ from live_router import (
 )
 
 from fairbench.live import headers
-from fairbench.live.router.health import PROOF
-from fairbench.live.router.stalled_workers import LONGEST_STALLS
+from fairbench.live.router.health import LONGEST_STALLS, PROOF
 
 STALL_S = 0.4
 ROUTER = {"stall_s": STALL_S}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.live.router.calls import ChatApi, CompletionsApi, GenerateApi
-from fairbench.live.router.text_tokens import ApproximateTokens, load_text_tokens
+from fairbench.live.router.prompts import ApproximateTokens, load_text_tokens
 
 APPROXIMATE = ApproximateTokens()
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.worker_keys import WorkerKeys, worker_keys
+from fairbench.live.router.keys_file import WorkerKeys, worker_keys
 
 KEYS = ("secret-of-0", "secret-of-1")
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.backends.emulator import EmulatorBackend
-from fairbench.live.processes.start import start_all, stop_all
+from fairbench.live.processes.servers import start_all, stop_all
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.sim.run import simulate
 
@@ -176,7 +176,7 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
 def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     other = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
     recipes = recipes_here(other)
-    monkeypatch.setattr(EmulatorBackend, "recipes", lambda *_: recipes)
+    monkeypatch.setattr(EmulatorBackend, "recipe", lambda _, number, place: recipes[number])
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
     assert "worker-0 does not schedule as asked: the server runs the scheduler vtc" in result.stderr

@@ -1,7 +1,7 @@
 """Test the progress line of a live run."""
 
 from fairbench.live.driver.drive import DriveProgress
-from fairbench.live.run import ServersProgress
+from fairbench.live.processes.servers import ServersProgress
 from fairbench.report.progress import progress_line
 
 

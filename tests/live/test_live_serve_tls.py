@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.live.tls import server_tls
+from fairbench.live.http_server import server_tls
 
 OPENSSL = shutil.which("openssl")
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="this machine lacks openssl")

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.processes import gpus, start
+from fairbench.live.processes import gpus
+from fairbench.live.processes import servers as servers_module
 from fairbench.live.processes.gpus import assign, found_gpus, server_gpus
 from fairbench.live.processes.ports import free_ports
 from fairbench.live.processes.process import ServerProcess
-from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
+from fairbench.live.processes.servers import Recipe, Server, start_all, stop_all
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
 WAIT_S = 300  # machines are busy
@@ -46,9 +47,7 @@ def wait_until(condition):
 def test_all_servers_are_ready_and_later_gone(tmp_path):
     pids, heard = tmp_path / "pids", []
     recipes = [recipe(f"worker-{n}", "--pids", str(pids), "--after", f"{n / 5}") for n in range(3)]
-    servers = start_all(
-        recipes, tmp_path, timeout_s=WAIT_S, on_ready=lambda *counts: heard.append(counts)
-    )
+    servers = start_all(recipes, tmp_path, timeout_s=WAIT_S, on_ready=heard.append)
     try:
         assert heard[0] == (0, 3)
         assert heard[-1] == (3, 3)
@@ -78,7 +77,7 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch)
     pids = tmp_path / "pids"
     pids.touch()  # the server may be stopped before it begins
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(start, "TELL_S", 0.2)
+    monkeypatch.setattr(servers_module, "TELL_S", 0.2)
     with pytest.raises(RunFailed, match=r"slow was not ready within 1 s( \(starting\))?; its log"):
         start_all([recipe("slow", "--after", "600", "--pids", str(pids))], tmp_path, timeout_s=1)
     assert not any(map(runs, pids_in(pids)))
@@ -211,7 +210,7 @@ HARNESS = """
 import signal
 import sys
 from pathlib import Path
-from fairbench.live.processes.start import Recipe, start_all, stop_all
+from fairbench.live.processes.servers import Recipe, start_all, stop_all
 # Whoever started us may ignore these (nohup does).
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 from live_cli import descendants, running, runs, wait_until
 
-from fairbench.live.processes import supervisor
-from fairbench.live.processes.start import Recipe, start_all, stop_all
-from fairbench.live.processes.supervisor import Supervisor, supervised
+from fairbench.live.processes import servers as servers_module
+from fairbench.live.processes.servers import Recipe, Supervisor, start_all, stop_all, supervised
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
 WAIT_S = 300  # machines are busy
@@ -82,8 +81,8 @@ def answers(url):
 
 
 def test_a_killed_server_returns_and_is_gone_in_the_end(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(supervisor, "LOOK_S", 0.02)
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(servers_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(servers_module, "FIRST_PAUSE_S", 0.05)
     pids = tmp_path / "pids"
     command = [sys.executable, str(FAKE)]
     recipe = Recipe("worker-0", lambda ports: [*command, str(ports[0]), "--pids", str(pids)])
@@ -104,7 +103,7 @@ def test_a_killed_server_returns_and_is_gone_in_the_end(tmp_path, monkeypatch, c
 
 @pytest.mark.parametrize("said", ["\x1b[31mred", "::error::x"])
 def test_a_servers_last_output_cannot_command_a_terminal(said, tmp_path):
-    from fairbench.live.processes.start import Server
+    from fairbench.live.processes.servers import Server
 
     server = Server(
         Recipe("worker-0", lambda _: [sys.executable, "-c", f"print({said!r})"]), tmp_path

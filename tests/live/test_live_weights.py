@@ -21,7 +21,7 @@ from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import same_workers
-from fairbench.live.plugins.config import config_from, plugin_config, plugin_environment
+from fairbench.live.plugins.config import config_from, plugin_config
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
@@ -41,7 +41,7 @@ def test_the_flag_is_written_in_its_input_form():
 
 
 def test_the_plugin_prepares_its_scheduler_with_them():
-    config = config_from(plugin_environment("dlpm", {"dlpm.quantum": 100}, WEIGHTS))
+    config = config_from(plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS).environment())
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
     home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
     quanta = [
@@ -66,9 +66,9 @@ def test_wrong_weights_end_the_server(text, monkeypatch, capsys):
 
 def test_a_run_needs_servers_with_its_weights():
     report = PluginReport(**Hooks(plugin_config("dlpm", {}, WEIGHTS), "0.5.23").report())
-    require_active([report], local="dlpm", settings={}, weights=WEIGHTS)
+    require_active([report], plugin_config("dlpm", {}, WEIGHTS))
     with pytest.raises(RunFailed, match=r"the server has the weights \{'client-0': 2\.0"):
-        require_active([report], local="dlpm", settings={})
+        require_active([report], plugin_config("dlpm", {}))
 
 
 def live(kind, **flags):

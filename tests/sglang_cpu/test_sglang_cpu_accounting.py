@@ -8,7 +8,7 @@ import pytest
 from sglang_cpu_client import burst, run_bursts, run_once_under_way
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.report import fetch_report
 
 pytestmark = [
@@ -29,7 +29,9 @@ FLAGS = (
 def test_every_token_is_booked_once(overlap, tmp_path):
     flags = FLAGS if overlap else (*FLAGS, "--disable-overlap-schedule")
     # LCF never lifts a counter: it has to equal the client's service to the token.
-    with sglang_server(tmp_path, *flags, environment=plugin_environment("lcf", {})) as server:
+    with sglang_server(
+        tmp_path, *flags, environment=plugin_config("lcf", {}).environment()
+    ) as server:
         sent = {
             client: burst(client, 12, prefix=100, suffix=100, output=150) for client in ("A", "B")
         }
@@ -67,7 +69,7 @@ def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path)
     settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is
     patient = burst("patient;due=,5000000,", 2, prefix=20, suffix=80, output=450)
     urgent = burst("urgent;due=2000000,3000000,", 1, prefix=20, suffix=280, output=300)
-    environment = plugin_environment("edf", settings)
+    environment = plugin_config("edf", settings).environment()
     with sglang_server(tmp_path, *flags, environment=environment) as server:
         run_once_under_way(server.url, patient, urgent)
         (report,) = fetch_report(server.url)
@@ -89,7 +91,7 @@ def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path)
 
 
 def test_a_refused_request_gets_429(tmp_path):
-    environment = plugin_environment("rpm", {"rpm.limit": 3})
+    environment = plugin_config("rpm", {"rpm.limit": 3}).environment()
     with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
         answers = [_ask(server.url, client) for client in "AAAAB"]
         (report,) = fetch_report(server.url)

@@ -15,7 +15,7 @@ from sglang_streams import STEP_PS, StepProfile
 from sim_helpers import Home
 
 from fairbench.core import Segment
-from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.config import plugin_config
 from fairbench.schedulers.registry import build_local
 
 pytestmark = [
@@ -136,7 +136,12 @@ def ask_simulator(local, settings, made, blocker_output):
     [
         ("fcfs", {}, ("--schedule-policy=fcfs",), {}),
         ("lpm", {}, ("--schedule-policy=lpm",), {}),
-        ("dlpm", {"dlpm.quantum": 500}, (), plugin_environment("dlpm", {"dlpm.quantum": 500})),
+        (
+            "dlpm",
+            {"dlpm.quantum": 500},
+            (),
+            plugin_config("dlpm", {"dlpm.quantum": 500}).environment(),
+        ),
     ],
     ids=["stock-fcfs", "stock-lpm", "our-dlpm"],
 )

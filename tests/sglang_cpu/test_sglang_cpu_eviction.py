@@ -4,7 +4,7 @@ import pytest
 from sglang_cpu_client import burst, run_bursts
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import Evicting, plugin_environment
+from fairbench.live.plugins.config import Evicting, plugin_config
 from fairbench.live.plugins.report import fetch_report, require_active
 
 pytestmark = [
@@ -30,9 +30,9 @@ def hit_rate_under_a_flood(url):
 @pytest.mark.parametrize("policy", ["lru", "max-min"])
 def test_max_min_keeps_a_victims_prefix_that_lru_loses_to_a_scan(tmp_path, policy):
     evicting = Evicting(policy, ("victim", "scanner"))
-    environment = plugin_environment("fcfs", {}, None, evicting)
+    environment = plugin_config("fcfs", {}, None, evicting).environment()
     with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
-        require_active(fetch_report(server.url), local="fcfs", settings={}, evicting=evicting)
+        require_active(fetch_report(server.url), plugin_config("fcfs", {}, evicting=evicting))
         found = hit_rate_under_a_flood(server.url)
         (report,) = fetch_report(server.url)
     if policy == "lru":

@@ -14,7 +14,7 @@ import pytest
 from sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.report import fetch_report, require_active
 
 pytestmark = [
@@ -78,10 +78,10 @@ def last(requests):
 
 @pytest.mark.parametrize(("router", "local"), [("client-round-robin", "vtc"), ("d2lpm", "dlpm")])
 def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
-    environment = plugin_environment(local, SETTINGS)
+    environment = plugin_config(local, SETTINGS).environment()
     with two_servers(tmp_path, environment=environment) as servers:
         for server in servers:
-            require_active(fetch_report(server.url), local=local, settings=SETTINGS)
+            require_active(fetch_report(server.url), plugin_config(local, SETTINGS))
         flooding, modest = flood(router, servers, tmp_path)
         reports = [report for server in servers for report in fetch_report(server.url)]
     got = services_while_all_wait(flooding + modest)

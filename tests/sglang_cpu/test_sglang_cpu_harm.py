@@ -6,7 +6,7 @@ import pytest
 from live_router import GENERATE, Worker, router_before, until
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.report import fetch_report
 from fairbench.live.processes.addresses import WorkerAddress
 
@@ -45,7 +45,7 @@ async def not_aborted(url):
             )
             for _ in range(4)
         ]
-        await until(lambda: under_test.proxy.under_way == 4, timeout_s=60)
+        await until(lambda: under_test.proxy.dispatcher.under_way == 4, timeout_s=60)
         for prefix in PREFIXES:
             body = {"text": "w7", "rid": prefix, "sampling_params": sampling}
             gone = asyncio.create_task(answer_of(under_test, body))
@@ -65,7 +65,7 @@ async def killed_once(url):
             other.healthy = False
             await until(lambda: under_test.up == {0})
             asked = asyncio.create_task(answer_of(under_test, DEADLY))
-            await until(lambda: under_test.proxy.under_way == 1)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 1)
             other.healthy = True
             status, said = await asked
             assert (status, said["error"]["type"]) == (502, "server_error")
@@ -77,7 +77,7 @@ async def killed_once(url):
 
 
 def test_one_client_harms_neither_the_server_nor_the_others(tmp_path):
-    environment = plugin_environment("dlpm", {})
+    environment = plugin_config("dlpm", {}).environment()
     with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
         asyncio.run(refused(server.url))
         asyncio.run(not_aborted(server.url))

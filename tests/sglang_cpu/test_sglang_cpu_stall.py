@@ -17,7 +17,7 @@ from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.stalled_workers import LONGEST_STALLS
+from fairbench.live.router.health import LONGEST_STALLS
 
 pytestmark = [
     pytest.mark.slow,

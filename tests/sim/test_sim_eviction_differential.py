@@ -14,7 +14,7 @@ from sglang_seam import VERSION, why_absent
 from sglang_streams import ask_ours, ask_sglang, random_stream
 
 from fairbench.live.plugins.config import Evicting, plugin_config
-from fairbench.live.plugins.sglang.evictable_tree import EvictableTree
+from fairbench.live.plugins.sglang.eviction import EvictableTree
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import EVICTING
 from fairbench.schedulers.eviction.registry import build_eviction

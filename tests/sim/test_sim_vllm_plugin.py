@@ -9,7 +9,7 @@ from vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
 from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
-from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.vllm.views import BlockQueue
 
 pytestmark = [
@@ -80,10 +80,16 @@ def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
     [
         ({"FAIRBENCH_LOCAL": ""}, "FAIRBENCH_LOCAL is not set"),
         ({"FAIRBENCH_LOCAL": "dlmp", "FAIRBENCH_SETTINGS": "{}"}, "dlpm"),
-        (plugin_environment("rpm", {"rpm.limit": 5}), "rpm refuses requests"),
-        (plugin_environment("edf-textbook", {}), "edf-textbook preempts"),
-        (plugin_environment("edf", {"edf.preempt": "no", "edf.chunks": True}), "edf sizes steps"),
-        (plugin_environment("dlpm", {"dlpm.no_room": "skip"}), "tries others than the first"),
+        (plugin_config("rpm", {"rpm.limit": 5}).environment(), "rpm refuses requests"),
+        (plugin_config("edf-textbook", {}).environment(), "edf-textbook preempts"),
+        (
+            plugin_config("edf", {"edf.preempt": "no", "edf.chunks": True}).environment(),
+            "edf sizes steps",
+        ),
+        (
+            plugin_config("dlpm", {"dlpm.no_room": "skip"}).environment(),
+            "tries others than the first",
+        ),
     ],
 )
 def test_impossible_settings_end_the_server_with_a_line(change, says, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from vllm_seam import RealEngine, vllm
 from vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
 
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
-from fairbench.live.plugins.config import OWN_ORDER, plugin_config, plugin_environment
+from fairbench.live.plugins.config import OWN_ORDER, plugin_config
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.records.service_log import ServiceLog
@@ -43,7 +43,7 @@ def fair_engine(
         pass
 
     Clocked.now_s = staticmethod(now_s)
-    told = plugin_environment(local, settings, None, evicting) | dict(environment)
+    told = plugin_config(local, settings, None, evicting).environment() | dict(environment)
     with patch.dict(os.environ, told):
         return RealEngine(limits, scheduler_cls=Clocked, configured=configured)
 

@@ -60,15 +60,14 @@ def serve(
     from fairbench.schedulers.registry import split_pair
 
     require_live_extra()
+    from fairbench.live.http_server import server_tls
     from fairbench.live.processes.addresses import LOOPBACK
     from fairbench.live.processes.ports import reserved
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.deadlines import promises
-    from fairbench.live.router.keys_file import admin_key_of, read_keys
+    from fairbench.live.router.keys_file import admin_key_of, read_keys, worker_keys
     from fairbench.live.router.shutdown import serve_router
     from fairbench.live.router.traces import Traces, otel_traces
-    from fairbench.live.router.worker_keys import worker_keys
-    from fairbench.live.tls import server_tls
 
     _check_together(flags)
     if flags.get("allow_untested_release"):

@@ -27,10 +27,10 @@ from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import FailedPoint, files_of, keep_all
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.workers import Workers
+from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.run import Driving, drive_here, own_workers, run_live
+from fairbench.live.run import Driving, drive_here, run_live
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import FOLDER, run_folder
@@ -111,7 +111,13 @@ def cluster_in(
     with (
         _removed_unless_begun(parent, context) if fresh else nullcontext(),
         run_folder(parent) as folder,
-        own_workers(spec, folder, options, context.progress.update, context.interrupted) as cluster,
+        running_workers(
+            spec,
+            folder,
+            options,
+            on_ready=context.progress.update,
+            interrupted=context.interrupted,
+        ) as cluster,
     ):
         yield cluster
 

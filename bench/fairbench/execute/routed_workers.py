@@ -19,7 +19,7 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.live.router.worker_keys import WorkerKeys
+from fairbench.live.router.keys_file import WorkerKeys
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
@@ -126,7 +126,7 @@ def started_workers(
             planned.spec,
             log_dir,
             options,
-            on_ready=lambda ready, total: log.info("workers ready: %d of %d", ready, total),
+            on_ready=lambda progress: log.info("workers ready: %d of %d", *progress),
             interrupted=interrupted,
         ) as workers,
     ):

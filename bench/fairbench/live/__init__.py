@@ -10,5 +10,5 @@ kv_events/        events of workers' caches (ZMQ), published and followed
 emulator/         `fairbench emulate`: SGLang's HTTP around the simulator's engine
 driver/           the load: sends the programs of an experiment and records answers
 records.py, service_rows.py               records as they are written, and as a simulation's tables
-outcome.py, summary.py, client_side.py    from records to a run's result; `fairbench recover`
+outcome.py, summary.py    from records to a run's result; `fairbench recover`
 """

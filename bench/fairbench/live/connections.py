@@ -44,12 +44,9 @@ def most_connections() -> int:
 
 
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return sockets that listen at every address of a host. Raises OSError.
+    """Return sockets that listen at every address of a host, "" for all. Raises OSError.
 
-    Args:
-        host: Name or address of the host; empty for all addresses.
-        port: Port number, 0 for any free port.
-        backlog: Most connections that wait in the kernel to be accepted.
+    Port 0 is any free port. ``backlog`` connections at most wait in the kernel to be accepted.
     """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
@@ -110,13 +107,7 @@ class Connections:
     def start(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at these sockets, which are closed at the end.
-
-        Args:
-            server: The server that handles the requests.
-            sockets: Listening sockets.
-            tls: TLS context, or None for plain HTTP.
-        """
+        """Accept connections at these sockets, which are closed at the end."""
         self._server, self._sockets, self._tls = server, sockets, tls
         self._watching = asyncio.create_task(self._watch())
         self._resume()

@@ -9,7 +9,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ssl import SSLContext
+from pathlib import Path
+from ssl import Purpose, SSLContext, SSLError, create_default_context
 from typing import TypeVar, TypeVarTuple
 
 from aiohttp import web
@@ -17,19 +18,61 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairbench.errors import UsageError
+from fairbench.files.reader import opened
 from fairbench.live.connections import Connections, bound, most_connections
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.requirements import allow_many_connections
 
+CERTIFICATE, KEY = "--tls-cert", "--tls-key"
+MOST_BYTES = 2**20
+_CERTIFICATE_MARK, _KEY_MARK = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
 SHUTDOWN_S = 0.5  # for what is under way at the end: by then it had its time, or has none
-
 # To find the tokens of a longer text may take a tenth of a second, in which nothing else happens.
 LONG_BODY_BYTES = 2**18
+
+
+def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """Return the TLS context (1.2 and 1.3) for a pair of PEM files, None without a pair.
+
+    Raises UsageError or DataError if a file is missing, unreadable, of another kind or encrypted,
+    or if the two do not match.
+    """
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        given, missing = (CERTIFICATE, KEY) if key is None else (KEY, CERTIFICATE)
+        raise UsageError(f"{given} needs {missing}, too")
+    _check(CERTIFICATE, certificate, _CERTIFICATE_MARK, "certificate")
+    _check(KEY, key, _KEY_MARK, "private key")
+    context = create_default_context(Purpose.CLIENT_AUTH)
+
+    def no_password() -> bytes:  # without this OpenSSL would ask at the terminal
+        raise UsageError(
+            f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
+        )
+
+    try:
+        context.load_cert_chain(certificate, key, no_password)
+    except SSLError as error:
+        pair = f"{CERTIFICATE} {certificate}, {KEY} {key}"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(
+                f"{pair}: the private key does not belong to the certificate"
+            ) from None
+        raise UsageError(f"{pair}: cannot be used: {error.reason or error}") from None
+    return context
+
+
+def _check(flag: str, path: Path, mark: bytes, what: str) -> None:
+    shown = f"{flag} {path}"
+    with opened(path, shown) as stream:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES or mark not in data:
+        raise UsageError(f"{shown}: holds no {what} in PEM format")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +115,7 @@ async def listening(
     )
     await runner.setup()
     try:
-        sockets = _bound(host, port)
+        sockets = _bound(host, port, f"--host {host} --port {port}")
         bound_port = sockets[0].getsockname()[1]
         assert runner.server is not None, "it is set up"
         connections.start(runner.server, sockets, tls)
@@ -93,7 +136,8 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
     try:
-        await _bind(web.TCPSite(runner, LOOPBACK, port), f"{flag} {port}")
+        (listens,) = _bound(LOOPBACK, port, f"{flag} {port}")
+        await web.SockSite(runner, listens).start()
         yield f"http://{LOOPBACK}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
@@ -105,19 +149,11 @@ def is_our_fault(record: logging.LogRecord) -> bool:
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
 
 
-def _bound(host: str, port: int) -> list[socket.socket]:
+def _bound(host: str, port: int, shown: str) -> list[socket.socket]:
     try:
         return bound(host, port, BACKLOG)
     except OSError as error:
-        raise UsageError(f"--host {host} --port {port}: {error.strerror}") from None
-
-
-async def _bind(site: web.TCPSite, shown: str) -> None:
-    try:
-        await site.start()
-    except OSError as error:
-        reason = str(error.strerror).rpartition("): ")[2]  # asyncio puts the address in front
-        raise UsageError(f"{shown}: {reason}") from None
+        raise UsageError(f"{shown}: {error.strerror}") from None
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:

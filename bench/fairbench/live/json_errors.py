@@ -1,4 +1,4 @@
-"""JSON errors: error responses of a server in OpenAI's format."""
+"""Errors in OpenAI's format, and the exception by which the router refuses a request."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from fairbench.live import headers
+
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
+RETRY_AFTER_S = 5
 MOST_SHOWN = 200  # characters of a path or a name
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return the JSON of an error.
-
-    Args:
-        status: HTTP status code.
-        message: Explanation for the client.
-        param: Name of the field at fault, or None.
-    """
+    """Return the JSON of an error; ``param`` names the field at fault."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(HTTPStatus(status), fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -73,3 +70,61 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
 
 def _asked(request: web.Request) -> str:
     return f"{request.method[:20]} {request.rel_url.raw_path[:MOST_SHOWN]}"
+
+
+class Problem(Exception):
+    """The reason for refusing a request. The client sees the message; ``worker`` has failed."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        retry_after_s: int | None = None,
+        worker: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.worker = worker
+
+    def response(self) -> web.Response:
+        """Return the error response, if no answer has begun."""
+        response = error_answer(self.status, str(self))
+        if self.retry_after_s is not None:
+            response.headers["Retry-After"] = str(self.retry_after_s)
+        if self.worker is not None:
+            response.headers[headers.WORKER] = str(self.worker)
+        return response
+
+    def event(self, *, done: bool = True) -> bytes:
+        """Return the end of a begun stream, in a form that OpenAI and SGLang clients understand.
+
+        Without ``done``, the worker itself marks the end.
+        """
+        body = error_body(self.status, str(self))
+        return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")
+
+
+@web.middleware
+async def problems_as_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with the error response of a Problem that the handler raises."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.response()
+
+
+def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
+    """Return a refusal for now (429)."""
+    return Problem(HTTPStatus.TOO_MANY_REQUESTS, message, retry_after_s=retry_after_s)
+
+
+def unavailable(message: str) -> Problem:
+    """Return an error while no worker is up (503)."""
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
+
+
+def bad_request(message: str) -> Problem:
+    """Return an error of the client (400)."""
+    return Problem(HTTPStatus.BAD_REQUEST, message)

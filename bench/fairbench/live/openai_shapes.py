@@ -23,7 +23,6 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The whole text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text or "" for part in self.content)
         return self.content or ""
@@ -80,7 +79,6 @@ class ReportedUsage(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens found in the cache."""
         details = self.prompt_tokens_details
         cached: int | None = None if details is None else details.cached_tokens
         return cached

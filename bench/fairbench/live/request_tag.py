@@ -55,11 +55,6 @@ def tagged(client: str, due: Due, now_s: float) -> str:
     """Return the name with the time left to each deadline and the target pace, in ms.
 
     Without any of them the name is returned unchanged.
-
-    Args:
-        client: Name of the client.
-        due: Due times of the request, in seconds on the clock of ``now_s``.
-        now_s: Present time, in seconds.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = ["" if span_s is None else f"{_ms(span_s)}" for span_s in (*ends, due.token_every_s)]
@@ -72,15 +67,9 @@ def _ms(span_s: float) -> int:
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client and its request's due times on a clock ``scale`` times as fast.
+    """Return the client of a name, and its request's due times on the clock of ``now_s``.
 
-    Args:
-        name: Name with or without a tag.
-        now_s: Present time, in seconds.
-        scale: Factor from the tag's seconds to the clock's seconds.
-
-    Returns:
-        The client's name, and the due times in seconds on the clock of ``now_s``.
+    The clock is ``scale`` times as fast as that of the tag. All times are in seconds.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

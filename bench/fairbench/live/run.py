@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
-from fairbench.live.backends.base import LiveOptions, Served
+from fairbench.live.backends.base import LiveOptions, Served, too_small
 from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
 from fairbench.live.outcome import outcome, write_served
-from fairbench.live.pool import too_small
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
-from fairbench.live.processes.start import Server
+from fairbench.live.processes.servers import Server, ServersProgress
 from fairbench.live.sent_names import objectives, sent_names
 from fairbench.metrics.tables import RunResult
 from fairbench.results.new_directories import run_folder
-
-
-@dataclass(frozen=True, slots=True)
-class ServersProgress:
-    """The number of servers that are ready."""
-
-    ready: int
-    total: int
-
 
 OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
@@ -52,7 +42,6 @@ class Driving(Protocol):
         interrupted: Callable[[], bool],
     ) -> DriveResult:
         """Drive the clients; at the end the records are in ``folder``."""
-        ...
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:
@@ -94,23 +83,6 @@ def run_live(
         return outcome(
             *(spec, folder, driven, serving.served), ended=ended, broken=broken, remarks=remarks
         )
-
-
-def own_workers(
-    spec: ExperimentSpec,
-    folder: Path,
-    options: LiveOptions,
-    on_progress: OnProgress,
-    interrupted: Callable[[], bool],
-) -> AbstractContextManager[Workers]:
-    """Start the spec's workers, with logs in ``folder``. Raises as ``running_workers`` does."""
-    return running_workers(
-        spec,
-        folder,
-        options,
-        on_ready=lambda ready, total: on_progress(ServersProgress(ready, total)),
-        interrupted=interrupted,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +127,9 @@ def _serving(
     with ExitStack() as stack:
         if workers is None:
             workers = stack.enter_context(
-                own_workers(spec, folder, options, on_progress, interrupted)
+                running_workers(
+                    spec, folder, options, on_ready=on_progress, interrupted=interrupted
+                )
             )
         else:
             assert workers.serve(spec), "other workers than the spec asks for"

@@ -1,13 +1,83 @@
-"""Attribution of a real server's step times to clients, for schedulers that charge GPU time."""
+"""Step times of a real server: fitted while it serves, and attributed to clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
+
+FORGET = 0.999  # weight of what was seen one iteration earlier
+FEW = 8  # iterations below which nothing is fitted
+
+
+class _Fit:
+    """A recent least-squares fit of seconds to a constant and two counts; never below 0 seconds."""
+
+    def __init__(self) -> None:
+        self._products: NDArray[np.float64] = np.zeros((3, 3))
+        self._targets: NDArray[np.float64] = np.zeros(3)
+        self._seen = 0
+        self._found: NDArray[np.float64] | None = None  # of what has been seen so far
+
+    def observe(self, first: float, second: float, seconds: float) -> None:
+        row = np.array([1.0, first, second])
+        self._products = FORGET * self._products + np.outer(row, row)
+        self._targets = FORGET * self._targets + row * seconds
+        self._seen += 1
+        self._found = None
+
+    def predict(self, first: float, second: float) -> float:
+        """Return the predicted seconds, or 0 after too few observations."""
+        if self._seen < FEW:
+            return 0.0
+        if self._found is None:
+            self._found = self._solved()
+        return max(0.0, float(self._found @ np.array([1.0, first, second])))
+
+    def _solved(self) -> NDArray[np.float64]:
+        units = np.sqrt(np.maximum(self._products.diagonal(), 1e-300))
+        scaled = self._products / np.outer(units, units)
+        found: NDArray[np.float64] = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0]
+        return found / units
+
+
+class FittedCosts:
+    """A ``CostModel`` that is fitted to measured iterations.
+
+    A prefill is linear in its tokens and in the context that they attend to,
+
+    a decode step in its requests and in their context, as in the simulator's timing profiles.
+    """
+
+    def __init__(self) -> None:
+        self._prefill, self._decode = _Fit(), _Fit()
+
+    def observe_prefill(self, chunks: Iterable[tuple[int, int]], seconds: float) -> None:
+        """Add a prefill iteration of ``seconds`` with each prompt's (cached, new) tokens."""
+        pairs = list(chunks)
+        self._prefill.observe(
+            sum(new for _, new in pairs), sum(_attended(*pair) for pair in pairs), seconds
+        )
+
+    def observe_decode(self, requests: int, context_tokens: int, seconds: float) -> None:
+        self._decode.observe(requests, context_tokens, seconds)
+
+    def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
+        return self._prefill.predict(new_tokens, _attended(cached_tokens, new_tokens))
+
+    def decode_step_s(self, requests: int, context_tokens: int) -> float:
+        return self._decode.predict(requests, context_tokens)
+
+
+def _attended(cached_tokens: int, new_tokens: int) -> float:
+    """Return the number of token pairs in attention."""
+    return new_tokens * (cached_tokens + (new_tokens + 1) / 2)
 
 
 class Prompt(NamedTuple):
@@ -48,14 +118,6 @@ class StepTimes:
         prompts: Sequence[Prompt] = (),
         decoding: Sequence[Decode] = (),
     ) -> None:
-        """Account a finished step.
-
-        Args:
-            started_s: Start of the step, in seconds.
-            ended_s: End of the step, in seconds.
-            prompts: Parts of prompts that the step computed.
-            decoding: Requests that decoded in the step, with their context.
-        """
         started_s, self._until_s = max(started_s, self._until_s), max(ended_s, self._until_s)
         took_ps = max(0, round((ended_s - started_s) * PS_PER_S))
         clients: dict[str, Decoding] = {}

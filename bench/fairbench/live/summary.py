@@ -2,35 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
+import numpy as np
+
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
+from fairbench.errors import printable, shortened
 from fairbench.live.backends.base import Served
-from fairbench.live.client_side import error_counts, first_messages, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import FINISHED, REFUSED, LiveRecords
+from fairbench.live.records import FINISHED, REFUSED, LiveRecords, RequestRecord
 from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Facts
+from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.totals import distribution
 from fairbench.results.header import run_header
 from fairbench.results.run_facts import cluster_bound, run_facts
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
+_MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
-
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and some had begun and not ended"
 )
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
+
+
+def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
+    """Return ``lateness_{p50,p99,max}_ms``: the delay between due time and sending of requests.
+
+    The values are NaN if no request was sent.
+    """
+    late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
+    if not len(late_ms):
+        late_ms = np.array([np.nan])
+    p50, p99 = np.percentile(late_ms, [50, 99])
+    return {
+        "lateness_p50_ms": float(p50),
+        "lateness_p99_ms": float(p99),
+        "lateness_max_ms": float(late_ms.max()),
+    }
+
+
+def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
+    """Return ``{mean,median,std,p50,p99}_itl_ms`` over the token gaps of completed requests.
+
+    Tokens that arrive together share the preceding gap evenly, as in SGLang's benchmark.
+    """
+    gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
+    return distribution("itl", np.concatenate(gaps) if gaps else np.array([]))
+
+
+def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Floats:
+    """Return the gap before each token after the first chunk."""
+    tokens = np.array(chunk_tokens[1:], dtype=np.int64)
+    gaps: Floats = np.repeat(np.diff(chunk_s) / tokens, tokens)
+    return gaps
+
+
+def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
+    """Count the errors that ended requests by kind, most frequent first."""
+    kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
+    return dict(kinds.most_common())
+
+
+def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
+    """Return the server's text in the first error of each kind, of JSON only the message."""
+    messages: dict[str, str] = {}
+    for request in requests:
+        if request.error is not None:
+            kind, _, said = request.error.partition(":")
+            by_server = kind.startswith(("HTTP", "stream error"))
+            if not messages.get(kind) and by_server:
+                messages[kind] = printable(shortened(_message(said.strip())))
+    return messages
+
+
+def _message(said: str) -> str:
+    """Return the message of an API's error, perhaps truncated, or the whole text without one."""
+    found = _MESSAGE.search(said) if said.startswith("{") else None
+    return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
 
 def summary_of(
@@ -40,15 +101,7 @@ def summary_of(
     result: DriveResult,
     served: Served,
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment and its server.
-
-    Args:
-        spec: The experiment.
-        records: Records of requests and programs.
-        tables: The same records as tables.
-        result: End of the run, as the driver saw it.
-        served: The server of the run.
-    """
+    """Return the summary as JSON types: metrics, the experiment and its server."""
     facts = replace(_facts(spec, result, served), failed=_failed(records))
     metrics = summarize(tables, facts)
     notes: dict[str, str] = metrics["notes"]
@@ -100,7 +153,6 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
-    """Return the bound that holds for the run's schedulers, or None with the reason."""
     if served.unbounded:
         return None, served.unbounded
     if served.pool_tokens is None:
@@ -160,5 +212,4 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the values with null for every number that JSON cannot represent."""
     return {key: value if isfinite(value) else None for key, value in values.items()}

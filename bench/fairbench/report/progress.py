@@ -80,7 +80,7 @@ def _shares(shares: list[float]) -> str:
 
 def _live(progress: Any) -> str:
     """Describe a live run: ready servers, then finished programs and throughput."""
-    from fairbench.live.run import ServersProgress  # needs the live extra
+    from fairbench.live.processes.servers import ServersProgress  # needs the live extra
 
     if isinstance(progress, ServersProgress):
         return f"servers ready {progress.ready}/{progress.total}"

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 from gateway_helpers import Desk
 
-from fairbench.live.router.peer_messages import ALL_EVERY_S, Known, Message
-from fairbench.live.router.peers import RELAYED_S, Peering
-from fairbench.live.router.problem import Problem
+from fairbench.live.json_errors import Problem
+from fairbench.live.router.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
 from fairbench.schedulers.peers.params import Terms
 
 TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)

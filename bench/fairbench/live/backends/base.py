@@ -5,23 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
-from fairbench.live.model_files import vocab_size_of
-from fairbench.live.plugins.config import Evicting
+from fairbench.live.plugins.config import Evicting, PluginConfig, plugin_config
 from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
-from fairbench.live.processes.start import Recipe, Server
+from fairbench.live.processes.servers import Recipe, Server
 from fairbench.live.sent_names import sent_names, sent_weights
+from fairbench.live.server_facts import vocab_size_of
+from fairbench.workloads.plan import program_stream
 
 C = TypeVar("C", bound=BackendConfig)
 
 FIRST_TOKEN = 16  # below are special tokens in most vocabularies
+LOOKED_AT = 16  # clients whose first program is looked at
 COMMON_TOKENS = 32_000  # every common model has so many; larger ones have special tokens above
 
 
@@ -92,9 +95,9 @@ class LiveBackend(ABC, Generic[C]):
         Raises UsageError for options that no worker supports.
         """
 
-    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """Return how to start the workers, one per place; empty if a server runs already."""
-        return []
+    def recipe(self, number: int, place: Place) -> Recipe:
+        """Return how to start worker ``number`` at a place, for a backend that starts workers."""
+        raise NotImplementedError
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
@@ -113,13 +116,14 @@ class LiveBackend(ABC, Generic[C]):
 
     def verify(self, url: str) -> None:
         """Raise RunFailed unless the worker at the URL schedules as the experiment says."""
+        require_active(fetch_report(url), self.plugin)
+
+    @property
+    def plugin(self) -> PluginConfig:
+        """The configuration of fairbench's plugin in the workers."""
         spec = self.spec
-        require_active(
-            fetch_report(url),
-            local=spec.local,
-            settings=sent_settings(spec),
-            weights=sent_weights(spec),
-            evicting=sent_evicting(spec),
+        return plugin_config(
+            spec.local, sent_settings(spec), sent_weights(spec), sent_evicting(spec)
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
@@ -156,16 +160,21 @@ def vocabulary(model: str) -> range:
     return range(FIRST_TOKEN, min(vocab_size_of(model) or COMMON_TOKENS, COMMON_TOKENS))
 
 
-class WorkerBackend(LiveBackend[C]):
-    """A backend whose workers are started."""
+def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
+    """Return why a KV pool is too small for the workload, "" if it is large enough or unknown.
 
-    @abstractmethod
-    def recipe(self, number: int, place: Place) -> Recipe:
-        """Return how to start worker ``number`` at a place."""
-
-    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """Return how to start all workers, one per place."""
-        return [self.recipe(number, place) for number, place in enumerate(places)]
+    The pool is too small if it holds no mean prompt of the first program of any client.
+    """
+    prompts = []
+    for plan in islice(spec.client_plans(), LOOKED_AT):
+        for _, program in islice(program_stream(plan, seed=spec.seed), 1):
+            prompts.append(program.demand.input_tokens / max(1, program.demand.requests))
+    if pool_tokens is None or not prompts or pool_tokens > min(prompts):
+        return ""
+    return (
+        f"a KV pool of {pool_tokens:,} tokens is too small: prompts of the workload "
+        f"{spec.workload.name} have {min(prompts):,.0f} tokens and more"
+    )
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:

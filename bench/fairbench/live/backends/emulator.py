@@ -16,17 +16,17 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
-from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings
+from fairbench.live.backends.base import LiveBackend, LiveOptions, Served, worker_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
-from fairbench.live.processes.start import Recipe, Server
+from fairbench.live.processes.servers import Recipe, Server
 from fairbench.live.sent_names import sent_weights
 from fairbench.schedulers.params import make_params
 
 
-class EmulatorBackend(WorkerBackend[Emulator]):
+class EmulatorBackend(LiveBackend[Emulator]):
     """The emulator, which reads an answer's true length from a header of fairbench."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
@@ -63,22 +63,19 @@ class EmulatorBackend(WorkerBackend[Emulator]):
     def served(self, info: Mapping[str, Any]) -> Served:
         params = make_params("engine", EngineParams, self.spec.settings)
         fraction = mem_fraction(params, load_profile(self.spec.gpu))
+        router = self.config.router_command
+        behind = f", behind {Path(router[0]).name}" if router else ""
         return Served(
             self.config.kind,
-            name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}"
-            + self._behind(),
+            name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}{behind}",
             emulated=True,
-            unbounded="the router is somebody else's" if self.config.router_command else "",
+            unbounded="the router is somebody else's" if behind else "",
             pool_tokens=info.get("max_total_num_tokens"),
             mem_fraction_static=None if params.max_total_tokens else fraction,
             chunked_prefill_size=info.get("chunked_prefill_size"),
             timing_profile=info.get("timing_profile"),
             timing_grade=info.get("timing_grade"),
         )
-
-    def _behind(self) -> str:
-        command = self.config.router_command
-        return f", behind {Path(command[0]).name}" if command else ""
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
         if self.config.router_command is None:
@@ -104,7 +101,6 @@ class EmulatorBackend(WorkerBackend[Emulator]):
 
 
 def _clients_of(workers: Sequence[Server]) -> set[str]:
-    """Return the clients that the running workers report to have served."""
     found: set[str] = set()
     for worker in workers:
         with suppress(RunFailed):

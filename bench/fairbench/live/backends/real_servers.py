@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 
 from fairbench.config.backend import RealServers
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions, WorkerBackend, sent_evicting, sent_settings
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.backends.base import LiveBackend, LiveOptions, too_small
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import LocalLauncher, Wanted
-from fairbench.live.plugins.config import LOCAL, plugin_environment
+from fairbench.live.plugins.config import LOCAL
 from fairbench.live.plugins.releases import untested_environment
-from fairbench.live.pool import too_small
 from fairbench.live.processes.server_python import ServerPython
-from fairbench.live.sent_names import sent_weights
+from fairbench.schedulers.params import own_settings
 
 POOL = "engine.max_total_tokens"
 
 R = TypeVar("R", bound=RealServers)
 
 
-class RealServerBackend(WorkerBackend[R]):
+class RealServerBackend(LiveBackend[R]):
     """An engine on GPUs or a CPU, with fairbench's plugin inside it or with its own policy."""
 
     def target(self, url: str, options: LiveOptions) -> Target:
@@ -41,14 +41,19 @@ class RealServerBackend(WorkerBackend[R]):
         return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
 
     def _plugin(self) -> dict[str, str]:
-        """Return the environment variables that configure the plugin."""
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
-        spec = self.spec
-        told = plugin_environment(
-            spec.local, sent_settings(spec), sent_weights(spec), sent_evicting(spec)
-        )
-        return told | untested_environment()
+        return self.plugin.environment() | untested_environment()
+
+    def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
+        """Return the server's flags, by setting, for settings that differ from the defaults."""
+        engine, default = own_settings("engine", self.spec.settings), EngineParams()
+        return [
+            text
+            for name, flag in flags.items()
+            if (value := engine.get(name)) not in (None, getattr(default, name))
+            for text in (flag, str(value))
+        ]
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
         config, model = self.config, self.spec.model

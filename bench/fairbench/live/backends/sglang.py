@@ -18,9 +18,9 @@ from fairbench.live.plugins.report import fetch_report
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
-from fairbench.live.processes.start import Recipe
+from fairbench.live.processes.servers import Recipe
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
-from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.params import make_params
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang loads our plugin.
@@ -31,14 +31,13 @@ SERVER_PYTHON = ServerPython(
     release="fairbench.live.plugins.sglang.release",
 )
 # Options with the same name on SGLang's command line.
-ENGINE_FLAGS = (
-    "chunked_prefill_size",
-    "max_prefill_tokens",
-    "max_running_requests",
-    "schedule_conservativeness",
-    "mem_fraction_static",
-    "max_total_tokens",
-)
+ENGINE_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
+        *("schedule_conservativeness", "mem_fraction_static", "max_total_tokens"),
+    )
+}
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
@@ -104,24 +103,12 @@ class SGLangBackend(RealServerBackend[SGLang]):
             arguments += ["--load-format", config.load_format]
         if config.schedule_policy is not None:
             arguments += ["--schedule-policy", config.schedule_policy]
-        return [*arguments, *_engine_flags(self.spec.settings), *config.server_args]
+        return [*arguments, *self._engine_flags(ENGINE_FLAGS), *config.server_args]
 
 
 def _device(server_args: Sequence[str]) -> str | None:
     words = [word for arg in server_args for word in arg.split("=", 1)]
     return words[words.index("--device") + 1] if "--device" in words[:-1] else None
-
-
-def _engine_flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return SGLang's flags for the engine settings that differ from its defaults."""
-    default = EngineParams()
-    engine = own_settings("engine", settings)
-    return [
-        text
-        for name in ENGINE_FLAGS
-        if (value := engine.get(name)) not in (None, getattr(default, name))
-        for text in (f"--{name.replace('_', '-')}", str(value))
-    ]
 
 
 BACKEND = SGLangBackend

@@ -9,8 +9,7 @@ from typing import Any
 from fairbench.config.backend import VLLM, VLLM_FLAGS
 from fairbench.config.server_args import check_given
 from fairbench.errors import RunFailed
-from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveOptions, Served, sent_evicting, sent_settings
+from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import PluginReport, require_active
@@ -18,10 +17,8 @@ from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
-from fairbench.live.processes.start import Recipe
-from fairbench.live.sent_names import sent_weights
-from fairbench.live.vllm_metrics import info_in
-from fairbench.schedulers.params import own_settings
+from fairbench.live.processes.servers import Recipe
+from fairbench.live.server_facts import info_in
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
@@ -72,16 +69,10 @@ class VLLMBackend(RealServerBackend[VLLM]):
             raise RunFailed(f"{url}/metrics: {error}") from None
 
     def verify(self, url: str) -> None:
-        spec, told = self.spec, self.info(url).get("fairbench")
+        told = self.info(url).get("fairbench")
         if self.config.schedule_policy is None:
             reports = [] if told is None else [PluginReport(**told)]
-            require_active(
-                reports,
-                local=spec.local,
-                settings=sent_settings(spec),
-                weights=sent_weights(spec),
-                evicting=sent_evicting(spec),
-            )
+            require_active(reports, self.plugin)
         elif told is not None:
             raise RunFailed(
                 f"the server runs fairbench's scheduler {told['local']} instead of vLLM's own "
@@ -116,11 +107,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
             arguments += ["--load-format", config.load_format]
         if config.schedule_policy is None:
             arguments += ["--scheduler-cls", SCHEDULER]
-        engine = own_settings("engine", self.spec.settings)
-        for name, flag in VLLM_FLAGS.items():
-            if (value := engine.get(name)) not in (None, getattr(EngineParams(), name)):
-                arguments += [flag, str(value)]
-        return [*arguments, *config.server_args]
+        return [*arguments, *self._engine_flags(VLLM_FLAGS), *config.server_args]
 
 
 def _given(flag: str, server_args: Sequence[str]) -> bool:

@@ -14,8 +14,7 @@ from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.backends.registry import live_backend, same_workers
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import answers
-from fairbench.live.processes.start import Server, start_all, stop_all
-from fairbench.live.processes.supervisor import supervised
+from fairbench.live.processes.servers import OnReady, Server, start_all, stop_all, supervised
 
 FLUSH_TIMEOUT_S = 60.0  # SGLang refuses while requests are running
 RETRY_S = 0.2
@@ -34,7 +33,6 @@ class Workers:
 
     @property
     def addresses(self) -> list[WorkerAddress]:
-        """The workers' addresses, in order of number."""
         return [
             WorkerAddress(
                 server.url,
@@ -85,21 +83,14 @@ def running_workers(
     log_dir: Path,
     options: LiveOptions,
     *,
-    on_ready: Callable[[int, int], None] = lambda ready, total: None,
+    on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
     """Start and verify the experiment's workers, which end together with the block.
 
-    A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError if
+    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError if
     there is no place for the workers, RunFailed if a worker does not start or runs another
     scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
-
-    Args:
-        spec: The experiment.
-        log_dir: Directory of the workers' logs.
-        options: Options of the live run; the time to become ready is one of them.
-        on_ready: Callback that gets the number of ready workers and of all workers.
-        interrupted: Callable that returns True once the user interrupts.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s
@@ -107,7 +98,7 @@ def running_workers(
         backend.wanted(options), timeout_s=patience_s, interrupted=interrupted
     )
     with places as found:
-        recipes = backend.recipes(found)
+        recipes = [backend.recipe(number, place) for number, place in enumerate(found)]
         servers = start_all(
             recipes, log_dir, timeout_s=patience_s, on_ready=on_ready, interrupted=interrupted
         )

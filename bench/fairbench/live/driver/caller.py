@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.errors import ProgramFailed
-from fairbench.live.driver.api import Answer, Question, ServerApi
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected, Pool
+from fairbench.live.driver.server_apis import Answer, Question, ServerApi
 from fairbench.live.driver.sse_client import Stream
 from fairbench.live.driver.target import Lengths, Target
 from fairbench.live.headers import (
@@ -98,25 +98,19 @@ class Attempt:
         )
 
 
+@dataclass(eq=False)
 class Caller:
     """Sends calls to the target. Every call ends as a record that is passed to ``on_record``."""
 
-    def __init__(
-        self,
-        target: Target,
-        api: ServerApi,
-        clock: RunClock,
-        pool: Pool,
-        on_record: Callable[[RequestRecord], None],
-        ids: Iterator[int] | None = None,
-    ) -> None:
-        self._target = target
-        self._api = api
-        self._clock = clock
-        self._pool = pool
-        self._on_record = on_record
-        self._ids = count() if ids is None else ids
-        self._slots = asyncio.Semaphore(target.max_concurrency or sys.maxsize)
+    target: Target
+    api: ServerApi
+    clock: RunClock
+    pool: Pool
+    on_record: Callable[[RequestRecord], None]
+    ids: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.target.max_concurrency or sys.maxsize)
 
     async def call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> Answer:
         """Make a call whose prompt may contain ``outputs``.
@@ -124,8 +118,8 @@ class Caller:
         Raises ProgramFailed if there is no complete answer. The record is written in any case, that
         of a cancelled call as unfinished.
         """
-        limits = call.limits(self._target.lengths)
-        attempt = Attempt(next(self._ids), call, *limits, self._stream())
+        limits = call.limits(self.target.lengths)
+        attempt = Attempt(next(self.ids), call, *limits, self._stream())
         try:
             await self._attempt(attempt, outputs)
         except Disconnected as error:
@@ -142,16 +136,16 @@ class Caller:
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
         """Fill in an attempt. Raises Disconnected if there is no connection."""
         call = attempt.call
-        body = self._api.body(
+        body = self.api.body(
             Question(call.prompt, outputs, self._name(call), attempt.max_tokens, attempt.min_tokens)
         )
-        head = self._pool.head(self._api.path, self._headers(attempt))
+        head = self.pool.head(self.api.path, self._headers(attempt))
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        held, asked_s = self._slots.locked(), self._clock.now_s()
+        held, asked_s = self._slots.locked(), self.clock.now_s()
         async with self._slots:
             if held:
-                attempt.held_s = self._clock.now_s() - asked_s
-            connection = self._pool.idle()
+                attempt.held_s = self.clock.now_s() - asked_s
+            connection = self.pool.idle()
             if connection is not None:
                 await self._exchange(attempt, request, connection)
                 if not (attempt.error and attempt.stream.untouched):
@@ -159,7 +153,7 @@ class Caller:
                     return
                 # The server had closed this connection, and says so only now: ask again.
                 attempt.stream = self._stream()
-            await self._exchange(attempt, request, await self._pool.fresh())
+            await self._exchange(attempt, request, await self.pool.fresh())
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
@@ -169,45 +163,45 @@ class Caller:
         fails, at once, if the server asks for more than is left of the longest wait.
         """
         sent_s, loop = attempt.sent_s, asyncio.get_running_loop()
-        last_s = loop.time() + self._target.longest_wait_s
-        while self._target.rate_limited == "wait":
+        last_s = loop.time() + self.target.longest_wait_s
+        while self.target.rate_limited == "wait":
             wait_s = attempt.stream.retry_after_s
             if wait_s is None or loop.time() + wait_s > last_s:
                 return
             await asyncio.sleep(wait_s)
             attempt.stream = self._stream()
-            await self._exchange(attempt, request, await self._pool.fresh())
+            await self._exchange(attempt, request, await self.pool.fresh())
             attempt.sent_s = sent_s
 
     def _stream(self) -> Stream:
-        unnamed = -1 if self._target.foreign_router else 0
-        return Stream(self._api.answer(), self._clock, self._target.idle_timeout_s, unnamed)
+        unnamed = -1 if self.target.foreign_router else 0
+        return Stream(self.api.answer(), self.clock, self.target.idle_timeout_s, unnamed)
 
     async def _exchange(self, attempt: Attempt, request: bytes, connection: Connection) -> None:
-        attempt.sent_s = self._clock.now_s()
+        attempt.sent_s = self.clock.now_s()
         attempt.stream.send(request, connection)
         await attempt.stream.wait()
         attempt.error = attempt.stream.error
-        self._pool.give_back(connection)
+        self.pool.give_back(connection)
 
     def _name(self, call: ProgramCall) -> str:
-        return self._target.names.get(call.client, call.client)
+        return self.target.names.get(call.client, call.client)
 
     def _headers(self, attempt: Attempt) -> dict[str, str]:
         call = attempt.call
         headers = {
-            **self._target.headers,
+            **self.target.headers,
             CLIENT: self._name(call),
             ROUTING_KEY: self._name(call),
             PROGRAM: str(call.program_id),
             DEPTH: str(call.depth),
             OUTPUT_TOKENS: str(call.true_tokens),
         }
-        if (objective := self._target.objectives.get(call.client)) is not None:
+        if (objective := self.target.objectives.get(call.client)) is not None:
             headers[OBJECTIVE_ALIASES[0]] = objective
-        if self._target.foreign_router:
+        if self.target.foreign_router:
             headers[REQUEST_ID] = tag(attempt.request_id, headers)
         return headers
 
     def _record(self, attempt: Attempt, status: str) -> None:
-        self._on_record(attempt.record(status, self._clock.now_s()))
+        self.on_record(attempt.record(status, self.clock.now_s()))

@@ -14,7 +14,6 @@ class RunClock:
         self._start_s = self._loop.time() + starts_in_s
 
     def now_s(self) -> float:
-        """Return the seconds of the run so far."""
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:

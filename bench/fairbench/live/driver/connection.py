@@ -143,7 +143,6 @@ class Pool:
             self._idle.append(connection)
 
     async def close(self) -> None:
-        """Close the connections that are kept."""
         for connection in self._idle:
             connection.abort()
         self._idle.clear()

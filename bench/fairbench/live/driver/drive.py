@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairbench.config import ExperimentSpec
-from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Pool
 from fairbench.live.driver.programs import ProgramRunner
-from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
+from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, ServerApi
 from fairbench.live.driver.shards import WHOLE, Shard
 from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal, RequestRecord
@@ -212,20 +211,17 @@ class _Run:
         self._arrivals_open -= 1
 
     async def _loop(self, user: User) -> None:
-        """Run one user's programs, one after the other."""
         while following := user.next(self.clock.now_s()):
             await self.clock.sleep_until(following.at_s)
             self.last_arrival_s = max(self.last_arrival_s, following.at_s)
             await self._programs.run(following.program, following.at_s)
 
     async def _run_one(self, program: Job, arrival_s: float, room: _Room) -> None:
-        """Run a program once there is room; its arrival counts from then."""
         waits = isinstance(room, asyncio.Semaphore) and room.locked()
         async with room:
             await self._programs.run(program, self.clock.now_s() if waits else arrival_s)
 
     def _past_limit(self) -> bool:
-        """Return whether the time for draining is over."""
         if self._arrivals_open:
             return False
         end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)

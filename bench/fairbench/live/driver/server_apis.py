@@ -1,26 +1,121 @@
-"""The server APIs of a driver: SGLang's, with token ids, and the two of OpenAI, with text."""
+"""The APIs of servers from the driver's side: how to send a request and to read its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from fairbench.core import Segment
-from fairbench.live.driver.api import (
-    TEMPERATURE,
-    Answer,
-    BadEvent,
-    Question,
-    check_reason,
-    error_text,
-    rendered,
-    with_extra,
-)
+from fairbench.core import Prompt, Segment
 from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
 from fairbench.live.openai_shapes import Choice, ReportedUsage
+
+# Siblings of a tree send the identical prompt. Were they answered alike, they would share a cached
+# prefix that the workload does not have.
+TEMPERATURE = 1.0
+ABORTED = "abort"  # why an answer ended that the server gave up
+DONE = b"[DONE]"  # the payload after the last event
+
+
+class BadEvent(Exception):
+    """The server reported an error in the stream, or sent something that is not an event."""
+
+
+class Answer(ABC):
+    """The answer so far, updated by every event.
+
+    Counts are None if the server does not report them. ``queue_s`` is how long the request waited
+    for its first admission, on the server's clock; ``answer_id`` what the server calls its answer.
+    """
+
+    def __init__(self) -> None:
+        self.input_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens = 0
+        self.queue_s: float | None = None
+        self.retractions = 0
+        self.answer_id = ""
+        self.finished = False
+
+    def take(self, payload: bytes) -> int:
+        """Read an event's payload; return how many tokens it brought, as far as known.
+
+        Raises BadEvent.
+        """
+        if payload == DONE:
+            return 0
+        try:
+            return self._read(payload)
+        except msgspec.MsgspecError as error:
+            raise BadEvent(f"not an event of this API: {error}") from None
+
+    @abstractmethod
+    def _read(self, payload: bytes) -> int:
+        """Process the JSON payload of an event. Raises BadEvent or MsgspecError."""
+
+    @abstractmethod
+    def rendered(self) -> bytes:
+        """Return the output in the form in which later prompts of this API contain the output."""
+
+
+def check_reason(reason: Any) -> None:
+    """Raise BadEvent if an answer ended because the server gave up the request.
+
+    SGLang's own API has the reason as an object, OpenAI's as a text.
+    """
+    kind = reason.get("type") if isinstance(reason, dict) else reason
+    if kind == ABORTED:
+        said = reason.get("message") if isinstance(reason, dict) else None
+        raise BadEvent(f"aborted: {said or 'no reason given'}")
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an API's error, which is a text or an object with a text."""
+    if isinstance(error, dict):
+        return str(error.get("message", error))
+    return str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call in a form that is independent of the API.
+
+    ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the target's
+    API. ``min_tokens`` is None if the server has no such parameter.
+    """
+
+    prompt: Prompt
+    outputs: Mapping[str, bytes]
+    client: str
+    max_tokens: int
+    min_tokens: int | None
+
+
+class ServerApi(Protocol):
+    """An API at a path: the JSON to send, and an empty answer to be filled by events."""
+
+    path: str
+
+    def body(self, question: Question) -> bytes: ...
+
+    def answer(self) -> Answer: ...
+
+
+def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with other fields, which replace fields of the same name; null removes one."""
+    merged = {**content, **extra}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def rendered(
+    segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
+) -> list[bytes]:
+    """Return each segment as the server produced it, or as ``fresh`` if it is not an output."""
+    return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
 class AskGenerate:
@@ -100,37 +195,32 @@ class GenerateAnswer(Answer):
         return fragment_of(self._ids)
 
 
+@dataclass(eq=False)
 class _AskOpenAI:
     """The common part of both OpenAI APIs.
 
     ``most`` is the field for the maximum number of tokens to produce; ``extra`` holds other fields.
     """
 
-    def __init__(
-        self,
-        model: str | None,
-        extra: Mapping[str, Any] | None = None,
-        most: str = "max_tokens",
-    ) -> None:
-        self._model = model
-        self._extra = extra or {}
-        self._most = most
+    model: str | None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    most: str = "max_tokens"
 
     def answer(self) -> Answer:
         return OpenAIAnswer()
 
     def _body(self, question: Question, prompt: dict[str, Any]) -> bytes:
         content = prompt | {
-            self._most: question.max_tokens,
+            self.most: question.max_tokens,
             "temperature": TEMPERATURE,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if self._model is not None:
-            content["model"] = self._model
+        if self.model is not None:
+            content["model"] = self.model
         if question.min_tokens is not None:
             content["min_tokens"] = question.min_tokens
-        return msgspec.json.encode(with_extra(content, self._extra))
+        return msgspec.json.encode(with_extra(content, self.extra))
 
 
 class AskCompletions(_AskOpenAI):

@@ -91,7 +91,6 @@ class Shard(NamedTuple):
     drivers: int = 1
 
     def of(self, clients: Sequence[Any]) -> Sequence[Any]:
-        """Return the shard's part of the clients."""
         return clients[self.number :: self.drivers]
 
 

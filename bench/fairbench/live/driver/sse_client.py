@@ -7,9 +7,9 @@ import re
 import time
 from email.utils import parsedate_to_datetime
 
-from fairbench.live.driver.api import Answer, BadEvent
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected
+from fairbench.live.driver.server_apis import Answer, BadEvent
 from fairbench.live.headers import WORKER
 
 OK, TOO_MANY = 200, 429

@@ -14,19 +14,23 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import RunFailed
-from fairbench.live.emulator.calls import BadRequest
-from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.calls import BadRequest, EmulatedCall, Generation
 from fairbench.live.emulator.pages import model_card, models, registry_of, server_info
-from fairbench.live.emulator.server_apis import EmulatedChat, EmulatedCompletions, EmulatedGenerate
+from fairbench.live.emulator.server_apis import (
+    EmulatedApi,
+    EmulatedChat,
+    EmulatedCompletions,
+    EmulatedGenerate,
+    OpenAIApi,
+)
 from fairbench.live.emulator.worker import EmulatedWorker, EmulatorConfig, build
 from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
 from fairbench.live.json_errors import errors_as_json, no_such_model
 from fairbench.live.request_tag import answer_id
 
-RETRY_AFTER_S = 60  # a rate limit counts by the minute
+TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60  # a rate limit counts by the minute
 
-EmulatedApi = EmulatedGenerate | EmulatedCompletions | EmulatedChat
 _encode = msgspec.json.Encoder().encode
 
 
@@ -95,19 +99,20 @@ def _json(content: Any, status: int = HTTPStatus.OK) -> web.Response:
 
 def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
     async def serve(request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
         try:
-            call = await parsed(raw, api.call, request.headers, emulator.text)
+            call = await _call(request, api, emulator)
             if (number := emulator.config.number) is not None:
                 call = replace(call, rid=answer_id(number, call.rid))
             generation = emulator.engine.submit(call)
         except BadRequest as error:
-            return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)
+            return _refused(api, str(error))
         try:
             if emulator.engine.may_refuse:  # known once HTTP and tokenizer are through
                 await generation.begun()
             if generation.refused:
-                return _refusal(api)
+                answer = _refused(api, "the client has exceeded its rate limit", TOO_MANY)
+                answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+                return answer
             if call.stream:
                 return await _stream(request, api, generation)
             while not generation.done:
@@ -119,31 +124,29 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
     return serve
 
 
-def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -> Handler:
+def _render(emulator: EmulatedWorker, api: OpenAIApi) -> Handler:
     """Return a handler that tokenizes prompts, as vllm-router asks before choosing a worker."""
 
     async def render(request: web.Request) -> web.Response:
-        raw = await request.read()
         try:
-            call = await parsed(raw, api.call, request.headers, emulator.text)
+            return _json(api.rendered(await _call(request, api, emulator)))
         except BadRequest as error:
-            return _json(api.error(str(error), HTTPStatus.BAD_REQUEST), HTTPStatus.BAD_REQUEST)
-        return _json(api.rendered(call))
+            return _refused(api, str(error))
 
     return render
 
 
-def _refusal(api: EmulatedApi) -> web.Response:
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    response = _json(api.error("the client has exceeded its rate limit", status), status)
-    response.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return response
+async def _call(request: web.Request, api: EmulatedApi, emulator: EmulatedWorker) -> EmulatedCall:
+    return await parsed(await request.read(), api.call, request.headers, emulator.text)
+
+
+def _refused(api: EmulatedApi, why: str, status: int = HTTPStatus.BAD_REQUEST) -> web.Response:
+    return _json(api.error(why, status), status)
 
 
 async def _stream(
     request: web.Request, api: EmulatedApi, generation: Generation
 ) -> web.StreamResponse:
-    """Stream tokens as server-sent events until the last token or the client's disconnect."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     with suppress(ConnectionError):
         await response.prepare(request)

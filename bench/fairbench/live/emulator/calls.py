@@ -1,17 +1,22 @@
-"""Calls: what an HTTP request asks of the engine, in a form independent of the API."""
+"""Calls: what an HTTP request asks of the engine in a form independent of the API, and its output.
+
+All tokens of an output are known in advance, and so is where it ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from asyncio import Event
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Annotated, TypeVar
 from uuid import uuid4
 
 import msgspec
 import numpy as np
 
-from fairbench.live.emulator.text import Text
-from fairbench.live.emulator.token_streams import Ids
+from fairbench.core import PS_PER_S
+from fairbench.live.emulator.tokens import Ids, Text
 from fairbench.live.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
@@ -22,6 +27,7 @@ from fairbench.live.headers import (
 )
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.request_tag import with_tag
+from fairbench.sim.sequence import REFUSED, Sequence
 
 MAX_ID = 2**31 - 1
 
@@ -30,6 +36,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
 One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # of several choices a scheduler knows nothing
 B = TypeVar("B", bound=msgspec.Struct)
+STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
@@ -45,7 +52,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 class Stops:
     """The texts and tokens that end an output early. ``keep`` leaves the match in the text."""
 
-    texts: Sequence[str] = ()
+    texts: tuple[str, ...] = ()
     tokens: frozenset[int] = frozenset()
     keep: bool = False
 
@@ -99,19 +106,7 @@ def make_call(
     include_usage: bool = False,
     model: str = "",
 ) -> EmulatedCall:
-    """Build the call from a decoded body and its headers. Raises BadRequest.
-
-    Args:
-        headers: Headers of the request.
-        ids: Token ids of the prompt, at least one.
-        max_new_tokens: Most output tokens, or None for the default.
-        fields: Fields on the end and the pace of the output.
-        stream: Whether the answer is streamed.
-        rid: Request id, or None for a new id.
-        client: Name of the client, or None for the name in the headers.
-        include_usage: Whether a stream ends with the token counts.
-        model: Name of the model in the answer.
-    """
+    """Build the call from a decoded body and its headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -158,3 +153,122 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
     if not value.isdecimal() or len(value) > len(str(MAX_ID)):
         raise BadRequest(f"header {name}: must be a whole number")
     return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of an output after ``tokens`` tokens, for this ``reason``.
+
+    ``matched`` is what stopped it, or None for an end of its own. Only the first ``visible``
+    characters are shown, all if that is None.
+    """
+
+    tokens: int
+    reason: str
+    matched: str | int | None = None
+    visible: int | None = None
+
+
+def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
+    """Return how an output with these tokens ends, if the request allows ``most`` tokens.
+
+    As in SGLang, after each token the length is checked first, then stop tokens, then stop texts in
+    order.
+    """
+    is_full = len(ids) >= most
+    found = [Ending(most, LENGTH)] if is_full else []
+    token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
+    lengths = _lengths(ids, text) if stops.texts or token is not None else []
+    if token is not None:
+        found.append(Ending(token + 1, STOP, ids[token], lengths[token]))
+    said = text.decode(ids) if stops.texts else ""
+    for one in stops.texts:
+        at = said.find(one)
+        if one and at >= 0:
+            tokens = next(n for n, end in enumerate(lengths) if end >= at + len(one))
+            found.append(Ending(tokens, STOP, one, at))
+    if not is_full:
+        found.append(Ending(len(ids), STOP))
+    first = min(found, key=lambda ending: ending.tokens)
+    return replace(first, visible=None) if stops.keep else first
+
+
+def _lengths(ids: list[int], text: Text) -> list[int]:
+    """Return the lengths in characters of the first 0, 1, 2 ... tokens."""
+    return [0, *accumulate(len(text.decode([one])) for one in ids)]
+
+
+class Generation:
+    """The output of a request: ``produced`` tokens so far, ``done`` when no more will come.
+
+    ``aborted`` is set by whoever wants no more. ``ids`` are its output, of which ``ending`` is the
+    end.
+    """
+
+    def __init__(
+        self, call: EmulatedCall, sequence: Sequence, ids: list[int], ending: Ending, text: Text
+    ) -> None:
+        self.call = call
+        self.ending = ending
+        self.sequence = sequence
+        self.produced = 0
+        self.done = False
+        self.aborted = False
+        self._sent = 0  # tokens of a stream that have gone
+        self._ids = ids
+        self._text = text
+        self._news = Event()
+
+    def deliver(self, produced: int, *, done: bool = False) -> None:
+        self.produced, self.done = produced, done
+        self._news.set()
+
+    async def begun(self) -> None:
+        """Wait for the first output or for the end without output, without consuming the news."""
+        await self._news.wait()
+
+    async def changed(self) -> None:
+        """Wait until there is more output than last time, or no more to come."""
+        await self._news.wait()
+        self._news.clear()
+
+    @property
+    def refused(self) -> bool:
+        return self.sequence.status == REFUSED
+
+    @property
+    def cached_tokens(self) -> int:
+        """The prompt tokens that were cached when the request was admitted."""
+        return self.sequence.cached_tokens
+
+    @property
+    def queue_s(self) -> float:
+        """The queueing delay on the engine's clock. Precondition: the request was admitted."""
+        return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
+
+    def ids(self, end: int) -> list[int]:
+        return self._ids[:end]
+
+    def text(self, start: int, end: int) -> str:
+        """Return output tokens ``start`` to ``end`` as text, up to the visible end."""
+        said = self._text.decode(self._ids[start:end])
+        if self.ending.visible is None:
+            return said
+        before = len(self._text.decode(self._ids[:start]))
+        return said[: max(0, self.ending.visible - before)]
+
+    def steps(self) -> Iterator[tuple[int, int, bool]]:
+        """Yield (start, end, last) of the next events of a stream, in output tokens.
+
+        With an interval, each event covers exactly that many tokens, even if the engine is further
+        ahead.
+        """
+        every = self.call.stream_interval
+        while every is not None and self._sent + (step := every if self._sent else 1) < (
+            self.produced + (not self.done)
+        ):
+            yield self._sent, self._sent + step, False
+            self._sent += step
+        if self.done or every is None:
+            yield self._sent, self.produced, self.done
+            self._sent = self.produced

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from fairbench.core import Prompt
-from fairbench.live.emulator.token_streams import TokenStreams
+from fairbench.live.emulator.tokens import TokenStreams
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.kv_cache import KVCache
@@ -37,7 +37,6 @@ class PublishingCache(KVCache):
         self._events: list[Event] = []
 
     def publish(self) -> None:
-        """Send what has happened."""
         if self._events and self._send is not None:
             self._send(self._events)
             self._events = []

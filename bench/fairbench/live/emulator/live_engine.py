@@ -5,17 +5,23 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.live.emulator.calls import NO_STOPS, BadRequest, EmulatedCall
-from fairbench.live.emulator.generation import Ending, Generation, ending_of
+from fairbench.live.emulator.calls import (
+    NO_STOPS,
+    BadRequest,
+    EmulatedCall,
+    Ending,
+    Generation,
+    ending_of,
+)
 from fairbench.live.emulator.kv_blocks import PublishingCache
-from fairbench.live.emulator.text import Text
-from fairbench.live.emulator.token_streams import Ids, TokenStreams
+from fairbench.live.emulator.tokens import Ids, Text, TokenStreams
 from fairbench.live.request_tag import untagged
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import Clock
@@ -56,6 +62,7 @@ class WallClock:
         return self._start_s + time_ps / self._ps_per_s
 
 
+@dataclass(eq=False)
 class LiveEngine:
     """An engine that takes calls and delivers tokens. Use it only from the event loop's thread.
 
@@ -64,29 +71,20 @@ class LiveEngine:
     of the scheduler is its end: ``failure``, and ``on_failure`` is called.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        cache: PublishingCache,
-        streams: TokenStreams,
-        wall: WallClock,
-        text: Text,
-        loop: AbstractEventLoop,
-        stream_interval: int,
-        new_scheduler: Callable[[], LocalScheduler],
-    ) -> None:
-        self.worker = worker
-        self.cache = cache
+    worker: Worker
+    cache: PublishingCache
+    streams: TokenStreams
+    wall: WallClock
+    text: Text
+    loop: AbstractEventLoop
+    stream_interval: int
+    new_scheduler: Callable[[], LocalScheduler]
+
+    def __post_init__(self) -> None:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
         self.cached_tokens = self.input_tokens = 0  # of finished requests
-        self._streams = streams
-        self._wall = wall
-        self._text = text
-        self._loop = loop
-        self._interval = stream_interval
-        self._new_scheduler = new_scheduler
         self._live: dict[Request, Generation] = {}
         self._paced = 0  # of those, how many have an interval of their own
         self._request_ids = count()
@@ -103,9 +101,9 @@ class LiveEngine:
     def submit(self, call: EmulatedCall) -> Generation:
         """Submit a call now. Raises BadRequest if the call can never fit the KV pool."""
         self._forget_streams()
-        prompt, end = self._streams.prompt_of(call.ids)
-        now_s = self._wall.now_s()
-        client, due = untagged(call.routing_key, now_s, self._wall.scale)
+        prompt, end = self.streams.prompt_of(call.ids)
+        now_s = self.wall.now_s()
+        client, due = untagged(call.routing_key, now_s, self.wall.scale)
         request = Request(
             request_id=next(self._request_ids),
             client=client,
@@ -124,11 +122,13 @@ class LiveEngine:
                 f"at least {request.input_tokens} input and {request.max_new_tokens} new tokens "
                 f"do not fit the KV pool of {self.worker.limits.pool_tokens} tokens"
             )
-        output, ids = self._streams.output_at(end, lambda: self._draw(call))
+        output, ids = self.streams.output_at(end, lambda: self._draw(call))
         with self._working():
-            self._wall.catch_up()
-            sequence = Sequence(request, output, self._wall.clock.now_ps, self._over)
-            generation = self._live[request] = self._generation(call, sequence, ids)
+            self.wall.catch_up()
+            sequence = Sequence(request, output, self.wall.clock.now_ps, self._over)
+            listed = ids.tolist()
+            generation = Generation(call, sequence, listed, self._ending(call, listed), self.text)
+            self._live[request] = generation
             self._paced += call.stream_interval is not None
             self.worker.submit(sequence)
             self._advance()
@@ -140,7 +140,7 @@ class LiveEngine:
             return
         generation.aborted = True
         with self._working():
-            self._wall.catch_up()
+            self.wall.catch_up()
             self.worker.abort(generation.sequence)
             self._advance()
 
@@ -149,31 +149,26 @@ class LiveEngine:
 
         As with our plugin in SGLang, the local scheduler begins afresh: no credits, no counters.
         """
-        self._wall.catch_up()
+        self.wall.catch_up()
         if self._live:
             return False
         self.cache.clear()
-        self.worker.scheduler = self._new_scheduler()
+        self.worker.scheduler = self.new_scheduler()
         self.worker.cap.forget()
         return True
 
     def catch_up(self) -> None:
         """Advance the worker's state until now, for a reader of the state."""
-        self._wall.catch_up()
+        self.wall.catch_up()
         self.worker.sync()
 
     def _draw(self, call: EmulatedCall) -> Ids:
-        """Draw an output, up to its end."""
-        known = self._text.output_ids
+        known = self.text.output_ids
         ids = known[self._rng.integers(0, len(known), call.output_tokens)]
         return ids if call.stops is NO_STOPS else ids[: self._ending(call, ids.tolist()).tokens]
 
     def _ending(self, call: EmulatedCall, ids: list[int]) -> Ending:
-        return ending_of(ids, call.max_new_tokens, call.stops, self._text)
-
-    def _generation(self, call: EmulatedCall, sequence: Sequence, ids: Ids) -> Generation:
-        listed = ids.tolist()
-        return Generation(call, sequence, listed, self._ending(call, listed), self._text)
+        return ending_of(ids, call.max_new_tokens, call.stops, self.text)
 
     def _over(self, sequence: Sequence) -> None:
         generation = self._live.pop(sequence.request)
@@ -203,8 +198,7 @@ class LiveEngine:
             self._advance()
 
     def _advance(self) -> None:
-        """Run and deliver all due events, and set the timer for the next one."""
-        self._wall.catch_up()
+        self.wall.catch_up()
         self.worker.sync()
         self._deliver()
         self.cache.publish()
@@ -212,12 +206,12 @@ class LiveEngine:
             self._timer.cancel()
         next_ps = self._next_ps()
         self._timer = (
-            None if next_ps is None else self._loop.call_at(self._wall.real_s(next_ps), self._wake)
+            None if next_ps is None else self.loop.call_at(self.wall.real_s(next_ps), self._wake)
         )
 
     def _deliver(self) -> None:
         batch = self.worker.batch
-        due = batch.steps - self._delivered_step >= self._interval
+        due = batch.steps - self._delivered_step >= self.stream_interval
         if due:
             self._delivered_step = batch.steps
         for sequence in batch.sequences:
@@ -231,20 +225,19 @@ class LiveEngine:
 
     def _next_ps(self) -> int | None:
         """Return the time of the next event, or of an earlier step that ends in a delivery."""
-        event_ps = self._wall.clock.next_ps()
-        to_go = self._delivered_step + self._interval - self.worker.batch.steps
+        event_ps = self.wall.clock.next_ps()
+        to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
         if self._paced:  # it is looked at after every step
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)
 
     def _forget_streams(self) -> None:
-        """Drop the tokens of prompts and outputs that are neither cached nor in use."""
-        if self._streams.tokens <= self._stream_limit:
+        if self.streams.tokens <= self._stream_limit:
             return
         used = {key for node in self.cache.nodes() for key, _ in node.edge}
         for generation in self._live.values():
             sequence = generation.sequence
             used.update(key for key, _ in (*sequence.request.prompt, sequence.output))
-        self._streams.keep_only(used)
-        self._stream_limit = max(MAX_STREAM_TOKENS, 2 * self._streams.tokens)
+        self.streams.keep_only(used)
+        self._stream_limit = max(MAX_STREAM_TOKENS, 2 * self.streams.tokens)

@@ -53,7 +53,6 @@ def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def _report(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the running configuration in the plugin's report format, for checks before a run."""
     engine, local = emulator.engine, emulator.config.local
     scheduler: Any = emulator.worker.scheduler
     engine.catch_up()
@@ -88,8 +87,6 @@ def model_card(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 class _Collector(Collector):
-    """A collector that reads the engine when it is scraped."""
-
     def __init__(self, emulator: EmulatedWorker) -> None:
         self._emulator = emulator
 

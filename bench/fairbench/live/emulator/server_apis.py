@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from fairbench.live.emulator.calls import (
+    LENGTH,
+    STOP,
     BadRequest,
     Count,
     EmulatedCall,
+    Generation,
     One,
     StopFields,
     TokenIds,
@@ -20,8 +23,7 @@ from fairbench.live.emulator.calls import (
     make_call,
     tokens_of,
 )
-from fairbench.live.emulator.generation import LENGTH, STOP, Generation
-from fairbench.live.emulator.text import Text
+from fairbench.live.emulator.tokens import Text
 from fairbench.live.openai_shapes import Message
 
 
@@ -38,14 +40,33 @@ class _GenerateBody(msgspec.Struct):
     routing_key: str | None = None
 
 
-class EmulatedGenerate:
-    """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
+class EmulatedApi(ABC):
+    """An API of the emulator."""
 
+    @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
 
         Raises BadRequest.
         """
+
+    @abstractmethod
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        """Yield the next events of a stream."""
+
+    @abstractmethod
+    def whole(self, generation: Generation) -> Any:
+        """Return the answer so far."""
+
+    @abstractmethod
+    def error(self, message: str, status: int) -> Any:
+        """Return the body of an error answer."""
+
+
+class EmulatedGenerate(EmulatedApi):
+    """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         body = decoded(raw, _GenerateBody)
         prompt = body.input_ids or body.text
         if prompt is None:
@@ -62,12 +83,10 @@ class EmulatedGenerate:
         )
 
     def chunks(self, generation: Generation) -> Iterator[Any]:
-        """Yield the next events of a stream."""
         for _, produced, done in generation.steps():
             yield self._answer(generation, produced, done=done)
 
     def whole(self, generation: Generation) -> Any:
-        """Return the answer so far."""
         return self._answer(generation, generation.produced, done=generation.done)
 
     def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
@@ -86,7 +105,6 @@ class EmulatedGenerate:
         }
 
     def error(self, message: str, status: int) -> Any:
-        """Return the body of an error answer."""
         error_type = "invalid_request_error" if status < 500 else "server_error"
         return {"error": {"message": message, "type": error_type, "code": status}}
 
@@ -123,7 +141,7 @@ class _Chat(_Common, kw_only=True):
     max_completion_tokens: Count | None = None
 
 
-class _OpenAIApi(ABC):
+class OpenAIApi(EmulatedApi):
     """The common part of both APIs. ``object_name`` and ``chunk_name`` are the answers' types."""
 
     object_name: str
@@ -138,7 +156,6 @@ class _OpenAIApi(ABC):
         """Return the part of an answer's choice that carries the text."""
 
     def chunks(self, generation: Generation) -> Iterator[Any]:
-        """Yield the next events of a stream."""
         for start, end, done in generation.steps():
             delta = self._delta(generation.text(start, end), first=not start)
             choice = _choice(generation, delta, done=done)
@@ -147,7 +164,6 @@ class _OpenAIApi(ABC):
             yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
 
     def whole(self, generation: Generation) -> Any:
-        """Return the answer so far."""
         message = self._message(generation.text(0, generation.produced))
         choice = _choice(generation, message, done=generation.done)
         answer = self._answer(self.object_name, generation, [choice])
@@ -158,7 +174,6 @@ class _OpenAIApi(ABC):
         return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
 
     def error(self, message: str, status: int) -> Any:
-        """Return the body of an error answer."""
         error_type = "BadRequestError" if status < 500 else "InternalServerError"
         return {"object": "error", "message": message, "type": error_type, "code": status}
 
@@ -172,16 +187,12 @@ class _OpenAIApi(ABC):
         }
 
 
-class EmulatedCompletions(_OpenAIApi):
+class EmulatedCompletions(OpenAIApi):
     """The route ``/v1/completions``, with one prompt per request as text or token ids."""
 
     object_name = chunk_name = "text_completion"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
-
-        Raises BadRequest.
-        """
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
 
@@ -195,16 +206,12 @@ class EmulatedCompletions(_OpenAIApi):
         return {"text": text}
 
 
-class EmulatedChat(_OpenAIApi):
+class EmulatedChat(OpenAIApi):
     """The route ``/v1/chat/completions``. The prompt is the text of all turns with their roles."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``; ``text`` encodes the text of all turns.
-
-        Raises BadRequest.
-        """
         body = decoded(raw, _Chat)
         if not body.messages:
             raise BadRequest("messages: must not be empty")

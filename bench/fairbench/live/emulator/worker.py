@@ -16,8 +16,7 @@ from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.live_engine import LiveEngine, WallClock
-from fairbench.live.emulator.text import ApproximateText, Text, TokenizerText
-from fairbench.live.emulator.token_streams import TokenStreams
+from fairbench.live.emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.params import make_params
@@ -139,7 +138,11 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     """
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
-    text = _text_of(config.tokenizer, limits.pool_tokens)
+    text: Text = (
+        ApproximateText(most_tokens=limits.pool_tokens + 1)  # one too many: it is refused
+        if config.tokenizer is None
+        else TokenizerText(config.tokenizer)
+    )
     publisher = None
     if config.kv_events_port is not None:
         publisher = Publisher(config.host, config.kv_events_port, config.kv_replay_port)
@@ -163,9 +166,3 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
     )
     return EmulatedWorker(config, profile, engine, totals, text, publisher)
-
-
-def _text_of(tokenizer: str | None, pool_tokens: int) -> Text:
-    if tokenizer is not None:
-        return TokenizerText(tokenizer)
-    return ApproximateText(most_tokens=pool_tokens + 1)  # one too many: it is refused

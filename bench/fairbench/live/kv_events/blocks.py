@@ -59,7 +59,6 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Apply new events in order."""
         for event in events:
             if isinstance(event, AllBlocksCleared):
                 self.clear()

@@ -42,7 +42,6 @@ class Publisher:
         self._replays = asyncio.get_running_loop().create_task(self._serve_replays())
 
     def publish(self, events: list[Event]) -> None:
-        """Send events as one message."""
         seq = self._next_seq
         self._next_seq += 1
         frames = encode(seq, EventBatch(time.time(), events))
@@ -62,7 +61,6 @@ class Publisher:
             await self._router.send_multipart((peer, b"", *end_of_replay()))
 
     async def close(self) -> None:
-        """Stop, and free the ports."""
         self._replays.cancel()
         with suppress(asyncio.CancelledError):
             await self._replays
@@ -74,7 +72,6 @@ class Publisher:
 
 
 def _bind_socket(socket: zmq.Socket[Any], host: str, port: int, flag: str) -> str:
-    """Bind, and say where."""
     try:
         socket.bind(f"tcp://{host}:{port or '*'}")
     except zmq.ZMQError as error:

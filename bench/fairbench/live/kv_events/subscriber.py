@@ -28,11 +28,6 @@ async def replayed(
     Messages come one by one, because the 10,000 that are kept take 100 MB once decoded. Raises
     TimeoutError after a long silence, ValueError for an unreadable message. A reader that stops
     early must close the generator.
-
-    Args:
-        context: ZeroMQ context in which the socket is opened.
-        endpoint: Address of the worker's replay socket.
-        first: Number of the first message wanted.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -172,7 +167,6 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        """Update the index up to the message before ``end``."""
         if end <= self._next:  # it was asked for before we could
             return
         self.gaps += 1
@@ -220,7 +214,6 @@ class Subscriber:
             self.restart()
 
     def _take(self, message: NumberedBatch) -> None:
-        """Apply a requested message, unless it has arrived meanwhile."""
         if message.seq > self._next:
             self._lose_until(message.seq)
         if message.seq == self._next:
@@ -261,7 +254,6 @@ class Subscriber:
         self._last_s = message.batch.ts
 
     def _lose_until(self, first: int) -> None:
-        """Give up the messages before ``first``, and treat the cache as empty."""
         log.warning(
             "KV events of %s: messages %d to %d are missing; its cache is treated as empty",
             self._events,

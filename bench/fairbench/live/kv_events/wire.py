@@ -115,13 +115,7 @@ _KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """Return the frames of one message.
-
-    Args:
-        seq: Sequence number of the message, from 0 on.
-        batch: Events of the message.
-        topic: Topic frame of the message.
-    """
+    """Return the frames of one message."""
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 

@@ -37,7 +37,6 @@ class Launcher(Protocol):
 
     def check(self, wanted: Wanted) -> None:
         """Raise UsageError, before anything is started, if the places are not available."""
-        ...
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
@@ -47,7 +46,6 @@ class Launcher(Protocol):
         Raises UsageError if there are too few places or a place is unfit, RunFailed if that is
         undecided after ``timeout_s``, KeyboardInterrupt once ``interrupted``.
         """
-        ...
 
 
 class LocalLauncher:

@@ -42,7 +42,6 @@ class PluginConfig:
     clients: tuple[str, ...] = ()
 
     def build(self) -> LocalScheduler:
-        """Build a fresh scheduler."""
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
@@ -50,13 +49,25 @@ class PluginConfig:
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment that makes a server use this configuration.
+
+        All variables are set, so that a server does not take over this process's own.
+        """
+        eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
+        return {
+            LOCAL: self.local,
+            SETTINGS: json.dumps(self.params),
+            WEIGHTS: json.dumps(self.weights),
+            EVICTION: json.dumps(eviction),
+        }
+
     @property
     def has_cap(self) -> bool:
         """Return whether a load cap is set, for which steps must be timed."""
         return LOAD_CAP in self.params
 
     def load_cap(self) -> LoadCap:
-        """Return a fresh load cap."""
         return LoadCap(self.params.get(LOAD_CAP))
 
 
@@ -100,41 +111,13 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, and its load cap.
-
-    Args:
-        local: Name of the local scheduler.
-        params: Parameters of the scheduler, with defaults.
-        load_cap: The load cap; None and ``none`` stand for no cap.
-    """
+    """Return all parameters that a server reports for a scheduler, with its load cap if any."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
 
-def plugin_environment(
-    local: str,
-    settings: Mapping[str, Any],
-    weights: Mapping[str, float] | None = None,
-    evicting: Evicting = OWN_ORDER,
-) -> dict[str, str]:
-    """Return the environment that makes a server use ``local``. Raises as ``plugin_config``.
-
-    Args:
-        local: Name of the local scheduler.
-        settings: Settings of the run, as ``NAME.PARAM``.
-        weights: Weights by client; 1 for each client that is not named.
-        evicting: Eviction policy and its clients; LRU is the server's own order.
-    """
-    config = plugin_config(local, settings, weights, evicting)
-    told = {LOCAL: local, SETTINGS: json.dumps(config.params)}
-    # Also where there are none, so that a server does not take over this process's own.
-    told |= {WEIGHTS: json.dumps(config.weights)}
-    eviction = {"policy": config.eviction, "clients": config.clients} if config.eviction else {}
-    return told | {EVICTION: json.dumps(eviction)}
-
-
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Parse the variables that ``plugin_environment`` writes. Raises UsageError for a bad one."""
+    """Parse the variables of ``PluginConfig.environment``. Raises UsageError for a bad one."""
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)

@@ -13,11 +13,10 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
-from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.request_tag import untagged
-from fairbench.live.step_times import StepTimes
+from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import WaitingView
@@ -41,13 +40,7 @@ def request_of(
 ) -> Request:
     """Return the scheduler's view of a request; engines have no programs, hence the zeros.
 
-    Args:
-        tag: Name of the client, with the time left to the request's deadlines.
-        ids: Token ids of the prompt.
-        max_new_tokens: Most output tokens.
-        number: Number of the request for the scheduler.
-        now_s: Arrival time on the scheduler's clock, in seconds.
-        priority: The engine's priority of the request.
+    ``tag`` is the name of the client, with the time left to the request's deadlines at ``now_s``.
     """
     client, due = untagged(tag, now_s)
     return Request(
@@ -61,10 +54,11 @@ def request_of(
 
 
 class EngineView(WaitingView, Protocol):
-    """A waiting queue that an engine's requests leave."""
+    """A waiting queue that an engine's requests leave, after their admission or abort."""
 
-    def leave(self, request: Request) -> None:
-        """Remove a request that was admitted or aborted."""
+    def leave(self, request: Request) -> None: ...
+
+    def end_pass(self) -> None: ...
 
 
 class EngineHome:
@@ -85,11 +79,12 @@ class EngineHome:
         if self.costs is not None and self.scheduler.times_steps:
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
+        self._ours: dict[Request, Tracked] = {}
+        self._left: list[Request] = []  # the queue, and the engine: views may still ask for them
         self._numbers = count()
 
     @property
     def idle(self) -> bool:
-        """Return whether no request waits or runs."""
         return not self._tracked
 
     def gone(self, theirs: Theirs) -> None:
@@ -99,10 +94,20 @@ class EngineHome:
         request = tracked.request
         if request in self.view:
             self.view.leave(request)
+            self._left.append(request)
+        else:
+            del self._ours[request]
         self.ledger.count("finished", request.client)
         self.cap.finish(request, tracked.produced)
         self.scheduler.on_output(request, tracked.produced)
         self.scheduler.on_finish(request)
+
+    def end_pass(self) -> None:
+        """End an admission pass."""
+        self.view.end_pass()
+        for request in self._left:
+            del self._ours[request]
+        self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
         """Return all running requests in the order of losing memory; unknown ones go last."""

@@ -99,7 +99,6 @@ class KeptMatches(ABC):
     # The interface for the queue (a MatchCache).
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
-        """Match these waiting requests."""
         self.refresh_stamp += 1
         changed = list(waiters)
         for waiter in changed:
@@ -191,14 +190,10 @@ class EngineQueue(MatchedQueue[Spot]):
         apart: Hashable = None,
         first: bool = False,
     ) -> None:
-        """Take in an arrival or a request that has lost its memory.
+        """Take in an arrival or a request that lost its memory, to prefill ``token_ids``.
 
-        Args:
-            request: The request.
-            token_ids: All that would be prefilled.
-            most: The most tokens that a match may have, all but one by default.
-            apart: What keeps equal tokens of two requests apart in the cache.
-            first: Whether the request goes to the head of the queue, not to the tail.
+        A match has ``most`` tokens at most, by default all but one. ``apart`` keeps equal tokens of
+        two requests apart in the cache. The request goes to the tail of the queue, or ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
         # Only the first tokens are looked at, to see which cold requests have them in common.
@@ -206,6 +201,10 @@ class EngineQueue(MatchedQueue[Spot]):
         waiting.prompt = head if apart is None else (Segment(repr(apart), 0), *head)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
+
+    def leave(self, request: Request) -> None:
+        """Take out what was admitted or aborted."""
+        self.admit(request)
 
     def head(self, count: int) -> list[Request]:
         """Return the first requests in match order, as the last refresh left it."""

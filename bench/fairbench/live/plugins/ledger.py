@@ -36,13 +36,7 @@ class Ledger:
         self._on_count = on_count
 
     def count(self, what: str, client: str, amount: int = 1) -> None:
-        """Add to one of ``COUNTED``.
-
-        Args:
-            what: Name in ``COUNTED``.
-            client: Name of the client.
-            amount: Number to add.
-        """
+        """Add to one of ``COUNTED``."""
         self._of(client)[what] += amount
         self._totals[what] += amount
         if self._on_count is not None:
@@ -63,16 +57,13 @@ class Ledger:
         self._clients[OTHERS] = others
 
     def clients(self) -> Iterator[str]:
-        """Return every client that has an entry."""
         return iter(self._clients)
 
     def of_client(self, client: str) -> dict[str, int]:
-        """Return the client's totals."""
         counts = self._clients.get(client, Counter())
         return {what: counts[what] for what in COUNTED}
 
     def total(self, what: str) -> int:
-        """Return the sum over all clients."""
         return self._totals[what]
 
 
@@ -97,13 +88,6 @@ class Exporter:
         self._labels: set[str] = set()
 
     def count(self, what: str, client: str, amount: int) -> None:
-        """Add to one of the counters.
-
-        Args:
-            what: Name of the counter.
-            client: Name of the client.
-            amount: Number to add.
-        """
         self._counters[what].labels(self._label(client)).inc(amount)
 
     def balances(self, scheduler: LocalScheduler, idle: bool) -> None:

@@ -126,7 +126,6 @@ class MirroredCache(ClientCache):
         return text if depth else f"{prefix.namespace} {text}"
 
     def _append(self, node: KVNode, name: str, prefix: Prefix, depth: int) -> KVNode:
-        """Mirror a new leaf, whose tokens were private."""
         child = self.extend(node, (Segment(name, depth - node.depth),), (0, 0), depth)
         self._created += 1
         child.number = self._created
@@ -167,13 +166,9 @@ class MirroredCache(ClientCache):
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to ``node``, of whose tokens up to ``private`` belonged to the request.
+        """Claim the path to ``node``, which ends what is stored of a request; ``last`` at its end.
 
-        Args:
-            node: End of the stored path.
-            request: Request whose tokens were stored.
-            private: Tokens that the request does not hold privately any more.
-            last: Whether the request has finished.
+        The request does not hold ``private`` of these tokens privately any more.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
@@ -193,7 +188,6 @@ class MirroredCache(ClientCache):
 
 
 def _common(stretch: Ids, ids: Ids, start: int, most: int) -> int:
-    """Return how many of the ``most`` first tokens of a stretch equal those from ``start`` on."""
     if stretch[:most] == ids[start : start + most]:
         return most
     pairs = zip(stretch, ids[start : start + most], strict=False)

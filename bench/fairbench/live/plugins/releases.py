@@ -29,12 +29,7 @@ def installed(distributions: Sequence[str]) -> str:
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
     """Return whether a release is supported; False for a newer one that is to be tried.
 
-    Args:
-        engine: The engine's name in messages.
-        found: The installed version, "" if there is none.
-        supported: The supported releases, oldest first.
-
-    Raises UsageError for any other release.
+    ``supported`` are the releases, oldest first. Raises UsageError for any other one, or for none.
     """
     if not found:
         raise UsageError(f"{engine} is not installed in this Python")
@@ -54,13 +49,7 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 
 
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless the engine has this function and its parameters begin with those.
-
-    Args:
-        engine: The engine's name in messages.
-        target: Full name of the function.
-        expected: Names of the first parameters.
-    """
+    """Raise UsageError unless the engine has this function and its parameters begin with those."""
     try:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
@@ -93,7 +82,6 @@ def untested_environment() -> dict[str, str]:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return the leading numbers of a release, to be compared with those of others."""
     numbers = []
     for part in release.split("."):
         if not part.isdigit():

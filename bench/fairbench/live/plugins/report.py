@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import RunFailed
-from fairbench.live.plugins.config import LOAD_CAP, OWN_ORDER, Evicting, plugin_config
+from fairbench.live.plugins.config import LOAD_CAP, PluginConfig
 from fairbench.live.processes.http import get_json
 
 
@@ -43,24 +43,14 @@ def fetch_report(url: str) -> list[PluginReport]:
     ]
 
 
-def require_active(
-    reports: list[PluginReport],
-    *,
-    local: str,
-    settings: Mapping[str, Any],
-    weights: Mapping[str, float] | None = None,
-    evicting: Evicting = OWN_ORDER,
-) -> None:
-    """Raise RunFailed unless every scheduler of the server is ``local``, with these settings.
-
-    Nor if it has other ``weights`` of clients, or another eviction policy.
-    """
+def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
+    """Raise RunFailed unless every scheduler of the server runs with this configuration."""
+    local = wanted.local
     if not reports:
         raise RunFailed(
             f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
             "not active in it"
         )
-    wanted = plugin_config(local, settings, weights, evicting)
     for report in reports:
         if report.local != local:
             raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")

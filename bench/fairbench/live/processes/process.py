@@ -26,24 +26,19 @@ class Process(Protocol):
     @property
     def exit_code(self) -> int | None:
         """The exit code, 128 plus the number of a signal; None while the process runs."""
-        ...
 
     @property
     def ending(self) -> str:
         """A few words on how the process ended. Precondition: the process has ended."""
-        ...
 
     def log_tail(self) -> str:
         """Return the last lines that the process wrote."""
-        ...
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
-        ...
 
     def stop(self) -> None:
         """End the process. Returns when it is gone, or is not reachable any more."""
-        ...
 
 
 class Place(Protocol):
@@ -52,31 +47,25 @@ class Place(Protocol):
     @property
     def host(self) -> str:
         """The address at which this machine reaches the place."""
-        ...
 
     @property
     def listen(self) -> str:
         """The address on which servers at the place listen."""
-        ...
 
     @property
     def python(self) -> str:
         """The path of the Python that starts servers on the host."""
-        ...
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment variables for servers at the place, for example for their GPUs."""
-        ...
 
     @property
     def is_lost(self) -> bool:
         """Return whether nothing can be started at the place any more."""
-        ...
 
     def free_ports(self, count: int) -> list[int]:
         """Return distinct ports that are free at the place. Raises RunFailed."""
-        ...
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
@@ -84,13 +73,7 @@ class Place(Protocol):
         """Run a command at the place; its output is appended to a file on this machine.
 
         It ends at the latest when this process does, in whatever way.
-
-        Args:
-            command: Words of the command.
-            log_path: File on this machine that gets the output.
-            environment: Environment variables to set for the command.
         """
-        ...
 
 
 class ServerProcess:

@@ -15,7 +15,7 @@ from fairbench.files.toml_text import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
 from fairbench.live.processes.process import HERE, LocalPlace
-from fairbench.live.processes.start import (
+from fairbench.live.processes.servers import (
     HEALTH_TIMEOUT_S,
     Recipe,
     Server,
@@ -72,14 +72,7 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
 ) -> Recipe:
-    """Return a recipe for an external router, by its ``router_command``.
-
-    Args:
-        words: The command, with placeholders.
-        workers: Addresses of the workers.
-        model: Name of the model.
-        place: Location where the router runs.
-    """
+    """Return a recipe for an external router, by the ``words`` of its ``router_command``."""
     urls = [worker.url for worker in workers]
     return Recipe(
         "router",
@@ -110,16 +103,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, which ends with the block. Raises the errors of ``start_all``.
-
-    Args:
-        spec: The experiment.
-        workers: Addresses of the workers.
-        log_dir: Directory of the router's log.
-        timeout_s: Longest wait until the router is ready, in seconds.
-        interrupted: Callable that returns True once the user interrupts.
-        listen: Address that the router listens at.
-    """
+    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairbench.errors import DataError
+from fairbench.live.router.client_limits import Quotas
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.identity import Keyring
 from fairbench.live.router.keys_file import KeysFile, read_keys
-from fairbench.live.router.quotas import Quotas
 
 LOOK_S = 1.0
 

@@ -1,7 +1,11 @@
-"""The admin endpoint on its own port: lists, adds and drains workers."""
+"""Workers come and go while requests go on, by an admin endpoint on its own port."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -11,19 +15,114 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.reader import is_key
-from fairbench.live.json_errors import errors_as_json
+from fairbench.live.json_errors import Problem, bad_request, errors_as_json, problems_as_answers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.live.router.encodings import check_plain
-from fairbench.live.router.hosts import LOOPBACK_HOSTS, check_host
-from fairbench.live.router.identity import check_bearer
-from fairbench.live.router.membership import Membership
-from fairbench.live.router.problem import Problem, bad_request, problems_as_answers
-from fairbench.live.router.worker_keys import WorkerKeys
+from fairbench.live.router.bodies import check_plain
+from fairbench.live.router.breaker import Breakers
+from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.health import Health
+from fairbench.live.router.identity import LOOPBACK_HOSTS, check_bearer, check_host
+from fairbench.live.router.keys_file import WorkerKeys
+
+log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
 PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
 MOST_BYTES = 2**16
+
+
+@dataclass(eq=False)
+class Membership:
+    """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
+
+    ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
+    Those who change it raise Problem if it cannot be.
+    """
+
+    workers: list[WorkerAddress]
+    dispatcher: Dispatcher
+    health: Health
+    breakers: Breakers
+    follow: Callable[[int], None]
+    unfollow: Callable[[int], None]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [self.row(worker) for worker in self.dispatcher.flights]
+
+    def row(self, worker: int) -> dict[str, Any]:
+        """Return a worker's number, address, state and requests, without its key."""
+        address = self.workers[worker]
+        return {
+            "worker": worker,
+            "url": address.url,
+            "kv_events": address.kv_events,
+            "state": self._state(worker),
+            "under_way": len(self.dispatcher.flights.get(worker, ())),
+        }
+
+    def _state(self, worker: int) -> str:
+        dispatcher = self.dispatcher
+        if worker not in dispatcher.flights:
+            return "removed"
+        if dispatcher.is_draining(worker):
+            return "draining"
+        if worker in dispatcher.up:
+            return "up"
+        return "ejected" if self.breakers.is_open(worker) else "down"
+
+    async def add(self, address: WorkerAddress, patience_s: float) -> int:
+        """Add a worker and return its number. The worker joins once it is healthy.
+
+        Fails with 409 if it is known already, is this router itself, or the router cannot have
+        more.
+        """
+        self._check_changeable()
+        if await self.health.is_this_router(address, patience_s):
+            raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
+        for worker in self.dispatcher.flights:
+            if self.workers[worker].url == address.url:
+                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is already worker {worker}")
+        worker = self.dispatcher.add(followed=address.kv_events is not None)
+        self.workers.append(address)
+        assert self.workers[worker] is address
+        self.breakers.add(worker)
+        self.follow(worker)
+        log.info("worker %d is added: %s", worker, address.url)
+        await asyncio.wait([self.health.suspect(worker)], timeout=patience_s)
+        return worker
+
+    def drain(self, worker: int) -> None:
+        """Stop sending requests to a worker, and remove it once its requests have finished.
+
+        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for the
+        only worker that is up, or if the router needs it.
+        """
+        if worker not in self.dispatcher.flights:
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
+        if self.dispatcher.is_draining(worker):
+            return
+        self._check_changeable()
+        if self.dispatcher.up == {worker}:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"worker {worker} is the only available worker, and cannot be drained",
+            )
+        log.info("worker %d is being drained", worker)
+        self.breakers.forget(worker)
+
+        def removed() -> None:
+            self.unfollow(worker)
+            log.info("worker %d is removed", worker)
+
+        self.dispatcher.drain(worker, removed)
+
+    def _check_changeable(self) -> None:
+        if not self.dispatcher.can_change:
+            name = self.dispatcher.router.name
+            raise Problem(
+                HTTPStatus.CONFLICT, f"workers cannot be added or drained with the router {name}"
+            )
 
 
 def admin_app(
@@ -38,7 +137,9 @@ def admin_app(
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        _check_caller(request, key)
+        check_host(request, LOOPBACK_HOSTS, addresses=False)
+        if key is not None:
+            check_bearer(request, key, "the admin key")
         return await handler(request)
 
     async def show(_: web.Request) -> web.Response:
@@ -86,13 +187,6 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
     if not isinstance(key, str) or not is_key(key):
         raise bad_request("key: must be a text of printable ASCII, without spaces at its ends")
     return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
-
-
-def _check_caller(request: web.Request, key: str | None) -> None:
-    """Raise Problem for a page of another site, and for a caller without the key."""
-    check_host(request, LOOPBACK_HOSTS, addresses=False)
-    if key is not None:
-        check_bearer(request, key, "the admin key")
 
 
 async def _body(request: web.Request) -> Any:

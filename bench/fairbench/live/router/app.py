@@ -12,18 +12,14 @@ from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
 from fairbench.live.http_server import metrics_page
-from fairbench.live.json_errors import errors_as_json
+from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.hosts import ANY_HOST, LOOPBACK_HOSTS, check_host
-from fairbench.live.router.membership import Membership
+from fairbench.live.router.identity import ANY_HOST, LOOPBACK_HOSTS, check_host
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
-from fairbench.live.router.peers import Peering
-from fairbench.live.router.problem import Problem, problems_as_answers
-from fairbench.live.router.proxy import Proxy
-from fairbench.live.router.service import running
-from fairbench.live.router.text_tokens import load_text_tokens
+from fairbench.live.router.prompts import load_text_tokens
+from fairbench.live.router.service import Service, running
 from fairbench.live.router.traces import Traces
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.registry import admission_params
@@ -33,9 +29,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
-PROXY = web.AppKey("proxy", Proxy)
-PEERING = web.AppKey("peering", Peering)
-MEMBERSHIP = web.AppKey("membership", Membership)
+SERVICE = web.AppKey("service", Service)
 
 NO_TRACES = Traces()
 log = logging.getLogger(__name__)
@@ -61,13 +55,11 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
 
     async def run(app: web.Application) -> AsyncIterator[None]:
         async with running(config, router, text, metrics, traces) as service:
-            app[PROXY], app[MEMBERSHIP] = service.proxy, service.membership
-            if service.peering is not None:
-                app[PEERING] = service.peering
+            app[SERVICE] = service
             yield
 
     async def health(request: web.Request) -> web.Response:
-        status = 200 if request.app[PROXY].healthy else 503  # while any worker is up
+        status = 200 if request.app[SERVICE].dispatcher.up else 503
         return web.Response(status=status, headers={headers.ROUTERS: config.router_id})
 
     async def scrape(_: web.Request) -> web.Response:
@@ -89,13 +81,15 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
 
 
 async def _peer(request: web.Request) -> web.StreamResponse:
-    return await request.app[PEERING].hear(request)
+    peering = request.app[SERVICE].peering
+    assert peering is not None, "there are peers"
+    return await peering.hear(request)
 
 
 def _generate(api: Api, metrics: RouterMetrics) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await request.app[PROXY].serve(request, api)
+            return await request.app[SERVICE].proxy.serve(request, api)
         except Problem as problem:
             metrics.refused(problem.status)
             raise
@@ -104,7 +98,7 @@ def _generate(api: Api, metrics: RouterMetrics) -> Handler:
 
 
 async def _models(request: web.Request) -> web.StreamResponse:
-    return await request.app[PROXY].models(request)
+    return await request.app[SERVICE].proxy.models(request)
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:

@@ -76,56 +76,34 @@ class AssumedCache:
         self._cache.lose(prefix, tokens)
 
     def clear(self) -> None:
-        """Evict everything."""
         self._cache.evict(self._cache.capacity)
 
 
-class AssumedCaches:
-    """The assumed caches, one per worker; ``on_evict(worker, prefix, tokens)``.
+class AssumedCaches(dict[int, AssumedCache]):
+    """The assumed caches by worker; ``on_evict(worker, prefix, tokens)``.
 
     ``followed`` are the workers whose KV events are followed.
     """
 
     def __init__(
         self,
-        workers: int,
         pool_tokens: int,
         followed: Collection[int],
         on_evict: Callable[[int, Prompt, int], None],
     ) -> None:
+        super().__init__()
         self._pool_tokens = pool_tokens
         self._followed = set(followed)
         self._on_evict = on_evict
-        self._caches = {worker: self._new(worker) for worker in range(workers)}
-
-    def __contains__(self, worker: int) -> bool:
-        return worker in self._caches
-
-    def __getitem__(self, worker: int) -> AssumedCache:
-        return self._caches[worker]
-
-    def drop(self, worker: int) -> None:
-        """Remove a worker for good."""
-        del self._caches[worker]
-
-    def add(self, worker: int, *, followed: bool) -> None:
-        """Add a worker."""
-        if followed:
-            self._followed.add(worker)
-        self.renew(worker)
 
     def renew(self, worker: int) -> None:
-        """Give a new worker an empty cache, without reporting evictions."""
-        self._caches[worker] = self._new(worker)
+        """Give a worker that is new, or has started anew, an empty cache; report no evictions."""
+        slack = FOLLOWED_SLACK if worker in self._followed else 1
+        self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 
     def follow(self, worker: int, follows: bool) -> None:
         """Set whether the worker's events are followed; its cache is taken to be empty."""
-        if worker not in self._caches:
-            return
-        self._caches[worker].clear()
-        (self._followed.add if follows else self._followed.discard)(worker)
-        self.renew(worker)
-
-    def _new(self, worker: int) -> AssumedCache:
-        slack = FOLLOWED_SLACK if worker in self._followed else 1
-        return AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
+        if worker in self:
+            self[worker].clear()
+            (self._followed.add if follows else self._followed.discard)(worker)
+            self.renew(worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
@@ -14,12 +14,13 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
+from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
-from fairbench.live.router.concurrency_limit import Slot
+from fairbench.live.router.client_limits import Slot
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.exchange import (
     ERROR,
@@ -33,10 +34,8 @@ from fairbench.live.router.exchange import (
     WorkerFailed,
 )
 from fairbench.live.router.flight import ANYWHERE, Flight, Wish
-from fairbench.live.router.health import Health
+from fairbench.live.router.health import Health, Progress
 from fairbench.live.router.metrics import RouterMetrics
-from fairbench.live.router.problem import Problem
-from fairbench.live.router.stalled_workers import Progress
 from fairbench.live.router.traces import Trace
 from fairbench.targets import Due
 
@@ -104,27 +103,18 @@ class Sessions(NamedTuple):
     fresh: ClientSession
 
 
+@dataclass(eq=False)
 class Attempts:
     """Sends a request to workers until one answers, at most two, and books the cost."""
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerAddress],
-        sessions: Sessions,
-        dispatcher: Dispatcher,
-        health: Health,
-        breakers: Breakers,
-        metrics: RouterMetrics,
-        progress: Progress,
-    ) -> None:
-        self._workers = workers
-        self._sessions = sessions
-        self._dispatcher = dispatcher
-        self._health = health
-        self._breakers = breakers
-        self._metrics = metrics
-        self._progress = progress
-        self._pace = Pace()
+    workers: Sequence[WorkerAddress]
+    sessions: Sessions
+    dispatcher: Dispatcher
+    health: Health
+    breakers: Breakers
+    metrics: RouterMetrics
+    progress: Progress
+    pace: Pace = field(default_factory=Pace)
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """Return the answer of a worker. Raises Problem if no worker has answered.
@@ -134,13 +124,13 @@ class Attempts:
         request whose worker died is not retried. A worker's error answer is retried only if another
         worker is up.
         """
-        probe = self._breakers.probe()
+        probe = self.breakers.probe()
         try:
             return await self._tried(asking, probe)
         finally:
             if probe is not None:
-                self._breakers.undecided(probe)
-            self._dispatcher.over(asking.request, asking.bill.total)
+                self.breakers.undecided(probe)
+            self.dispatcher.over(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
         failures: list[WorkerFailed] = []
@@ -154,7 +144,7 @@ class Attempts:
                 failures.append(failure)
                 again = self._may_retry(failures)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
-                self._metrics.totals.finished(asking.request.client, how, NOTHING)
+                self.metrics.totals.finished(asking.request.client, how, NOTHING)
                 asking.trace.ended(failure.worker, how)
                 if not again:
                     return _given_up(failure)
@@ -163,43 +153,43 @@ class Attempts:
         now_s = asyncio.get_running_loop().time
         begun_s = now_s()
         try:
-            return await sent(self._dispatcher, asking.request, wish)
+            return await sent(self.dispatcher, asking.request, wish)
         finally:
             held_s = now_s() - begun_s
-            self._metrics.totals.held(asking.request.client, held_s)
+            self.metrics.totals.held(asking.request.client, held_s)
             asking.trace.held_s += held_s
 
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
         last = failures[-1]
         if last.how is How.UNREACHED:
-            return len(failures) <= len(self._dispatcher.flights)
+            return len(failures) <= len(self.dispatcher.flights)
         if last.how is How.STALE:
             return True
         if last.how is How.DIED or sum(one.how not in UNSEEN for one in failures) > 1:
             return False
         # A connection may break by itself; an error would be the same again.
-        return last.how is How.BROKE or bool(self._dispatcher.up - {last.worker})
+        return last.how is How.BROKE or bool(self.dispatcher.up - {last.worker})
 
     def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
         """Record that a worker served a request that others failed."""
-        if self._breakers.served(worker):
+        if self.breakers.served(worker):
             log.warning("worker %d serves again", worker)
-            self._dispatcher.join(worker)
+            self.dispatcher.join(worker)
         for failure in failures:
             if failure.how in (How.BROKE, How.ANSWERED) and failure.worker != worker:
                 self._blame(failure.worker)
 
     def _blame(self, worker: int) -> None:
-        if not self._breakers.failed(worker):
+        if not self.breakers.failed(worker):
             return
-        if self._dispatcher.up <= {worker}:
-            self._breakers.reset(worker)  # a bad one is better than none
+        if self.dispatcher.up <= {worker}:
+            self.breakers.reset(worker)  # a bad one is better than none
             return
         log.warning(
             "worker %d failed requests that other workers served; it gets no requests for a while",
             worker,
         )
-        self._dispatcher.eject(worker)
+        self.dispatcher.eject(worker)
 
     async def _attempt(
         self, asking: Asking, flight: Flight, failures: Sequence[WorkerFailed]
@@ -208,22 +198,22 @@ class Attempts:
 
         def begun() -> None:
             asking.slot.begin()
-            self._dispatcher.began(flight)
+            self.dispatcher.began(flight)
             self._judge(flight.worker, failures)
 
-        heard = partial(self._progress.heard, flight.worker)
+        heard = partial(self.progress.heard, flight.worker)
         exchange = Exchange(asking.http, asking.call, flight, begun, heard)
-        worker = self._workers[flight.worker]
+        worker = self.workers[flight.worker]
         key = self._routing_key(asking.request)
         asking.api.sign(asking.call, key)
         names = {headers.ROUTING_KEY: key, headers.SESSION: key}
         shown = {**asking.sent, **names, **worker.authorization}
-        session = self._sessions.fresh if failures else self._sessions.kept
+        session = self.sessions.fresh if failures else self.sessions.kept
         begun_s = asyncio.get_running_loop().time()
         try:
             answer = await exchange.run(session, worker.url + asking.api.path, shown)
         except WorkerFailed as failure:
-            self._dispatcher.finish(flight, 0, failed=True)
+            self.dispatcher.finish(flight, 0, failed=True)
             if failure.how in (How.UNREACHED, How.BROKE, How.STALE):
                 healthy = await self._is_healthy(asking, flight.worker)
                 if not healthy and failure.how is not How.UNREACHED:
@@ -239,39 +229,38 @@ class Attempts:
         if exchange.outcome == OK and not asking.slot.begun:
             begun()
         if exchange.outcome == LOST:
-            self._health.suspect(flight.worker)
+            self.health.suspect(flight.worker)
         return answer
 
     async def _is_healthy(self, asking: Asking, worker: int) -> bool:
         """Return whether the failed worker is up, and count a client that leaves meanwhile."""
         try:
-            return await self._health.check(worker)
+            return await self.health.check(worker)
         except BaseException:
             outcome = EVICTED if asking.slot.evicted else LEFT
-            self._metrics.totals.finished(asking.request.client, outcome, NOTHING)
+            self.metrics.totals.finished(asking.request.client, outcome, NOTHING)
             asking.trace.ended(worker, outcome)
             raise
 
     def _routing_key(self, request: Request) -> str:
-        """Return the client's name with the time left to the request's deadlines."""
         due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
-        return tagged(request.client, due, self._dispatcher.now_s())
+        return tagged(request.client, due, self.dispatcher.now_s())
 
     def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
         """Book the cost of the exchange, and tell the router."""
         outcome = EVICTED if asking.slot.evicted else exchange.outcome
         charge = self._charge(asking, flight.worker, exchange, elapsed_s)
         if outcome == OK:
-            self._pace.observe(flight.worker, elapsed_s, charge.output_tokens)
+            self.pace.observe(flight.worker, elapsed_s, charge.output_tokens)
         asking.bill.add(charge)
-        self._dispatcher.finish(flight, charge.output_tokens)
-        self._metrics.totals.finished(asking.request.client, outcome, charge)
+        self.dispatcher.finish(flight, charge.output_tokens)
+        self.metrics.totals.finished(asking.request.client, outcome, charge)
         asking.trace.ended(flight.worker, outcome, charge)
 
     def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:
         usage = exchange.usage
         if exchange.outcome in (LEFT, LOST):
-            token_s = None if asking.call.stream else self._pace.token_s(worker)
+            token_s = None if asking.call.stream else self.pace.token_s(worker)
             left = exchange.outcome == LEFT and not asking.slot.evicted
             return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
         if exchange.outcome == ERROR and usage.output_tokens is None:
@@ -282,7 +271,6 @@ class Attempts:
 
 
 def _given_up(failure: WorkerFailed) -> web.Response:
-    """Return the client's answer if no other worker is asked. Raises Problem."""
     if failure.answer is not None:
         return failure.answer
     raise Problem(

@@ -1,16 +1,20 @@
-"""Tasks that run beside the requests, for the life of the router or of a worker."""
+"""Tasks that run beside the requests, and the return of freed memory, which is one of them."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-Work: TypeAlias = Coroutine[Any, Any, None]
-
 log = logging.getLogger(__name__)
+
+Work: TypeAlias = Coroutine[Any, Any, None]
+GIVE_BACK_S = 30.0  # between two times that free memory goes back to the system
+LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio takes for each read
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 @asynccontextmanager
@@ -30,7 +34,6 @@ class WorkerTasks:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
 
     def start(self, worker: int, work: Work) -> None:
-        """Start a task for this worker."""
         self._tasks.setdefault(worker, []).append(_begun(work))
 
     def stop(self, worker: int) -> None:
@@ -39,7 +42,6 @@ class WorkerTasks:
             task.cancel()
 
     async def aclose(self) -> None:
-        """End all."""
         await _ended([task for tasks in self._tasks.values() for task in tasks])
 
 
@@ -58,3 +60,32 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
 def _complain(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("a task of the router has ended", exc_info=error)
+
+
+def keep_large_buffers_apart() -> bool:
+    """Map buffers of ``LARGE_BYTES`` and more on their own; return whether that is possible.
+
+    The C library begins like that, but the first large buffer that is freed raises its limit, to as
+    much as 32 MiB. Later ones, for long bodies and for each read of a socket, then lie in the heap
+    among small objects that stay, and leave holes: the heap grows although nothing is kept.
+    """
+    return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+async def give_back_freed_memory() -> None:
+    """Return free memory to the system repeatedly until cancelled; does nothing without glibc."""
+    while give_back():
+        await asyncio.sleep(GIVE_BACK_S)
+
+
+def give_back() -> bool:
+    """Return free memory to the system; return whether that was possible (10 ms for 100 MB)."""
+    return _called("malloc_trim", 0)
+
+
+def _called(name: str, *arguments: int) -> bool:
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is None:
+        return False
+    function(*arguments)
+    return True

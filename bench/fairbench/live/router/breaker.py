@@ -80,7 +80,6 @@ class Breakers:
             self._states[worker] = _State()
 
     def add(self, worker: int) -> None:
-        """Add a worker."""
         self._states[worker] = _State()
 
     def probe(self) -> int | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
+from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.router.constraints import (
     MOST_BIASES,
@@ -37,11 +39,8 @@ from fairbench.live.router.fields import (
     passed_on,
     read_fields,
 )
-from fairbench.live.router.problem import Problem, bad_request
-from fairbench.live.router.prompt_limits import NO_LIMITS, PromptLimits
-from fairbench.live.router.text_tokens import TextTokens
+from fairbench.live.router.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-B = TypeVar("B")
 COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
 MOST_PROMPT_LOGPROBS = 8_192  # of which an engine keeps as many rows of the vocabulary
 
@@ -69,7 +68,6 @@ class Call:
         return next((said for name in names if (said := self.said.get(name))), None)
 
     def set(self, name: str, value: Any) -> None:
-        """Set a field of the body."""
         self.fields[name] = msgspec.Raw(msgspec.json.encode(value))
 
     def body(self) -> bytes:
@@ -85,16 +83,11 @@ class Api(ABC):
     passed: frozenset[str]
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed.
-
-        Args:
-            raw: Body of the request, as JSON.
-            text: Tokenizer for a prompt that is text.
-            limits: Limits on the prompt.
-        """
+        """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed."""
         limits.check_body(raw)
-        raw, found = _read(raw)
-        body = _decoded(self.decoder, raw)
+        with _readable():
+            raw, found = read_fields(raw)
+            body = self.decoder.decode(raw)
         return self._call(passed_on(found, self.passed), body, text, limits)
 
     @abstractmethod
@@ -141,8 +134,9 @@ class GenerateApi(Api):
         if "sampling_params" not in given:
             return Sampling()
         where = "sampling_params: "
-        raw, found = _read(bytes(given["sampling_params"]), where)
-        sampling = _decoded(self._sampling, raw, where)
+        with _readable(where):
+            raw, found = read_fields(bytes(given["sampling_params"]))
+            sampling = self._sampling.decode(raw)
         inner = passed_on(found, SAMPLING, where)
         _check_sampling(inner, sampling, limits, where)
         given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
@@ -216,16 +210,10 @@ def _openai_call(
     return call
 
 
-def _decoded(decoder: msgspec.json.Decoder[B], raw: bytes, where: str = "") -> B:
+@contextmanager
+def _readable(where: str = "") -> Iterator[None]:
     try:
-        return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"the body cannot be read: {where}{error}") from None
-
-
-def _read(raw: bytes, where: str = "") -> tuple[bytes, Fields]:
-    try:
-        return read_fields(raw)
+        yield
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body cannot be read: {where}{error}") from None
 
@@ -254,7 +242,6 @@ def _check_sampling(given: Fields, body: Shared, limits: PromptLimits, where: st
 
 
 def _check_prompt_logprobs(tokens: int) -> None:
-    """Raise Problem if log-probabilities are asked for more prompt tokens than allowed."""
     if tokens > MOST_PROMPT_LOGPROBS:
         raise bad_request(
             "log-probabilities can be requested for at most the last "

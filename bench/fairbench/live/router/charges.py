@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from fairbench.live.router.usage import Usage
+from fairbench.live.router.answers import Usage
 
 FIRST_TOKEN_S = 0.02  # until an answer was complete: about what an 8B model takes on an A100
 # What an engine keeps free for the rest of an answer: SGLang, of at most 4,096 tokens to come, the
@@ -22,7 +22,6 @@ class Charge(NamedTuple):
     cached_tokens: int = 0
 
     def plus(self, other: Charge) -> Charge:
-        """Return the sum of both charges."""
         return Charge(*map(sum, zip(self, other, strict=True)))
 
 
@@ -36,7 +35,6 @@ class Bill:
         self.total = NOTHING
 
     def add(self, charge: Charge) -> None:
-        """Add the charge of another worker."""
         self.total = self.total.plus(charge)
 
 
@@ -99,13 +97,6 @@ class Pace:
         return self._token_s[worker]
 
     def observe(self, worker: int, elapsed_s: float, output_tokens: int) -> None:
-        """Record a complete answer: its duration and its tokens.
-
-        Args:
-            worker: Number of the worker.
-            elapsed_s: Duration of the answer, in seconds.
-            output_tokens: Tokens of the answer; 0 is ignored.
-        """
         if output_tokens > 0:
             latest = max(elapsed_s / output_tokens, 1e-6)
             self._token_s[worker] += LATEST_SHARE * (latest - self._token_s[worker])

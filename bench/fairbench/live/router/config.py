@@ -13,7 +13,7 @@ from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.deadlines import Promises
-from fairbench.live.router.worker_keys import WorkerKeys
+from fairbench.live.router.keys_file import WorkerKeys
 
 
 @dataclass(frozen=True, slots=True)

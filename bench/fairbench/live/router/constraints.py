@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.router.fields import Fields
-from fairbench.live.router.problem import Problem, bad_request
 
 ALLOW_FLAG = "--allow-regex"
 # Regular expressions, and grammars, which may hold some and may be ambiguous.
@@ -50,11 +50,9 @@ _DEFINITIONS = ("#/$defs", "#/definitions")
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow an engine's steps.
 
-    Args:
-        given: The fields that go on to a worker. Schemas are replaced by what was read of them, so
-            that a key that is there twice means the same to the engine.
-        patterns: Whether the operator allows regular expressions and grammars.
-        where: What comes before a field's name in a message.
+    Schemas in ``given`` are replaced by what was read of them, so that a key that is there twice
+    means the same to the engine. ``patterns`` says that the operator allows regular expressions and
+    grammars, ``where`` what comes before a field's name in a message.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -88,13 +86,7 @@ def check_stops(stop: str | list[str] | None) -> None:
 
 
 def check_many(name: str, values: object, most: int) -> None:
-    """Raise Problem if a list or table has more than ``most`` entries.
-
-    Args:
-        name: Name of the field, for the error.
-        values: Value of the field; other kinds than a list or table are accepted.
-        most: Most entries allowed.
-    """
+    """Raise Problem if a list or table has more than ``most`` entries."""
     if isinstance(values, list | dict) and len(values) > most:
         raise bad_request(f"{name}: at most {most} entries")
 
@@ -131,11 +123,7 @@ class _Walk:
     def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
         """Check a schema, or a list of schemas, that may be repeated ``times`` times.
 
-        Args:
-            node: The schema, or a list of schemas.
-            depth: Level of the schema below the root.
-            times: Repetitions of the schema by the schemas around it.
-            within: References being followed, which are not followed again.
+        ``depth`` is its level below the root. The references ``within`` are being followed already.
         """
         if depth > MOST_DEPTH:
             raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")

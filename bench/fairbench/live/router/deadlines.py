@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live import headers
-from fairbench.live.router.problem import bad_request
+from fairbench.live.json_errors import bad_request
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 
 LONGEST_MS = 86_400_000  # a day

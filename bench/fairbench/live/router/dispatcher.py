@@ -14,19 +14,17 @@ from itertools import count
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
+from fairbench.live.json_errors import Problem, unavailable
 from fairbench.live.router.assumed_cache import AssumedCaches
 from fairbench.live.router.charges import NOTHING, Charge
 from fairbench.live.router.deadlines import NO_PROMISE, Promise
 from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
 from fairbench.live.router.ingress import Alarm, Ingress
-from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.views import WorkerLoad
-
-RETRY_AFTER_S = 5
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,9 @@ class Dispatcher:
         self.ingress: Ingress | None = None
         if router.holds:
             self.hold(GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
-        self._caches = AssumedCaches(workers, pool_tokens, followed, self.evicted)
+        self._caches = AssumedCaches(pool_tokens, followed, self.evicted)
+        for worker in range(workers):
+            self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
         """Use this queue before the router. Call this before the first request."""
@@ -90,16 +90,7 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """Build a request as routers see it.
-
-        Args:
-            client: Name of the client.
-            ids: Token ids of the prompt, shape (n_input_tokens,).
-            max_new_tokens: Most output tokens.
-            program_id: Number of the request's program.
-            depth: Depth of the request in its program.
-            promise: Latency targets of the request.
-        """
+        """Build a request as routers see it, with a prompt of these token ids."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -121,11 +112,7 @@ class Dispatcher:
         Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the router fails.
         """
         if not self.up:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "no worker is available",
-                retry_after_s=RETRY_AFTER_S,
-            )
+            raise unavailable("no worker is available")
         if self.ingress is not None and self.router.holds:
             self.over(request)
         elif self.ingress is None or self.ingress.let_go(request):
@@ -174,13 +161,7 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
-        """Finish a request, however it ended, with its output tokens.
-
-        Args:
-            flight: The request at its worker.
-            output_tokens: Number of output tokens.
-            failed: Whether the worker did nothing for the request.
-        """
+        """Finish a request, however it ended; ``failed`` if the worker did nothing for it."""
         request = flight.request
         if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
@@ -257,7 +238,9 @@ class Dispatcher:
         """Add a worker under a new number; the worker is down until it joins."""
         worker = next(self._numbers)
         self.flights[worker] = {}
-        self._caches.add(worker, followed=followed)
+        self._caches.renew(worker)
+        if followed:
+            self._caches.follow(worker, True)
         return worker
 
     def drain(self, worker: int, on_empty: Callable[[], None]) -> None:
@@ -273,7 +256,7 @@ class Dispatcher:
     def _remove_if_empty(self, worker: int) -> None:
         if worker in self._leaving and not self.flights[worker]:
             del self.flights[worker]
-            self._caches.drop(worker)
+            del self._caches[worker]
             self._leaving.pop(worker)()
 
     def lost(self, worker: int, prefix: Prompt, tokens: int) -> None:

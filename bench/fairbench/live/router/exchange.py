@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
 
@@ -20,10 +21,10 @@ from aiohttp import (
 
 from fairbench.live import headers
 from fairbench.live.http_server import MAX_BODY_BYTES
+from fairbench.live.json_errors import Problem
+from fairbench.live.router.answers import StreamReader, Usage, abort_of, is_object, usage_of
 from fairbench.live.router.calls import Call
 from fairbench.live.router.flight import Flight
-from fairbench.live.router.problem import Problem
-from fairbench.live.router.usage import StreamReader, Usage, abort_of, is_object, usage_of
 
 # End of an exchange. LEFT: the client left. EVICTED: another request took its slot. LOST, RETRIED:
 # the worker did, and nobody else or another one was asked.
@@ -60,6 +61,7 @@ class ClientLeft(ConnectionError):
     """The connection to the client failed, not the connection to the worker."""
 
 
+@dataclass(eq=False)
 class Exchange:
     """Sends a request to a worker and answers the client; ``usage`` and ``outcome`` are results.
 
@@ -67,21 +69,15 @@ class Exchange:
     part of an answer has come that is no error.
     """
 
-    def __init__(
-        self,
-        request: web.Request,
-        call: Call,
-        flight: Flight,
-        on_begun: Callable[[], None],
-        on_heard: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._request = request
-        self._call = call
-        self._flight = flight
-        self._on_begun = on_begun
-        self._on_heard = on_heard
+    request: web.Request
+    call: Call
+    flight: Flight
+    on_begun: Callable[[], None]
+    on_heard: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._stream: web.StreamResponse | None = None
-        self._reader = StreamReader(hide_usage=call.hide_usage)
+        self._reader = StreamReader(hide_usage=self.call.hide_usage)
         self._left: How | None = None  # how the worker went meanwhile
         self.usage = Usage()
         self.outcome = LEFT
@@ -94,29 +90,24 @@ class Exchange:
         Cancelled or with a client that reads no more, it closes the connection to the worker, which
         is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
         ClientLeft.
-
-        Args:
-            session: HTTP session for workers.
-            url: URL of the worker's API path.
-            sent: Headers for the worker.
         """
         try:
             async with asyncio.timeout(None) as scope:
 
                 def lost() -> None:
-                    self._left = How.DIED if self._flight.died else How.HUNG
+                    self._left = How.DIED if self.flight.died else How.HUNG
                     scope.reschedule(0.0)
 
-                self._flight.on_lost = lost
+                self.flight.on_lost = lost
                 async with session.post(
-                    url, data=self._call.body(), headers=sent, allow_redirects=False
+                    url, data=self.call.body(), headers=sent, allow_redirects=False
                 ) as answer:
                     return await self._pass_on(answer)
         except ClientLeft:
             raise
         except (ClientError, OSError) as error:
             if self._stream is None:
-                raise WorkerFailed(self._flight.worker, self._left or _how(error)) from error
+                raise WorkerFailed(self.flight.worker, self._left or _how(error)) from error
             self.outcome = LOST
             return await self._break_off(self._stream)
         finally:
@@ -125,10 +116,10 @@ class Exchange:
 
     async def _pass_on(self, answer: ClientResponse) -> web.StreamResponse:
         returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
-        returned[headers.WORKER] = str(self._flight.worker)
-        if self._flight.request.demoted:
+        returned[headers.WORKER] = str(self.flight.worker)
+        if self.flight.request.demoted:
             returned[headers.DEMOTED] = "1"
-        if not (self._call.stream and answer.ok and answer.content_type == EVENTS):
+        if not (self.call.stream and answer.ok and answer.content_type == EVENTS):
             return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
@@ -136,8 +127,8 @@ class Exchange:
             if self._reader.is_refusal and self._stream is None:
                 told += self._reader.feed(await self._read(answer)) + self._reader.rest()
                 refused = web.Response(body=told, status=answer.status, headers=returned)
-                raise WorkerFailed(self._flight.worker, How.ANSWERED, refused)
-            self._on_heard()
+                raise WorkerFailed(self.flight.worker, How.ANSWERED, refused)
+            self.on_heard()
             if self._reader.is_junk and self._stream is None:
                 raise ClientPayloadError("the stream contains data that is not an event")
             # Waits while the client is slow, and so stops reading from the worker.
@@ -150,12 +141,11 @@ class Exchange:
         return stream
 
     async def _read(self, answer: ClientResponse) -> bytes:
-        """Read an answer in one piece. Raises ClientPayloadError for an endless answer."""
         body = bytearray()
         async for piece in answer.content.iter_any():
             body += piece
             if answer.ok and answer.content_type != EVENTS:
-                self._on_heard()
+                self.on_heard()
             if len(body) > MAX_BODY_BYTES:
                 raise ClientPayloadError(f"the body has more than {MAX_BODY_BYTES} bytes")
         return bytes(body)
@@ -168,13 +158,13 @@ class Exchange:
         """
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
-            raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
+            raise WorkerFailed(self.flight.worker, How.ANSWERED, response)
         if status not in SERVED:  # nor goes the prompt where a worker says
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
-            raise WorkerFailed(self._flight.worker, How.ANSWERED, odd.response())
+            raise WorkerFailed(self.flight.worker, How.ANSWERED, odd.response())
         if not is_object(body):
             junk = Problem(HTTPStatus.BAD_GATEWAY, "the answer of the worker is not JSON")
-            raise WorkerFailed(self._flight.worker, How.ANSWERED, junk.response())
+            raise WorkerFailed(self.flight.worker, How.ANSWERED, junk.response())
         self.usage = usage_of(body)
         if (problem := abort_of(body)) is not None:
             self.outcome = ERROR
@@ -186,12 +176,12 @@ class Exchange:
         """Pass on data after the head. Raises ClientLeft, also if the client stops reading."""
         if not data:
             return
-        transport = self._request.transport
+        transport = self.request.transport
         try:
             if self._stream is None:  # not before: until now another worker could be asked
-                await stream.prepare(self._request)
+                await stream.prepare(self.request)
                 self._stream = stream
-                self._on_begun()
+                self.on_begun()
             if transport is None or transport.get_write_buffer_size() + len(data) <= NO_WAIT_BYTES:
                 await stream.write(data)
                 return
@@ -206,7 +196,7 @@ class Exchange:
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone with an error in the stream's format."""
-        self._flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
+        self.flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, problem.event())
         return stream

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from fairbench.live.json_errors import bad_request
 from fairbench.live.openai_shapes import Message
-from fairbench.live.router.problem import bad_request
 
 Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
@@ -169,12 +169,8 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
     """Return the ``allowed`` fields for a worker, without nulls, which have no meaning.
 
-    Other fields are dropped if null, false or in ``DROPPED``. Raises Problem for the rest.
-
-    Args:
-        found: All fields of the body, as written.
-        allowed: Names of the fields to pass on.
-        where: Prefix of a field's name in the error.
+    Other fields are dropped if null, false or in ``DROPPED``. Raises Problem for the rest, with
+    ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -200,13 +196,7 @@ def _whole(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem for token ids outside the model's vocabulary.
-
-    Args:
-        ids: The token ids.
-        vocab_size: Size of the vocabulary in tokens, or None if unknown.
-        where: Name of the field, for the error.
-    """
+    """Raise Problem, naming the field ``where``, for token ids outside a known vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from fairbench.core import Prompt, Request
-from fairbench.live.router.problem import Problem
+from fairbench.live.json_errors import Problem
 from fairbench.schedulers.token_pages import segments_of
 
 

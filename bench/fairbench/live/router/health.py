@@ -1,10 +1,16 @@
-"""Health: checks which workers are up, at intervals and when a connection breaks."""
+"""Health: checks which workers are up, and detects those that have requests but produce nothing.
+
+An engine that hangs in one request may go on to answer health checks, which another process or
+thread of it does. Only tokens show that it decodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
@@ -13,16 +19,27 @@ from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
+from fairbench.live.router.flight import Flight
+from fairbench.live.router.loads import METRICS, USAGE, page_of, samples
+
+log = logging.getLogger(__name__)
 
 PATH = "/health"
 # A request that proves that an engine decodes: every engine serves it, with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
+LOOKS = 8  # at every worker within the time in which it has to produce something
+# Of an answer in one piece nothing is seen before its end: it may take so long, at this pace.
+SLOWEST_TOKEN_S = 0.1
+LONGEST_STALLS = 5  # times the usual time, and no longer
+# What moves while an engine decodes: tokens, and the share of its pool that is in use.
+MOVING = (
+    *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
+    *("sglang:num_used_tokens", *USAGE),
+)
 
 
-log = logging.getLogger(__name__)
-
-
+@dataclass(eq=False)
 class Health:
     """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
 
@@ -30,24 +47,17 @@ class Health:
     was down by its own account, since what comes back then is another process.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerAddress],
-        dispatcher: Dispatcher,
-        timeout_s: float,
-        breakers: Breakers,
-        on_return: Callable[[int], Awaitable[None]],
-        router_id: str = "",
-    ) -> None:
-        # New connections for each probe: an old connection that still works proves little.
+    workers: Sequence[WorkerAddress]
+    dispatcher: Dispatcher
+    timeout_s: float
+    breakers: Breakers
+    on_return: Callable[[int], Awaitable[None]]
+    router_id: str = ""
+
+    def __post_init__(self) -> None:
         self._session = ClientSession(
-            connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=timeout_s)
+            connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=self.timeout_s)
         )
-        self._workers = workers
-        self._dispatcher = dispatcher
-        self._breakers = breakers
-        self._on_return = on_return
-        self._router_id = router_id
         self._itself: set[int] = set()
         self._asked: dict[int, asyncio.Task[bool]] = {}
         self._stalled: set[int] = set()
@@ -56,7 +66,7 @@ class Health:
         """Ask every worker; a worker that does not answer in time is down until it does."""
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
-            self._dispatcher.leave(worker)
+            self.dispatcher.leave(worker)
 
     async def watch(self, interval_s: float) -> None:
         """Ask every worker every ``interval_s``, until cancelled."""
@@ -80,14 +90,13 @@ class Health:
         As one of them may be what it hangs in, none of them is tried elsewhere.
         """
         self._stalled.add(worker)
-        self._breakers.reset(worker)
-        self._dispatcher.leave(worker, died=True)
+        self.breakers.reset(worker)
+        self.dispatcher.leave(worker, died=True)
 
     def _ask_all(self) -> list[asyncio.Task[bool]]:
-        return [self.suspect(worker) for worker in self._dispatcher.flights]
+        return [self.suspect(worker) for worker in self.dispatcher.flights]
 
     async def aclose(self) -> None:
-        """Give up what is being asked."""
         asked = list(self._asked.values())
         for task in asked:
             task.cancel()
@@ -100,14 +109,14 @@ class Health:
             if not healthy:
                 if healthy is False:
                     self._stalled.discard(worker)
-                self._breakers.reset(worker)
-                self._dispatcher.leave(worker, died=healthy is False)
+                self.breakers.reset(worker)
+                self.dispatcher.leave(worker, died=healthy is False)
             elif worker in self._stalled and not await self._decodes(worker):
                 healthy = False
-            elif self._dispatcher.may_join(worker) and not self._breakers.is_open(worker):
+            elif self.dispatcher.may_join(worker) and not self.breakers.is_open(worker):
                 self._stalled.discard(worker)
-                await self._on_return(worker)
-                self._dispatcher.join(worker)
+                await self.on_return(worker)
+                self.dispatcher.join(worker)
         finally:
             del self._asked[worker]
         return bool(healthy)
@@ -124,11 +133,11 @@ class Health:
             return False
 
     def _is_itself(self, response: ClientResponse) -> bool:
-        return response.headers.get(headers.ROUTERS) == self._router_id
+        return response.headers.get(headers.ROUTERS) == self.router_id
 
     async def _decodes(self, worker: int) -> bool:
         """Return whether a worker produces a token, or refuses for a reason outside its engine."""
-        address = self._workers[worker]
+        address = self.workers[worker]
         try:
             async with self._session.post(
                 address.url + PROOF_PATH,
@@ -143,7 +152,7 @@ class Health:
 
     async def _answers(self, worker: int) -> bool | None:
         """Return whether a worker reports that it is healthy, or None after a timeout."""
-        address = self._workers[worker]
+        address = self.workers[worker]
         try:
             async with self._session.get(
                 address.url + PATH, headers=address.authorization
@@ -158,3 +167,73 @@ class Health:
             return None
         except (ClientError, OSError):
             return False
+
+
+@dataclass(eq=False)
+class Progress:
+    """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
+
+    A worker is silent while it has requests and nothing comes of any: no piece of an answer with a
+    status of success, and no change of what its ``/metrics`` says that it has produced. Time
+    without requests does not count, and a request that its client gives up changes nothing. The
+    limit is ``stall_s`` seconds. It is longer for a worker that exports no such metrics and has
+    only answers in one piece: as long as the longest of these may take.
+    """
+
+    workers: Sequence[WorkerAddress]
+    dispatcher: Dispatcher
+    session: ClientSession
+    stall_s: float
+    on_stall: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        self._silent_s: defaultdict[int, float] = defaultdict(float)
+        self._told: dict[int, list[str]] = {}  # in text, in which NaN equals NaN
+
+    def heard(self, worker: int) -> None:
+        """Record that a part of an answer has arrived from the worker."""
+        self._silent_s.pop(worker, None)
+
+    async def watch(self) -> None:
+        """Check every worker repeatedly until cancelled."""
+        pause_s = self.stall_s / LOOKS
+        while True:
+            await asyncio.sleep(pause_s)
+            busy = [one for one in self.dispatcher.up if self.dispatcher.flights.get(one)]
+            await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
+
+    async def _look(self, worker: int, passed_s: float) -> None:
+        self._silent_s[worker] += passed_s
+        if self._silent_s[worker] < self.stall_s / 2:
+            return
+        await self._ask(worker, passed_s)
+        flights = self.dispatcher.flights.get(worker)
+        if not flights or self._silent_s[worker] < self._limit_s(worker, flights):
+            return
+        self.heard(worker)
+        log.warning(
+            "worker %d has %d requests and has produced no token for %g s; it counts as down",
+            *(worker, len(flights), self.stall_s),
+        )
+        self.on_stall(worker)
+
+    def _limit_s(self, worker: int, flights: Sequence[Flight] | dict[Flight, None]) -> float:
+        begun = any(flight.first_token_s is not None for flight in flights)
+        if begun or worker in self._told:
+            return self.stall_s
+        longest = max(flight.request.max_new_tokens for flight in flights) * SLOWEST_TOKEN_S
+        return min(max(self.stall_s, longest), LONGEST_STALLS * self.stall_s)
+
+    async def _ask(self, worker: int, patience_s: float) -> None:
+        """Count a change in the worker's own report of produced tokens as progress."""
+        timeout = ClientTimeout(total=patience_s)
+        page = await page_of(self.session, self.workers[worker], METRICS, timeout)
+        try:
+            told = samples((page or b"").decode())
+        except ValueError:
+            return
+        before = self._told.pop(worker, None)
+        if told:  # before an engine's first token its page may lack the samples that will move
+            self._told[worker] = [str(value) for name, value in told if name in MOVING]
+            if before is not None and before != self._told[worker]:
+                self.heard(worker)

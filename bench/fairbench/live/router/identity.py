@@ -1,21 +1,30 @@
-"""Identity: the client of a request."""
+"""Identity: the client of a request, and whether a page of another web site sent it.
+
+A page can have its own name resolve to an address of this machine or network (DNS rebinding), and
+a browser then takes the server for that page's own. The browser still sends the name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 from http import HTTPStatus
+from ipaddress import ip_address
 from secrets import token_bytes
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.router.problem import Problem
+from fairbench.live.json_errors import Problem
+from fairbench.live.processes.addresses import LOOPBACK
 
 MAX_LENGTH = 128
 MAX_BODY_LENGTH = 512  # of what a body says, which may be an e-mail address or a sentence
 HASHED, HASH_BYTES = "user-", 10
+LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
+ANY_HOST = "*"
 
 
 class Keyring:
@@ -26,7 +35,6 @@ class Keyring:
         self._owners = {self._hashed(key): client for key, client in keys.items()}
 
     def get(self, key: str, /) -> str | None:
-        """Return the key's client, or None for an unknown key."""
         return self._owners.get(self._hashed(key))
 
     def _hashed(self, key: str) -> bytes:
@@ -91,3 +99,41 @@ def _owner(authorization: str, keys: Keyring) -> str:
     if client is None:
         raise Problem(HTTPStatus.UNAUTHORIZED, "unknown API key: send Authorization: Bearer KEY")
     return client
+
+
+def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
+    """Raise Problem (403) for a request that a page of another site may have sent.
+
+    ``allowed`` are the names of this server in lower case; with ``addresses`` any IP address is
+    one, too, which no page can claim. Every browser sends a ``Host``, so without one it is no
+    page's.
+    """
+    said = http.headers.get("Host")
+    host = None if said is None else _name(f"//{said}")
+    if said is not None and not (host in allowed or (addresses and _is_address(host))):
+        raise _foreign(f"host {said[:64]!r}")
+    origin = http.headers.get("Origin")
+    if origin is not None and _name(origin) not in (*allowed, host):
+        raise _foreign(f"origin {origin[:64]!r}")
+
+
+def _name(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _is_address(host: str | None) -> bool:
+    try:
+        ip_address(host or "")
+    except ValueError:
+        return False
+    return True
+
+
+def _foreign(what: str) -> Problem:
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        f"{what} is not a host name of this server; the operator can add it with --allow-host",
+    )

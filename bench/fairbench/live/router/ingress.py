@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from http import HTTPStatus
+from dataclasses import dataclass
 from math import ceil
 from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
+from fairbench.live.json_errors import Problem, too_many, unavailable
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.flight import Flight, OnSent, Wish
-from fairbench.live.router.problem import Problem
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.views import Read
 
-RETRY_AFTER_S = 5
 SHORTEST_NAP_S = 0.001  # between two alarms, so that no rounding of times keeps the loop busy
 
 
@@ -27,13 +26,13 @@ class Ringing(Protocol):
 
     def cancel(self) -> None:
         """Cancel the timer."""
-        ...
 
 
 Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 """Calls a function so many seconds from now."""
 
 
+@dataclass(eq=False)
 class Ingress:
     """Requests that wait in the ``queue`` until it releases them, and released ones.
 
@@ -42,19 +41,13 @@ class Ingress:
     never does.
     """
 
-    def __init__(
-        self,
-        queue: HoldsRequests,
-        send: Callable[[Request, int, Wish], Flight],
-        now_s: Callable[[], float],
-        is_open: Callable[[], bool],
-        alarm: Alarm | None = None,
-    ) -> None:
-        self.queue = queue
-        self._send = send
-        self._now_s = now_s
-        self._is_open = is_open
-        self._alarm = alarm
+    queue: HoldsRequests
+    send: Callable[[Request, int, Wish], Flight]
+    now_s: Callable[[], float]
+    is_open: Callable[[], bool]
+    alarm: Alarm | None = None
+
+    def __post_init__(self) -> None:
         self._ringing: Ringing | None = None
         self._held: dict[Request, tuple[OnSent, Wish]] = {}
         self._gone: set[Request] = set()
@@ -67,7 +60,6 @@ class Ingress:
         return request in self._held
 
     def held(self) -> Counter[str]:
-        """Return the number of queued requests, by client."""
         return Counter(request.client for request in self._held)
 
     def let_go(self, request: Request) -> bool:
@@ -81,7 +73,7 @@ class Ingress:
         """
         sent: list[Flight | Problem] = []
         self._held[request] = sent.append, wish
-        if not self.queue.enter(request, self._now_s()):
+        if not self.queue.enter(request, self.now_s()):
             del self._held[request]
             raise self._refused()
         self.release()
@@ -95,12 +87,12 @@ class Ingress:
     def _refused(self) -> Problem:
         late_s = self.queue.retry_after_s()
         if late_s is None:
-            return _too_many("the queue is full for this client; try again later")
+            return too_many("the queue is full for this client; try again later")
         why = (
             f"the request would miss its deadline by about {late_s:.1f} s, because the "
             "workers are too busy"
         )
-        return _too_many(why, max(1, ceil(late_s)))
+        return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
         """Record the request's worker; None if a new attempt follows or the worker is down."""
@@ -115,11 +107,11 @@ class Ingress:
         elif request in self._gone:
             self._gone.remove(request)
             read = Read(charge.input_tokens, charge.cached_tokens)
-            self.queue.finish(request, charge.output_tokens, self._now_s(), read)
+            self.queue.finish(request, charge.output_tokens, self.now_s(), read)
 
     def release(self) -> None:
         """Refuse requests that have waited too long, and send those that may go now."""
-        now_s, is_open = self._now_s(), self._is_open()
+        now_s, is_open = self.now_s(), self.is_open()
         ends: list[tuple[Request, Flight | Problem]] = [
             (request, _given_up(is_open)) for request in self.queue.shed(now_s)
         ]
@@ -127,7 +119,7 @@ class Ingress:
         def send(request: Request, routed: int) -> None:
             self._gone.add(request)
             try:
-                flight: Flight | Problem = self._send(request, routed, self._held[request][1])
+                flight: Flight | Problem = self.send(request, routed, self._held[request][1])
             except Problem as problem:
                 flight = problem
             ends.append((request, flight))
@@ -144,22 +136,14 @@ class Ingress:
         if self._ringing is not None:
             self._ringing.cancel()
             self._ringing = None
-        wake_s = self.queue.wake_s(now_s) if self._alarm and self._held else None
-        if self._alarm is not None and wake_s is not None:
-            self._ringing = self._alarm(max(wake_s - now_s, SHORTEST_NAP_S), self.release)
+        wake_s = self.queue.wake_s(now_s) if self.alarm and self._held else None
+        if self.alarm is not None and wake_s is not None:
+            self._ringing = self.alarm(max(wake_s - now_s, SHORTEST_NAP_S), self.release)
 
 
 def _given_up(is_open: bool) -> Problem:
     if is_open:
-        return _too_many(
+        return too_many(
             "the request waited too long in the queue, or was displaced by others; try again later"
         )
-    return Problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "no worker became available within the time that the request may wait",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def _too_many(why: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    return Problem(HTTPStatus.TOO_MANY_REQUESTS, why, retry_after_s=retry_after_s)
+    return unavailable("no worker became available within the time that the request may wait")

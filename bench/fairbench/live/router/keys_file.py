@@ -1,25 +1,89 @@
-"""The keys file: the client of each API key, and the weights and quotas of clients."""
+"""Keys files: the client of each API key with weights and quotas, and the keys of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import is_key, read_key
 from fairbench.files.toml_text import read_toml
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.live.router.client_limits import REQUESTS, TOKENS, Quota
 from fairbench.live.router.identity import is_name
-from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota
-from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
 
+OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
 MOST = 10**12  # a minute
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKeys:
+    """Keys by worker URL, and a ``default`` for all other workers (None for no key)."""
+
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    default: str | None = field(default=None, repr=False)
+
+    def signed(self, worker: WorkerAddress) -> WorkerAddress:
+        return replace(worker, key=self.named.get(worker.url, self.default))
+
+    def check_named(self, urls: Collection[str]) -> None:
+        """Raise UsageError if a key is for an unknown worker."""
+        for url in self.named:
+            if url not in urls:
+                raise unknown_name("worker in --worker-key-file", url, urls)
+
+
+def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
+    """Return the keys of the flags. Raises UsageError or DataError, which never show a key."""
+    if key is not None and not is_key(key):
+        raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
+    if path is None:
+        return WorkerKeys(default=key)
+    filed = _read(path)
+    if key is not None and filed.default is not None:
+        raise UsageError(
+            f'--worker-key cannot be combined with {path}, which has a key for "{OTHERS}", '
+            "too; give only one of them"
+        )
+    return replace(filed, default=key or filed.default)
+
+
+def _read(path: Path) -> WorkerKeys:
+    """Read a TOML file of lines ``"URL" = "KEY"``, where ``"*"`` stands for all other workers."""
+    keys = read_toml(path, str(path), secret=True)
+    for number, key in enumerate(keys.values(), 1):
+        if not isinstance(key, str) or not is_key(key):
+            raise DataError(
+                f"{path}: key {number}: must be a text of printable ASCII, without spaces "
+                "at its ends"
+            )
+    if not keys:
+        raise DataError(f"{path}: must hold at least one key")
+    default = keys.pop(OTHERS, None)
+    return WorkerKeys(
+        {_url(path, n, url): key for n, (url, key) in enumerate(keys.items(), 1)}, default
+    )
+
+
+def _url(path: Path, number: int, text: str) -> str:
+    """Return a worker's URL. Raises DataError without the text, which may be a key by mistake."""
+    try:
+        worker = parse_worker(text)
+    except UsageError:
+        worker = None
+    if worker is None or worker.kv_events is not None:
+        raise DataError(
+            f'{path}: key {number}: write "http://HOST:PORT" = "KEY", or "{OTHERS}" = "KEY" for '
+            "all other workers"
+        )
+    return worker.url
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +134,11 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the admin endpoint's key, or None. Raises UsageError or DataError.
+    """Return the admin endpoint's key from its ``file``, or None. Raises UsageError or DataError.
 
     If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
-    needs a key if workers have keys, since an added worker is shown its key.
-
-    Args:
-        port: Port of the admin endpoint, or None for no endpoint.
-        file: File with the admin key, or None if not given.
-        clients: The keys file of clients, or None if not given.
-        of_workers: Keys of the workers.
+    needs a key if workers have keys, since an added worker is shown its key. Without a ``port``
+    there is no endpoint.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"

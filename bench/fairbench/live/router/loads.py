@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,39 +35,33 @@ class Told(NamedTuple):
     usage: float
 
 
+@dataclass(eq=False)
 class PolledLoads:
     """A ``FleetView`` of the last reports; reports older than ``stale_s`` are ignored."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        pool_tokens: int,
-        stale_s: float,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._pool_tokens = pool_tokens
-        self._stale_s = stale_s
-        self._now_s = now_s
+    dispatcher: Dispatcher
+    pool_tokens: int
+    stale_s: float
+    now_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
 
     def workers(self) -> Collection[int]:
-        """Return the available workers."""
-        return self._dispatcher.workers()
+        return self.dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
         """Return a worker's latest report, or the router's own count if that is too old."""
-        counted = self._dispatcher.load(worker)
-        at_s, told = self._told.get(worker, (-self._stale_s, None))
-        if told is None or self._now_s() - at_s > self._stale_s:
+        counted = self.dispatcher.load(worker)
+        at_s, told = self._told.get(worker, (-self.stale_s, None))
+        if told is None or self.now_s() - at_s > self.stale_s:
             return counted
-        tokens = round(told.usage * self._pool_tokens)
+        tokens = round(told.usage * self.pool_tokens)
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def hear(self, worker: int, told: Told) -> None:
-        """Record a worker's report."""
-        self._told[worker] = self._now_s(), told
-        self._dispatcher.release()
+        self._told[worker] = self.now_s(), told
+        self.dispatcher.release()
 
 
 async def poll(
@@ -100,7 +95,10 @@ async def page_of(
     """Return a page of ``worker`` at ``path``, or None without one within ``timeout``."""
     try:
         async with session.get(
-            worker.url + path, headers=worker.authorization, timeout=timeout
+            worker.url + path,
+            headers=worker.authorization,
+            timeout=timeout,
+            allow_redirects=False,
         ) as answer:
             body = await answer.read()
             return body if answer.ok else None

@@ -38,7 +38,6 @@ class ClientTotals:
     held_seconds: float = 0.0
 
     def add(self, other: ClientTotals) -> None:
-        """Add the totals of another book."""
         self.requests += other.requests
         self.input_tokens += other.input_tokens
         self.cached_tokens += other.cached_tokens
@@ -59,13 +58,6 @@ class TotalsByClient(Collector):
         self._others = ClientTotals()
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        """Record the end of a request and its charge.
-
-        Args:
-            client: Name of the client.
-            outcome: Outcome of the request.
-            charge: Tokens booked for the request.
-        """
         totals = self._totals_of(client)
         totals.requests[outcome] += 1
         totals.input_tokens += charge.input_tokens
@@ -166,7 +158,6 @@ class RouterMetrics:
         self._refused = CounterMetric("fairbench_refused", text, ["status"], registry=self.registry)
 
     def refused(self, status: int) -> None:
-        """Count a refusal by the router itself."""
         self._refused.labels(status).inc()
 
     def describe(self, router: str, token_count_method: str) -> None:

@@ -21,26 +21,97 @@ from aiohttp import ClientError, ClientSession, web
 
 from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
+from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.router.background import Work
+from fairbench.live.router.bodies import check_plain
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.encodings import check_plain
-from fairbench.live.router.identity import check_bearer
-from fairbench.live.router.peer_messages import Answer, Known, Message, check_message, places_of
-from fairbench.live.router.problem import Problem, bad_request
+from fairbench.live.router.identity import check_bearer, is_name
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers.counters import shares_counters
 from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
 
+log = logging.getLogger(__name__)
+
+ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
+MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
+MOST_VERSION = 2**53
+MOST_ORIGINS = 1_000  # routers that are gone, in one message
+MOST_CLIENTS = 200_000  # entries in one message
+LONGEST_ORIGIN = 64
+
+Versions = dict[str, dict[str, int]]
+"""Origin and part -> the known version of its totals."""
 PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
 RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is told
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
 MOST_KNOWN = 1_000  # routers that are remembered
 
-log = logging.getLogger(__name__)
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of one process: ``origin`` is new at each start, ``fleet`` identifies its workers.
+
+    ``gone`` holds the last totals of silent origins. A restarted router could not know them. It
+    would otherwise treat a client that was served there as owed that service.
+    """
+
+    origin: str
+    fleet: str
+    parts: dict[str, Totals]
+    gone: dict[str, dict[str, Totals]] = {}
+
+
+def check_message(message: Message) -> None:
+    """Raise Problem for impossible totals, which would make sums infinite or undefined."""
+    told = {**message.gone, message.origin: message.parts}
+    if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
+        raise bad_request("the message lists more routers than are allowed")
+    every = [one for parts in told.values() for one in parts.values()]
+    entries = sum(len(one.charged) + len(one.raised) + len(one.waiting) for one in every)
+    if entries > MOST_CLIENTS:
+        raise bad_request(f"the message has more than {MOST_CLIENTS} entries of clients")
+    for totals in every:
+        fits = 0 <= totals.since <= totals.version <= MOST_VERSION
+        sums = (*totals.charged.items(), *totals.raised.items())
+        fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
+        if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
+            raise bad_request("the message has impossible totals")
+
+
+def places_of(totals: Totals) -> set[int]:
+    """Return the workers or bands that totals mention."""
+    sums = (*totals.charged.values(), *totals.raised.values())
+    return {place for of in sums for place in of}.union(*totals.waiting.values())
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """The state at ``origin``: its known versions of the origins in a message."""
+
+    origin: str
+    known: Versions
+
+
+@dataclass
+class Known:
+    """The knowledge of one peer process, as its answers report it."""
+
+    origin: str = ""
+    versions: Versions = field(default_factory=dict)
+    forgotten_s: float = -inf
+
+    def answered(self, answer: Answer) -> None:
+        """Record an answer; a new process at the same address starts without knowledge."""
+        if answer.origin != self.origin:
+            self.origin, self.versions = answer.origin, {}
+        self.versions.update(answer.known)
+
+    def forget_sometimes(self, now_s: float) -> None:
+        """Discard the knowledge at intervals, so that all totals are sent again."""
+        if now_s - self.forgotten_s >= ALL_EVERY_S:
+            self.forgotten_s, self.versions = now_s, {}
 
 
 @dataclass(frozen=True)
@@ -63,17 +134,17 @@ class Peering:
         While no worker is up, waiting clients are left out, so that they do not hold others up.
         """
         known = known or Known()
-        versions = known.of(self.origin)
+        versions = known.versions.get(self.origin, {})
         parts = {
             name: part.export_totals(versions.get(name, 0)) for name, part in self.parts.items()
         }
         if not self.dispatcher.up:
             parts = {name: totals._replace(waiting={}) for name, totals in parts.items()}
-        gone = {
-            origin: totals
-            for origin, totals in self._gone().items()
-            if any(totals[name].version > known.of(origin).get(name, 0) for name in totals)
-        }
+        gone = {}
+        for origin, totals in self._gone().items():
+            heard = known.versions.get(origin, {})
+            if any(totals[name].version > heard.get(name, 0) for name in totals):
+                gone[origin] = totals
         return msgspec.json.encode(Message(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
@@ -89,10 +160,7 @@ class Peering:
         return found
 
     async def hear(self, request: web.Request) -> web.Response:
-        """Handle a peer's message: answer 200 with the present knowledge, even to an old message.
-
-        Answers 401, 409 or 400 to an unauthorised or invalid message.
-        """
+        """Answer a peer's message with the present knowledge; 401, 409 or 400 for a wrong one."""
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
         answer = self.take_in(await request.read())
@@ -131,10 +199,14 @@ class Peering:
                 part.merge_totals(origin, parts[name], now_s)
         self._forget_surplus()
         self.dispatcher.release()
-        return Answer(self.origin, {origin: self._versions(origin) for origin in told})
+        heard = {name: part.heard_totals() for name, part in self.parts.items()}
+        versions = {
+            origin: {name: of.get(origin, NOTHING).version for name, of in heard.items()}
+            for origin in told
+        }
+        return Answer(self.origin, versions)
 
     def _forget_surplus(self) -> None:
-        """Forget the routers that have been silent for longest, if there are too many."""
         known = {origin for part in self.parts.values() for origin in part.heard_totals()}
         if len(known) <= MOST_KNOWN:
             return
@@ -143,11 +215,6 @@ class Peering:
             self.heard_s.pop(origin, None)
             for part in self.parts.values():
                 part.forget_origin(origin)
-
-    def _versions(self, origin: str) -> dict[str, int]:
-        """Return the latest versions heard from an origin, by part."""
-        latest = {name: part.heard_totals() for name, part in self.parts.items()}
-        return {name: of.get(origin, NOTHING).version for name, of in latest.items()}
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
@@ -165,16 +232,16 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
         places[GATEWAY] = {0, *queue.params.priority.values()}
     for part in parts.values():
         part.join_peers()
-    fleet = hashlib.sha256(repr(_before_what(config)).encode()).hexdigest()[:16]
     forget_s = served_routers(config.settings).terms(len(config.workers)).forget_s
-    return Peering(parts, fleet, config.peer_key, dispatcher, forget_s, places)
+    return Peering(parts, settings_hash(config), config.peer_key, dispatcher, forget_s, places)
 
 
-def _before_what(config: RouterConfig) -> tuple[object, ...]:
-    """Return the settings that peers must share, because totals depend on quanta and prices."""
+def settings_hash(config: RouterConfig) -> str:
+    """Return a hash of what peers must share, because totals depend on quanta and prices."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
-    return *own, [worker.url for worker in config.workers]
+    equal = *own, [worker.url for worker in config.workers]
+    return hashlib.sha256(repr(equal).encode()).hexdigest()[:16]
 
 
 def check_peers(router: type, name: str, gateway: str | None) -> None:
@@ -189,14 +256,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that it lacks, again and again, whether or not it answers.
-
-    Args:
-        session: HTTP session for peers.
-        peering: Totals that this router shares.
-        url: Base URL of the peer.
-        every_s: Pause before each message, in seconds.
-    """
+    """Send one peer the totals that it lacks, again and again, whether or not it answers."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = Known()
@@ -205,17 +265,14 @@ async def tell(session: ClientSession, peering: Peering, url: str, every_s: floa
         known.forget_sometimes(peering.dispatcher.now_s())
         now = await _told(session, url, peering.message(known), headers, known)
         if now != trouble:
-            log.log(
-                logging.INFO if now is None else logging.WARNING,
-                "peer %s: %s", url, now or "hears this router",
-            )  # fmt: skip
+            level = logging.INFO if now is None else logging.WARNING
+            log.log(level, "peer %s: %s", url, now or "hears this router")
         trouble = now
 
 
 async def _told(
     session: ClientSession, url: str, message: bytes, headers: Mapping[str, str], known: Known
 ) -> str | None:
-    """Send a message and update ``known``; return None, or the reason for a failure."""
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -233,7 +290,5 @@ async def _told(
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
     """Return the tasks that ``tell`` each peer of ``config`` the totals of ``peering``, if any."""
-    if peering is None:
-        return []
     every_s = served_routers(config.settings).every_s
-    return [tell(session, peering, url, every_s) for url in config.peers]
+    return [tell(session, peering, url, every_s) for url in config.peers] if peering else []

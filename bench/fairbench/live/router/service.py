@@ -14,20 +14,23 @@ from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.subscriber import Subscriber
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
+from fairbench.live.router.admin import Membership
 from fairbench.live.router.attempts import Attempts, Sessions
-from fairbench.live.router.background import WorkerTasks, background
+from fairbench.live.router.background import (
+    WorkerTasks,
+    background,
+    give_back_freed_memory,
+    keep_large_buffers_apart,
+)
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.gateway import hold_requests
-from fairbench.live.router.health import Health
-from fairbench.live.router.membership import Membership
-from fairbench.live.router.memory import give_back_freed_memory, keep_large_buffers_apart
+from fairbench.live.router.health import Health, Progress
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import Peering, peering_of, telling
+from fairbench.live.router.prompts import TextTokens
 from fairbench.live.router.proxy import Proxy
-from fairbench.live.router.stalled_workers import Progress
-from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Traces
 from fairbench.live.router.worker_info import (
     ASSUMED_POOL_TOKENS,
@@ -46,9 +49,10 @@ FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the
 
 
 class Service(NamedTuple):
-    """The part that serves requests, and the part that changes workers."""
+    """The parts that serve requests, know workers and requests, and change workers."""
 
     proxy: Proxy
+    dispatcher: Dispatcher
     membership: Membership
     peering: Peering | None
 
@@ -61,15 +65,7 @@ async def running(
     metrics: RouterMetrics,
     traces: Traces,
 ) -> AsyncIterator[Service]:
-    """Run the service, together with health checks and the KV event subscribers.
-
-    Args:
-        config: Configuration of the router.
-        router: The router that chooses workers.
-        text: Tokenizer for prompts that are text.
-        metrics: Metrics of this process.
-        traces: Tracer of the requests.
-    """
+    """Run the service, together with health checks and the KV event subscribers."""
     keep_large_buffers_apart()
     workers = list(config.workers)
     async with (
@@ -137,7 +133,7 @@ async def running(
                     *(config, workers, session, dispatcher, health, attempts, facts, text, access),
                     traces,
                 )
-                yield Service(proxy, membership, peering)
+                yield Service(proxy, dispatcher, membership, peering)
 
 
 def _new_session(connector: TCPConnector) -> ClientSession:

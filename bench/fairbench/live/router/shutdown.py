@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fairbench.live.http_server import listening, listening_beside
 from fairbench.live.router.admin import PATH, admin_app
-from fairbench.live.router.app import MEMBERSHIP, NO_TRACES, PROXY, router_app
+from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.traces import Traces
 
@@ -46,7 +46,7 @@ async def serve_router(
         await server.site.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while app[PROXY].under_way and not server.stop.is_set():
+                while app[SERVICE].dispatcher.under_way and not server.stop.is_set():
                     await asyncio.sleep(POLL_S)
 
 
@@ -56,7 +56,7 @@ async def _administered(app: web.Application, config: RouterConfig) -> AsyncIter
     if config.admin_port is None:
         yield
         return
-    admin = admin_app(app[MEMBERSHIP], config.worker_keys, config.admin_key)
+    admin = admin_app(app[SERVICE].membership, config.worker_keys, config.admin_key)
     async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
         log.info("admin endpoint: %s%s", url, PATH)
         yield

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import UsageError
+from fairbench.live.json_errors import Problem
 from fairbench.live.router.charges import NOTHING, Charge
 from fairbench.live.router.exchange import LEFT, OK
-from fairbench.live.router.problem import Problem
 
 NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 REFUSED = "refused"
@@ -33,13 +33,7 @@ class Trace:
     charge: Charge = NOTHING
 
     def ended(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end at this worker; another worker may be tried.
-
-        Args:
-            worker: Number of the worker.
-            outcome: Outcome of the request at this worker.
-            charge: Tokens booked, added to those of earlier workers.
-        """
+        """Record the end at this worker; another worker may be tried."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 

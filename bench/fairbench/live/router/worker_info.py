@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
-from fairbench.live.model_files import vocab_size_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.loads import LOADS, METRICS, page_of
-from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
-from fairbench.live.vllm_metrics import MOST_RUNNING, info_in
+from fairbench.live.router.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
+from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 
 # Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
@@ -52,22 +51,18 @@ class WorkerInfo(NamedTuple):
         return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size, config.patterns)
 
 
+@dataclass(eq=False)
 class WorkerFacts:
     """The known facts about the workers; workers that start late report later."""
 
-    def __init__(
-        self,
-        session: ClientSession,
-        workers: Sequence[WorkerAddress],
-        info: WorkerInfo,
-        config: RouterConfig,
-    ) -> None:
-        self._session = session
-        self._workers = workers
-        self._local = config.local
-        self._vocab_size = config.vocab_size
-        self._known = set(range(len(workers)))
-        self.limits = info.limits(config)
+    session: ClientSession
+    workers: Sequence[WorkerAddress]
+    info: WorkerInfo
+    config: RouterConfig
+
+    def __post_init__(self) -> None:
+        self._known = set(range(len(self.workers)))
+        self.limits = self.info.limits(self.config)
 
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part for facts that are not known yet.
@@ -75,16 +70,16 @@ class WorkerFacts:
         One that was added may have a smaller vocabulary than the others, or a larger pool.
         """
         is_new = worker not in self._known
-        if not (is_new or self.limits.vocab_size is None or self._local is not None):
+        if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
             return
-        info = await ask_workers(self._session, [self._workers[worker]])
-        warn_of_others(self._local, {worker: info.locals[0]})
+        info = await ask_workers(self.session, [self.workers[worker]])
+        warn_of_others(self.config.local, {worker: info.locals[0]})
         known = self.limits
         if known.vocab_size is None:
             most_tokens = info.most_pool_tokens or known.most_tokens
             self.limits = replace(known, most_tokens=most_tokens, vocab_size=info.vocab_size)
         elif is_new:
-            sizes = [known.vocab_size, None if self._vocab_size else info.vocab_size]
+            sizes = [known.vocab_size, None if self.config.vocab_size else info.vocab_size]
             self.limits = replace(
                 known,
                 most_tokens=max(known.most_tokens, info.most_pool_tokens or 0),
@@ -108,7 +103,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
     """Ask every worker, for at most 5 s per page."""
     told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
-    pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
+    pools = [size for info in told if (size := _whole(info.get("max_total_num_tokens")))]
     if not pools:
         log.warning(
             "no worker reports the size of its KV pool; %d tokens are assumed", ASSUMED_POOL_TOKENS
@@ -116,7 +111,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
     return WorkerInfo(
         min(pools, default=None),
         max(pools, default=None),
-        max((size for info in told if (size := _size(info, "page_size"))), default=1),
+        max((size for info in told if (size := _whole(info.get("page_size")))), default=1),
         min((size for info in told if (size := _vocab_size(info))), default=None),
         [{one for report in _reports(info) if (one := _local(report))} for info in told],
     )
@@ -125,7 +120,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 def _vocab_size(info: dict[str, Any]) -> int | None:
     """Return the size from the emulator's info, our SGLang plugin's report, or the model files."""
     for told in _reports(info):
-        if size := _size(told, "vocab_size"):
+        if size := _whole(told.get("vocab_size")):
             return size
     model = info.get("model_path")
     return vocab_size_of(model) if isinstance(model, str) else None
@@ -144,13 +139,7 @@ def _local(report: dict[str, Any]) -> str | None:
     return local if isinstance(local, str) and "params" in report else None
 
 
-def _size(info: dict[str, Any], key: str) -> int | None:
-    size = info.get(key)
-    return size if type(size) is int and size > 0 else None
-
-
 async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """Return a worker's information about itself, or {} without any."""
     info = await _page(session, worker, "/server_info")
     try:
         told = msgspec.json.decode(info, type=dict[str, Any])
@@ -176,7 +165,6 @@ async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 
 async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> bytes:
-    """Return a page of the worker, or an empty text if there is none."""
     return await page_of(session, worker, path, ASK_TIMEOUT) or b""
 
 

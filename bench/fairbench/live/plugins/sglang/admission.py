@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.live.plugins.sglang.eviction import Eviction
@@ -15,25 +16,20 @@ from fairbench.live.plugins.sglang.views import ArmedQueue
 Original = Callable[..., Any]
 
 
+@dataclass(eq=False)
 class Admission:
     """The admission passes of one SGLang scheduler, for the scheduler in ``home``.
 
     A hook gets the original function, then its arguments.
     """
 
-    home: Home
+    order: MatchOrder
+    preemption: Preemption
+    now_s: Callable[[], float]
+    eviction: Eviction | None
+    home: Home = field(init=False)
 
-    def __init__(
-        self,
-        order: MatchOrder,
-        preemption: Preemption,
-        now_s: Callable[[], float],
-        eviction: Eviction | None,
-    ) -> None:
-        self._order = order
-        self._now_s = now_s
-        self._preemption = preemption
-        self._eviction = eviction
+    def __post_init__(self) -> None:
         self._scheduler: Any = None  # whose pass is under way
         self._passed_over = False  # in this pass a request did not fit, and others were tried
         self._no_slot: Req | None = None  # the request that is passed over for want of a slot
@@ -43,18 +39,18 @@ class Admission:
         self.home.sweep(scheduler.waiting_queue)
         self._scheduler = scheduler
         self._passed_over = self.home.capped = False
-        self._preemption.began(scheduler)
+        self.preemption.began(scheduler)
         if self.home.scheduler.preempts:
             # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
             scheduler.enable_priority_preemption = True
         self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
         new_batch, running_batch = original(scheduler, *args, **named)
-        self.home.view.end_pass()
+        self.home.end_pass()
         if isinstance(scheduler.waiting_queue, ArmedQueue):  # nothing was admitted
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        for req in self._preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
+        for req in self.preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
             scheduler._add_request_to_queue(req, is_retracted=True)
-        self._preemption.began(scheduler)
+        self.preemption.began(scheduler)
         refused = self._passed_over or self.home.capped
         if refused and (new_batch is not None or not running_batch.is_empty()):
             running_batch.batch_is_full = True
@@ -65,8 +61,8 @@ class Admission:
     ) -> None:
         """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
-        self._order.begin_pass(original, policy, queue, *args, **named)
-        self.home.arm(queue, self._now_s())
+        self.order.begin_pass(original, policy, queue, *args, **named)
+        self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
         """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
@@ -85,8 +81,8 @@ class Admission:
                 admitted = self.home.admitted(
                     req, len(req.full_untruncated_fill_ids) - prefix_len(req)
                 )
-                if self._eviction is not None:
-                    self._eviction.admitted(req, admitted)
+                if self.eviction is not None:
+                    self.eviction.admitted(req, admitted)
                 return result
             if result is not type(result).NO_TOKEN:
                 return result
@@ -104,9 +100,9 @@ class Admission:
         SGLang would preempt by priority. Here the scheduler says who goes, or names another
         request, and then nothing can be tried with this one.
         """
-        taken = len(self._preemption.taken)
+        taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:
-            if len(self._preemption.taken) > taken:
+            if len(self.preemption.taken) > taken:
                 return True
         if wanted is Next.NOBODY:
             return False

@@ -12,6 +12,8 @@ from fairbench.core import Request
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.home import EngineHome, Tracked, request_of
 from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.sglang.kept_tree import KeptTree
+from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.plugins.sglang.requests import Req, client_of, context_of
 from fairbench.live.plugins.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
@@ -48,7 +50,7 @@ class Home(EngineHome):
         self._preemption = preemption or Preemption()
         self._running: dict[Req, None] = {}  # those requests that SGLang has taken in
         self.batch = LiveBatch(self._tracked, self._would_fit)
-        self.view = LiveView(sort, match, self.batch)
+        self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
         self.capped = False  # in this pass the load cap was in somebody's way
         self._selection: Selection
         self._candidate: Request | None = None
@@ -65,10 +67,10 @@ class Home(EngineHome):
         """Return whether the scheduler accepts the request; a retracted one was accepted before."""
         if req in self._tracked:
             return True
-        tracked = self._tracked[req] = self._track(req, now_s)
+        tracked = self._track(req, now_s)
         if self.scheduler.accepts(tracked.request, now_s):
+            self._tracked[req] = self._ours[tracked.request] = tracked
             return True
-        del self._tracked[req]
         self.ledger.count("refusals", tracked.request.client)
         return False
 
@@ -79,13 +81,7 @@ class Home(EngineHome):
         return Tracked(request, req, request.prompt)
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
-        """SGLang has appended the request to its queue.
-
-        Args:
-            req: SGLang's request.
-            retracted: Whether the request was running and lost its memory.
-            now_s: Time on the scheduler's clock, in seconds.
-        """
+        """SGLang has appended the request to its queue."""
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
@@ -96,7 +92,11 @@ class Home(EngineHome):
         else:
             self.ledger.count("arrivals", request.client)
             self.scheduler.on_arrival(request, self.view, now_s)
-        self.view.track(request, req)
+        self.view.take_in(request)
+
+    def kept_view(self, tree: KeptTree, order: MatchOrder) -> None:
+        """Look at the queue by the matches that are kept."""
+        self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
         self._running.pop(theirs, None)
@@ -127,14 +127,13 @@ class Home(EngineHome):
             self._candidate = self._request_of(start(selection))
             while self._candidate is not None:
                 self._answer = False
-                yield self.view.req_of(self._candidate)
+                yield self._ours[self._candidate].theirs
                 if self._answer is not None:
                     self._resume(self._answer)
         finally:
             selection.close()
 
     def _resume(self, admitted: bool) -> None:
-        """Tell the scheduler what became of its candidate, and hear the next one."""
         self._answer = None
         self._candidate = self._request_of(resume(self._selection, admitted))
 
@@ -154,8 +153,8 @@ class Home(EngineHome):
         """Take its memory, if it runs: SGLang has no copies, so only for being recomputed."""
         if wish.swap or not self.scheduler.preempts:
             return False
-        reqs = (req for req, tracked in self._tracked.items() if tracked.request is wish.request)
-        done = any(self._preemption.take(req) for req in reqs)
+        tracked = self._ours.get(wish.request)
+        done = tracked is not None and self._preemption.take(tracked.theirs)
         if done:
             self.cap.leave(wish.request)
         return done
@@ -163,14 +162,14 @@ class Home(EngineHome):
     def _would_fit(self, request: Request, without: list[Req]) -> bool:
         gone = [self._tracked[req].request for req in without]
         fits = self.cap.has_room(request, gone)
-        return fits and self._preemption.would_fit(self.view.req_of(request), without)
+        return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
         """Report that the candidate had no room; return what the scheduler wants next."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY
-        if self.view.req_of(self._candidate) is not req:
+        if self._ours[self._candidate].theirs is not req:
             return Next.ANOTHER
         self._answer = False
         return Next.AGAIN

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any
 
 from fairbench import __version__
-from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
 from fairbench.live.plugins.sglang.admission import Admission, Original
@@ -30,7 +29,7 @@ from fairbench.live.plugins.sglang.release import (
     require_applied,
 )
 from fairbench.live.plugins.sglang.requests import Req, context_of
-from fairbench.live.plugins.sglang.views import KeptView
+from fairbench.live.step_times import FittedCosts
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
@@ -59,7 +58,6 @@ class Hooks:
         return time.monotonic()
 
     def _settle(self) -> None:
-        """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
         self.admission.home = self.home
@@ -68,7 +66,7 @@ class Hooks:
     def _look(self) -> None:
         """Let the host look at the queue by the matches that are kept, where any are."""
         if self._tree is not None:
-            self.home.view = KeptView(self._tree, self.home.batch, self.order)
+            self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
         """Return every hook, by the function that it wraps."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.live.plugins.home import Tracked
 from fairbench.live.plugins.kept_matches import KeptMatches, Match, Spot, Waiter
 from fairbench.live.plugins.sglang.requests import Req, ids_of, namespace_of, prefix_len
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
@@ -33,14 +34,14 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        self.req_of: Callable[[Request], Req]  # of a waiting request, set by its queue
+        self.ours: Mapping[Request, Tracked]  # of waiting requests, set by their queue
         self.on_touch: Callable[[Hashable], None] | None = None  # hears of touches made here
         self._find = find
         after(tree, "insert", self._inserted)
         before(tree, "reset", self.lost_all)
 
     def look_up(self, request: Request) -> Match:
-        req = self.req_of(request)
+        req = self.ours[request].theirs
         self._find([req])
         depth, ids = prefix_len(req), ids_of(req)
         awaited = _place(ids, depth, namespace_of(req)) if depth < len(ids) else None
@@ -102,7 +103,7 @@ class KeptUnifiedCache(KeptTree):
         self.lost(node)
 
     def touch(self, spot: Spot) -> None:
-        req = self.req_of(next(iter(spot.waiters)).request)
+        req = self.ours[next(iter(spot.waiters)).request].theirs
         extra_key, salt = namespace_of(req)
         named = {"cache_salt": salt} if salt else {}  # 0.5.17 has no such argument
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
@@ -116,10 +117,7 @@ class KeptUnifiedCache(KeptTree):
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     """Return the kept matches for a SGLang scheduler; None if its tree is not one we can watch.
 
-    Args:
-        policy: SGLang's SchedulePolicy.
-        chosen: The policy by which it is to match, LPM.
-        tree: The prefix tree of the scheduler.
+    ``policy`` is SGLang's SchedulePolicy, which is to match by the policy ``chosen``, LPM.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (

@@ -59,7 +59,6 @@ class Preemption:
 
     @staticmethod
     def _give_back(adder: Any, tokens: float) -> None:
-        """Release the tokens reserved for the outputs of a request that ran."""
         if hasattr(adder, "memory_budget"):
             adder.memory_budget.total_offset -= tokens
         else:  # 0.5.17

@@ -13,6 +13,17 @@ from fairbench.schedulers.base import LocalScheduler
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
 EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
 DISTRIBUTIONS = ("sglang",)
+# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
+OFF = {
+    "disaggregation_mode": "null",
+    "dllm_algorithm": None,
+    "enable_hierarchical_cache": False,
+    "enable_lora": None,
+    "enable_priority_scheduling": False,
+    "pp_size": 1,
+}
+# Each leaves several schedulers in one server.
+RANKED = {"dp_size": 1, "enable_dp_attention": False}
 
 
 class Hook(NamedTuple):
@@ -27,7 +38,6 @@ class Hook(NamedTuple):
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The expected first parameters of the hooked function."""
         return self.parameters if self.static else ("self", *self.parameters)
 
 
@@ -62,27 +72,10 @@ def require_applied(targets: Iterable[str]) -> None:
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
 
 
-# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
-OFF = {
-    "disaggregation_mode": "null",
-    "dllm_algorithm": None,
-    "enable_hierarchical_cache": False,
-    "enable_lora": None,
-    "enable_priority_scheduling": False,
-    "pp_size": 1,
-}
-
-# Each leaves several schedulers in one server.
-RANKED = {"dp_size": 1, "enable_dp_attention": False}
-
-
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if this server is started with something unsupported.
 
-    Args:
-        server_args: Arguments of the SGLang server.
-        scheduler: Scheduler that the server is to use.
-        measures: Whether admission depends on how long the server's steps take.
+    ``measures`` says that admission depends on how long the server's steps take.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name)

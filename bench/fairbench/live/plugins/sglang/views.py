@@ -33,7 +33,7 @@ class ArmedQueue(list[Req]):
 
 
 class LiveView(QueueView):
-    """A WaitingView. ``track`` and ``leave`` keep it equal to SGLang's queue.
+    """A WaitingView of the requests in ``ours`` that wait, which are ``tracked`` by SGLang's.
 
     ``sort(refresh)`` returns the queue in match order, SGLang's own; ``match(req)`` returns a
     request's cached tokens.
@@ -43,38 +43,26 @@ class LiveView(QueueView):
         self,
         sort: Callable[[bool], list[Req]],
         match: Callable[[Req], int],
-        running: RunningView | None = None,
+        running: RunningView,
+        tracked: Mapping[Req, Tracked],
+        ours: Mapping[Request, Tracked],
     ) -> None:
         super().__init__(running)
         self._sort = sort
         self._match = match
-        self._reqs: dict[Request, Req] = {}
-        self._request_of: dict[Req, Request] = {}
+        self._tracked = tracked
+        self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        ordered = self._sort(refresh)
-        # A request that the view lacks was admitted in this pass, or is not ours.
-        order = [self._request_of[req] for req in ordered if req in self._request_of]
-        return ListScan(order, self)
+        ordered = map(self._tracked.get, self._sort(refresh))  # some may be not ours
+        return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
     def matched_tokens(self, request: Request) -> int:
-        return self._match(self._reqs[request])
+        return self._match(self._ours[request].theirs)
 
-    # The home's side.
-
-    def track(self, request: Request, req: Req) -> None:
-        """Append an arrival or a retracted request, and what it is to SGLang."""
+    def take_in(self, request: Request) -> None:
+        """Append an arrival or a retracted request."""
         self.enter(request)
-        self._reqs[request] = req
-        self._request_of[req] = request
-
-    def leave(self, request: Request) -> None:
-        super().leave(request)
-        del self._request_of[self._reqs.pop(request)]
-
-    def req_of(self, request: Request) -> Req:
-        """Return SGLang's object. Raises KeyError if the request is not waiting."""
-        return self._reqs[request]
 
     def end_pass(self) -> None:
         """Do nothing: what was admitted has left."""
@@ -83,40 +71,26 @@ class LiveView(QueueView):
 class KeptView(EngineQueue):
     """A LiveView that has SGLang match only requests whose match may have changed."""
 
-    def __init__(self, tree: KeptTree, running: RunningView, order: MatchOrder) -> None:
-        super().__init__(tree, running, lambda request: order.match(self._reqs[request]))
+    def __init__(
+        self,
+        tree: KeptTree,
+        running: RunningView,
+        order: MatchOrder,
+        ours: Mapping[Request, Tracked],
+    ) -> None:
+        super().__init__(tree, running, lambda request: order.match(ours[request].theirs))
         self._order = order
-        self._reqs: dict[Request, Req] = {}
-        self._left: list[Request] = []
-        tree.req_of = self.req_of
+        self._ours = tree.ours = ours
 
     def pass_unmatched(self) -> None:
-        self._order.unsorted(self._head)
+        self._order.unsorted(lambda count: [self._ours[one].theirs for one in self.head(count)])
 
-    def _head(self, count: int) -> list[Req]:
-        return [self._reqs[request] for request in self.head(count)]
-
-    def track(self, request: Request, req: Req) -> None:
-        """Append an arrival or a retracted request, and what it is to SGLang."""
-        self._reqs[request] = req
+    def take_in(self, request: Request) -> None:
+        """Append an arrival or a retracted request."""
+        req = self._ours[request].theirs
         ids, apart = ids_of(req), namespace_of(req)
         most = req._compute_max_prefix_len(len(ids))
         self.wait(request, ids, most=most, apart=None if apart == (None, None) else apart)
-
-    def leave(self, request: Request) -> None:
-        """Take out what was admitted or aborted."""
-        self.admit(request)
-        self._left.append(request)
-
-    def end_pass(self) -> None:
-        super().end_pass()
-        for request in self._left:
-            del self._reqs[request]
-        self._left.clear()
-
-    def req_of(self, request: Request) -> Req:
-        """Return SGLang's object of a request that has not left before this pass."""
-        return self._reqs[request]
 
 
 class LiveBatch:

@@ -75,7 +75,6 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        """Mirror an empty pool."""
         config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one of them is never used
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
@@ -84,7 +83,6 @@ class BlockEviction:
         self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
 
     def residency(self) -> Mapping[str, float]:
-        """Return the tokens that each client holds."""
         return held_by_client(self.mirror.residency)
 
     # Requests.
@@ -161,7 +159,6 @@ class BlockEviction:
         return done
 
     def _overwrite(self, theirs: Theirs) -> None:
-        """Empty a block, and have vLLM take it next."""
         self._pool.evict_blocks({theirs.block_id})
         self._pool.free_block_queue.remove(theirs)
         self._pool.free_block_queue.prepend_n([theirs])

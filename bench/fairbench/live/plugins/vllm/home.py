@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fairbench.core import Prompt as Segments
 from fairbench.core import Request
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
@@ -31,13 +30,12 @@ class Home(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._engine = engine
-        self._ours: dict[Request, Tracked] = {}
         batch = LiveBatch(engine, self._tracked)
         if kept is not None:
-            self.view = BlockQueue(kept, batch, self._matched, self._theirs_of)
+            self.view = BlockQueue(kept, batch, self._matched, self._ours)
         else:
             aware = self.scheduler.cache_aware
-            self.view = LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
+            self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
         self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
@@ -54,12 +52,6 @@ class Home(EngineHome):
         """Return our request for the name of one of vLLM's, None if there is none."""
         tracked = self._tracked.get(name)
         return None if tracked is None else tracked.request
-
-    def _theirs_of(self, request: Request) -> Theirs:
-        return self._ours[request].theirs
-
-    def _prompt_of(self, request: Request) -> Segments:
-        return self._ours[request].prompt
 
     # Requests come and go.
 
@@ -111,13 +103,7 @@ class Home(EngineHome):
         self._produce(tracked, theirs.num_output_tokens)
 
     def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
-        """Account a step's time to these tokens of each request. Call this before its results.
-
-        Args:
-            started_s: Start of the step, in seconds.
-            ended_s: End of the step, in seconds.
-            parts: vLLM's requests, each with the tokens that the step computed for it.
-        """
+        """Account a step's time to these tokens of each request. Call this before its results."""
         if self._times is None:
             return
         prompts, decoding = [], []
@@ -131,12 +117,6 @@ class Home(EngineHome):
                 complete = end >= theirs.num_tokens
                 prompts.append(Prompt(one.request, end - tokens, tokens, complete))
         self._times.step(started_s, ended_s, prompts, decoding)
-
-    def gone(self, theirs: Theirs) -> None:
-        tracked = self._tracked.get(theirs.request_id)
-        super().gone(theirs)
-        if tracked is not None:
-            del self._ours[tracked.request]
 
     def waiting(self) -> list[Theirs]:
         """Return vLLM's waiting requests, in order of arrival."""
@@ -204,7 +184,7 @@ class Home(EngineHome):
             self._selection.close()
         self._selection = self._candidate = None
         self._over = False
-        self.view.end_pass()
+        super().end_pass()
 
 
 class SchedulerQueue:
@@ -220,7 +200,6 @@ class SchedulerQueue:
         self._in_pass = False
 
     def begin_pass(self) -> None:
-        """Begin a step."""
         self._in_pass, self._home.now_s = True, self._now_s()
 
     def end_pass(self) -> None:
@@ -242,7 +221,6 @@ class SchedulerQueue:
         return iter(self._home.waiting())
 
     def add_request(self, request: Theirs) -> None:
-        """Append."""
         self._home.arrived(request, self._now_s())
 
     def prepend_request(self, request: Theirs) -> None:
@@ -260,14 +238,11 @@ class SchedulerQueue:
         return self._home.head()
 
     def pop_request(self) -> Theirs:
-        """Take the head out."""
         return self._home.pop()
 
     def remove_request(self, request: Theirs) -> None:
-        """Remove an aborted request."""
         self._home.left(request)
 
     def remove_requests(self, requests: Iterable[Theirs]) -> None:
-        """Remove aborted requests, wherever they waited."""
         for request in requests:
             self._home.left(request)

@@ -180,7 +180,6 @@ class MirroredBlocks:
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
-        """Return when the block that goes first was given back."""
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:

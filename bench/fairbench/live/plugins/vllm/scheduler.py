@@ -15,9 +15,7 @@ from typing import Any
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from fairbench.core import Request
 from fairbench.errors import FairbenchError, UsageError
-from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import LOCAL, config_from
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
@@ -25,6 +23,7 @@ from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home, SchedulerQueue
 from fairbench.live.plugins.vllm.release import check_config, check_version
 from fairbench.live.plugins.vllm.views import kept_blocks
+from fairbench.live.step_times import FittedCosts
 
 
 # Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from
@@ -46,7 +45,10 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         if self._config.eviction is not None:  # before the kept matches, which watch the pool too
             with _one_line():
                 self._eviction = BlockEviction(
-                    self._config, self.kv_cache_manager, self._request_of, self.now_s
+                    self._config,
+                    self.kv_cache_manager,
+                    lambda name: self.home.request_of(name),  # of the home at that time
+                    self.now_s,
                 )
         self._exporter: VLLMExporter | None = None
         if self.log_stats:
@@ -56,13 +58,9 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self._settle()
 
     def _settle(self) -> None:
-        """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self, self._kept)
         self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
-
-    def _request_of(self, name: str) -> Request | None:
-        return self.home.request_of(name)
 
     def _is_full(self) -> bool:
         running = len(self.running) + self.num_waiting_for_streaming_input
@@ -105,7 +103,6 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """Account the results of a step."""
         taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
         counts = scheduler_output.num_scheduled_tokens
         parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
@@ -147,7 +144,6 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """The event counts over all clients."""
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 

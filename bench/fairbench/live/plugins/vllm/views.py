@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
-from fairbench.core import Prompt, Request
+from fairbench.core import Request
 from fairbench.live.plugins.home import Tracked
 from fairbench.live.plugins.kept_matches import EngineQueue, KeptMatches, Match, Spot
 from fairbench.schedulers.list_view import ListScan, ListView, QueueView
@@ -53,20 +53,22 @@ class LiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which a preempted request goes to the head.
 
-    ``matched(request)`` returns a request's cached tokens, ``prompt(request)`` what would be
-    prefilled; both are asked only for a scheduler that is ``cache_aware``.
+    ``matched(request)`` returns a request's cached tokens; it is asked only for a scheduler that is
+    ``cache_aware``, for requests in ``ours``.
     """
 
     def __init__(
         self,
         running: RunningView,
         matched: Callable[[Request], int],
-        prompt: Callable[[Request], Prompt],
+        ours: Mapping[Request, Tracked],
         *,
         cache_aware: bool,
     ) -> None:
         super().__init__(running)
-        self._by_match = ListView([], matched, prompt) if cache_aware else None
+        self._by_match = (
+            ListView([], matched, lambda one: ours[one].prompt) if cache_aware else None
+        )
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
         assert self._by_match is not None, "only for a scheduler that declares cache_aware"
@@ -109,7 +111,7 @@ class KeptBlocks(KeptMatches):
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        self.theirs_of: Callable[[Request], Any]  # a waiting request of vLLM's, set by its queue
+        self.ours: Mapping[Request, Tracked]  # of waiting requests, set by their queue
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
         self._hashes: dict[Spot, list[bytes]] = {}  # of all blocks up to a spot
@@ -146,7 +148,7 @@ class KeptBlocks(KeptMatches):
         blocks.insert, blocks.pop, pool.reset_prefix_cache = inserted, popped, emptied
 
     def look_up(self, request: Request) -> Match:
-        theirs, size = self.theirs_of(request), self._block_size
+        theirs, size = self.ours[request].theirs, self._block_size
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
@@ -155,7 +157,7 @@ class KeptBlocks(KeptMatches):
         return Match(depth, at, hashes[blocks] if more else None)
 
     def opened(self, spot: Spot, request: Request) -> None:
-        hashes = self.theirs_of(request).block_hashes
+        hashes = self.ours[request].theirs.block_hashes
         self._hashes[spot] = list(hashes[: spot.depth // self._block_size])
         for part in self._hashes[spot]:
             self._through.setdefault(part, {})[spot] = None
@@ -191,26 +193,18 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
 
 
 class BlockQueue(EngineQueue):
-    """A LiveQueue that has vLLM look up only requests whose match may have changed.
-
-    ``theirs_of(request)`` returns vLLM's request.
-    """
+    """A LiveQueue that has vLLM look up only requests whose match may have changed."""
 
     def __init__(
         self,
         blocks: KeptBlocks,
         running: RunningView,
         matched: Callable[[Request], int],
-        theirs_of: Callable[[Request], Any],
+        ours: Mapping[Request, Tracked],
     ) -> None:
         super().__init__(blocks, running, matched)
-        self._theirs_of = theirs_of
-        blocks.theirs_of = theirs_of
+        self._ours = blocks.ours = ours
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
         """Append a request, or put it ``first``."""
-        self.wait(request, self._theirs_of(request).all_token_ids, first=first)
-
-    def leave(self, request: Request) -> None:
-        """Take out what vLLM has popped or aborted."""
-        self.admit(request)
+        self.wait(request, self._ours[request].theirs.all_token_ids, first=first)

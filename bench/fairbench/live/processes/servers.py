@@ -1,24 +1,41 @@
-"""Starting servers in parallel, and waiting until every server is ready."""
+"""Servers: started in parallel, awaited until all are ready, and restarted when they end."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple, TypeAlias
 
 from fairbench.errors import RunFailed, printable
 from fairbench.live.processes.http import answers
 from fairbench.live.processes.process import HERE, Place
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
 TAKEN = ("address already in use", "address in use")  # what a server's log says, in lower case
 TELL_S = 30.0  # between two lines about what is waited for
 MAX_STARTS = 5  # of one server, whose port was taken each time
+LOOK_S = 0.5
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+STEADY_S = 60.0  # once it has run so long, its next end counts as the first
 
-log = logging.getLogger(__name__)
+
+class ServersProgress(NamedTuple):
+    """The number of servers that are ready."""
+
+    ready: int
+    total: int
+
+
+OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +84,10 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The server's HTTP root."""
         return f"http://{self.recipe.place.host}:{self.ports[0]}"
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
         return self.process.exit_code is not None
 
     def is_ready(self) -> bool:
@@ -110,7 +125,6 @@ class Server:
         return f"{self.process.ending}{self._said()}"
 
     def _said(self) -> str:
-        """Return the last line of the log in parentheses, or an empty text."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         return f" ({printable(said[-1].strip())[:200]})" if said else ""
 
@@ -133,10 +147,10 @@ def start_all(
     log_dir: Path,
     *,
     timeout_s: float,
-    on_ready: Callable[[int, int], None] = lambda ready, total: None,
+    on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers and wait until all are ready; reports progress to ``on_ready(ready, total)``.
+    """Start servers and wait until all are ready; reports progress to ``on_ready``.
 
     Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``; none
     runs then.
@@ -156,18 +170,18 @@ def _wait_ready(
     servers: Sequence[Server],
     deadline: float,
     timeout_s: float,
-    on_ready: Callable[[int, int], None],
+    on_ready: OnReady,
     interrupted: Callable[[], bool],
 ) -> None:
     waiting = list(servers)
     begun = told = deadline - timeout_s
-    on_ready(0, len(servers))
+    on_ready(ServersProgress(0, len(servers)))
     while waiting:
         if interrupted():
             raise KeyboardInterrupt
         still = [server for server in waiting if not server.is_ready()]
         if len(still) < len(waiting):
-            on_ready(len(servers) - len(still), len(servers))
+            on_ready(ServersProgress(len(servers) - len(still), len(servers)))
         elif time.monotonic() > deadline:
             raise still[0].failed(f"was not ready within {timeout_s:g} s")
         else:
@@ -186,3 +200,68 @@ def stop_all(servers: Sequence[Server]) -> None:
         server.process.ask_to_stop()
     for server in servers:
         server.process.stop()
+
+
+@dataclass(slots=True)
+class _Case:
+    """A watched server. ``due_s`` is the time of its next start (None if it runs).
+
+    ``is_over`` once it cannot be started any more.
+    """
+
+    started_s: float
+    pause_s: float = field(default_factory=lambda: FIRST_PAUSE_S)
+    due_s: float | None = None
+    is_over: bool = False
+
+
+class Supervisor:
+    """Restarts servers that ended, on their old ports, after pauses of 1, 2, 4 ... 60 s."""
+
+    def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
+        self._servers = servers
+        self._now_s = now_s
+        self._cases = [_Case(now_s()) for _ in servers]
+
+    def look(self) -> None:
+        """Detect servers that have ended, and start those whose pause is over."""
+        for server, case in zip(self._servers, self._cases, strict=True):
+            if not server.has_ended or case.is_over:
+                continue
+            if case.due_s is None:
+                self._noticed(server, case)
+            elif case.due_s <= self._now_s():
+                case.due_s, case.started_s = None, self._now_s()
+                server.start_again()
+                log.warning("%s is started again", server.recipe.name)
+
+    def _noticed(self, server: Server, case: _Case) -> None:
+        server.deaths += 1
+        if server.recipe.place.is_lost:
+            case.is_over = True
+            log.warning("%s; it cannot be started again", server.how_it_ended())
+            return
+        now_s = self._now_s()
+        if now_s - case.started_s >= STEADY_S:
+            case.pause_s = FIRST_PAUSE_S
+        case.due_s = now_s + case.pause_s
+        log.warning("%s; restart in %g s", server.how_it_ended(), case.pause_s)
+        case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
+
+
+@contextmanager
+def supervised(servers: Sequence[Server]) -> Iterator[None]:
+    """Supervise the servers in a thread until the block ends."""
+    supervisor, over = Supervisor(servers, time.monotonic), Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            supervisor.look()
+
+    thread = Thread(target=watch, name="supervisor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,17 +1,29 @@
-"""Facts about a vLLM server from its metrics, under the keys of SGLang's ``/server_info``."""
+"""Facts about a server from its metrics (vLLM, under SGLang's keys) or its model's files."""
 
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairbench.errors import DataError
+from fairbench.files.json_text import json_file
 from fairbench.live.plugins.vllm.exporter import LIMIT, PROOF
 
 POOL = "vllm:cache_config_info"
 MOST_RUNNING = "max_running_requests"
+
+
+def vocab_size_of(model: str) -> int | None:
+    """Return ``vocab_size`` from the ``config.json`` in a model's folder, None if unavailable."""
+    try:
+        config = json_file(Path(model) / "config.json", model)
+        return int(config.get("text_config", config)["vocab_size"])
+    except (DataError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def info_in(metrics: str) -> dict[str, Any]:
