@@ -97,7 +97,7 @@ class Session:
 
     def ran(self, name):
         """Whether fairbench has stored a run of this name."""
-        return any((self.out / "runs" / name).glob("*/summary.json"))
+        return any((self.out / "runs" / name).rglob("summary.json"))
 
     def keep(self, name, record):
         with (self.out / f"{name}.jsonl").open("a", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -12,6 +13,7 @@ from fairbench.config.flags.flag import SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
+from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.metrics.shown_percentiles import shown_client_tail, shown_tail
@@ -70,6 +72,8 @@ class LiveComparison:
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
     """Return the simulated experiment of a live run: same seed, load, schedulers and KV pool.
 
+    The simulated engine follows the rules of the SGLang release that served the run.
+
     Raises UsageError if the run's backend was not started by fairbench or has no timing profile.
 
     Args:
@@ -96,9 +100,15 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     flags |= {"model": model} if model else {}
     if model is None and stored["gpu"] == NO_PROFILE:
         stored = {key: value for key, value in stored.items() if key != "model"}
-    return resolve(
-        flags, {"engine.max_total_tokens": run.summary["pool_tokens"]}, stored, path=path
-    )
+    served = {"engine.max_total_tokens": run.summary["pool_tokens"]}
+    return resolve(flags, served | _release(run.summary["served"]), stored, path=path)
+
+
+def _release(served: str) -> dict[str, str]:
+    """Return the setting for the SGLang release that served, if it has rules of its own."""
+    found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
+    older = [name for name, rules in RULES.items() if rules != NEWEST]
+    return {"engine.release": found[1]} if found and found[1] in older else {}
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:

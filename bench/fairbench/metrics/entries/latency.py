@@ -48,8 +48,12 @@ TOTALS = (
             column=f"{part}% done\ns", unit="s", better=LESS,
             undefined=f"fewer than {part}% of the programs that arrived by the window's end "
             "finished",
-            shown=(Shown(Display.COMPARISON, 8, dropped=1),) if part == 90 else ())
-        for part in (50, 90, 100)
+            shown=shown)
+        for part, shown in (
+            (50, ()),
+            (90, (Shown(Display.COMPARISON, 8, dropped=1),)),
+            (100, (Shown(Display.LIVE, 12),)),
+        )
     ),
     Metric("window_start_s", "start of the window", unit="s", presence=IN_REPORTS),
     Metric("window_end_s", "end of the window", unit="s", presence=IN_REPORTS),
