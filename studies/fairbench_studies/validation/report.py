@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import number
 from fairbench.validate.live_run import Pair
 
@@ -49,7 +49,7 @@ def _lines(failed: list[NotReplayed]) -> Iterator[str]:
     if failed:
         yield f"Not replayed: {len(failed)}"
     for one in failed:
-        yield f"  ! {one.run}: {one.reason}"
+        yield f"  ! {printable(one.run)}: {printable(one.reason)}"
 
 
 def defined(value: float) -> float | None:
@@ -68,7 +68,7 @@ def each(
     """Convert each item, and collect the items that cannot be converted.
 
     Raises:
-        UsageError: nothing could be made of any item; the error of the first one.
+        UsageError: nothing could be made of any item; the error of the first one, with its name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -80,5 +80,16 @@ def each(
             first = first or error
             failed.append(NotReplayed(name(item), str(error)))
     if first is not None and not made:
-        raise first
+        run, reason = failed[0].run, failed[0].reason
+        raise first if run in reason else type(first)(f"run {run}: {reason}")
     return made, failed
+
+
+def unique(
+    runs: Iterable[Given], name: Callable[[Given], str]
+) -> tuple[list[Given], list[NotReplayed]]:
+    """Return the first run of each name, and a reason for each later run of the name."""
+    found: dict[str, Given] = {}
+    later = [run for run in runs if found.setdefault(name(run), run) is not run]
+    reason = "an earlier run has this name; rename one"
+    return list(found.values()), [NotReplayed(name(run), reason) for run in later]

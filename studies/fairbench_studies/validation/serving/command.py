@@ -11,7 +11,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench_studies.validation.report import Report, each
-from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
+from fairbench_studies.validation.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
 
 if TYPE_CHECKING:
     from fairbench_studies.validation.serving.compare import ServingComparison
@@ -94,10 +94,12 @@ def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | Tenan
     from fairbench_studies.validation.tenants.compare import compare_tenants
 
     used = _profile(run, profile)
+    fitted = run.fitted and (profile is None or run.policy in FORK_HOST_MS)
     if not run.direct:
-        return compare_serving(run, replay(run, used), used.profile_id)
+        return compare_serving(run, replay(run, used), used.profile_id, fitted=fitted)
     sent, recorded = with_unanswered(run)
-    return compare_tenants(run, replay(sent, used), recorded, used.profile_id)
+    replayed = replay(sent, used)
+    return compare_tenants(run, replayed, recorded, used.profile_id, fitted=fitted)
 
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:

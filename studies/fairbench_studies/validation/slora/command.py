@@ -52,7 +52,7 @@ def _compared(run: MeasuredRun, timing: TimingProfile | None, pool: int) -> RunC
     from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
     simulated = replay_run(run, timing, pool)
-    fitted = timing is None and run.name in FITTED_RUNS
+    fitted = timing is None and not run.section and run.name in FITTED_RUNS
     return compare_run(run.name, run.scenario, run.trace, simulated, fitted=fitted)
 
 
