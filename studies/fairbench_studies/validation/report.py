@@ -63,12 +63,17 @@ def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
 
 
 def each(
-    make: Callable[[Given], Made], items: Iterable[Given], name: Callable[[Given], str]
+    make: Callable[[Given], Made],
+    items: Iterable[Given],
+    name: Callable[[Given], str],
+    *,
+    replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item, and collect the items that cannot be converted.
 
     Raises:
-        UsageError: nothing could be made of any item; the error of the first one, with its name.
+        UsageError: nothing could be made of any item; the error of the first one. The errors of
+            ``replayed`` runs do not say which run it was, so its name is put in front.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -80,8 +85,7 @@ def each(
             first = first or error
             failed.append(NotReplayed(name(item), str(error)))
     if first is not None and not made:
-        run, reason = failed[0].run, failed[0].reason
-        raise first if run in reason else type(first)(f"run {run}: {reason}")
+        raise type(first)(f"run {failed[0].run}: {first}") if replayed else first
     return made, failed
 
 

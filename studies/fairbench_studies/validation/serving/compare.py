@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.errors import DataError
 from fairbench.metrics.records import Flags
 from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
-from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.measured import WARM_UP_S, ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
@@ -58,6 +59,14 @@ class ServingComparison:
             "windows": [window.as_dict() for window in self.windows],
             "misses": self.misses,
         }
+
+
+def check_steady(run: ServingRun) -> None:
+    """Raise DataError unless a request that was sent after the warm-up has an answer."""
+    if not (run.served & run.steady).any():
+        raise DataError(
+            f"no request that was sent after the warm-up of {WARM_UP_S:g} s was answered"
+        )
 
 
 def compare_serving(

@@ -36,7 +36,9 @@ def validate_replay(
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
-    runs, failed = each(lambda run: _compared(run, timing, tokens), read, lambda run: run.name)
+    runs, failed = each(
+        lambda run: _compared(run, timing, tokens), read, lambda run: run.name, replayed=True
+    )
     whole, text = _report(runs, checks, output_dir, profile, tokens)
     return Report(whole, text, [*unread, *failed])
 
