@@ -268,8 +268,8 @@ def test_a_run_that_cannot_be_replayed_is_a_line(tmp_path):
     assert "Not replayed: 3" in text
     assert "! lacking: " in text
     assert "run lacking: columns: field 'ttft_s' must be a list" in text
-    assert "! elsewhere: no timing profile for vllm on gpu 'b200'" in text
-    assert "! lifo: gateway 'lifo': must be one of" in text
+    assert "! elsewhere: no timing profile for gpu 'b200'" in text
+    assert "! lifo: field 'gateway' = 'lifo': must be one of" in text
     with pytest.raises(DataError):
         load_serving(path)
 

@@ -10,14 +10,13 @@ import typer
 from fairbench.cli.output import print_json
 from fairbench.errors import UsageError
 from fairbench_studies.validation.programs.command import validate_programs
-from fairbench_studies.validation.programs.files import holds_program_runs
+from fairbench_studies.validation.records import Kind, kind_of
 from fairbench_studies.validation.report import Report
 from fairbench_studies.validation.serving.command import (
     predict_serving,
     print_serving_fit,
     validate_serving,
 )
-from fairbench_studies.validation.serving.files import holds_serving_runs
 from fairbench_studies.validation.slora.command import print_replay_fit, validate_replay
 
 
@@ -66,25 +65,26 @@ def _compare(
     pool: int | None,
 ) -> Report:
     """Replay and compare the runs of a file, of whichever kind."""
-    serving = holds_serving_runs(file)
-    if not serving and not holds_program_runs(file):
+    kind = kind_of(file)
+    if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)
     if pool is not None or crosschecks is not None:
         raise UsageError(
             "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
             "state their own pools"
         )
-    return (validate_serving if serving else validate_programs)(file, profile, output_dir)
+    compare = validate_serving if kind is Kind.SERVING else validate_programs
+    return compare(file, profile, output_dir)
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
     """Write predictions for a file's runs. Raises UsageError unless SGLang or vLLM ran them."""
-    if not holds_serving_runs(file):
+    if kind_of(file) is not Kind.SERVING:
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")
     predict_serving(file, profile, out)
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:
     """Redo the calibration of a profile to the runs of a file, and print it."""
-    redo = print_serving_fit if holds_serving_runs(file) else print_replay_fit
+    redo = print_serving_fit if kind_of(file) is Kind.SERVING else print_replay_fit
     redo(file, as_json=as_json)

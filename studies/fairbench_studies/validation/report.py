@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import number
 from fairbench.validate.live_run import Pair
 
@@ -49,7 +49,7 @@ def _lines(failed: list[NotReplayed]) -> Iterator[str]:
     if failed:
         yield f"Not replayed: {len(failed)}"
     for one in failed:
-        yield f"  ! {one.run}: {one.reason}"
+        yield f"  ! {printable(one.run)}: {printable(one.reason)}"
 
 
 def defined(value: float) -> float | None:
@@ -63,12 +63,17 @@ def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
 
 
 def each(
-    make: Callable[[Given], Made], items: Iterable[Given], name: Callable[[Given], str]
+    make: Callable[[Given], Made],
+    items: Iterable[Given],
+    name: Callable[[Given], str],
+    *,
+    replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item, and collect the items that cannot be converted.
 
     Raises:
-        UsageError: nothing could be made of any item; the error of the first one.
+        UsageError: nothing could be made of any item; the error of the first one. The errors of
+            ``replayed`` runs do not say which run it was, so its name is put in front.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -80,5 +85,15 @@ def each(
             first = first or error
             failed.append(NotReplayed(name(item), str(error)))
     if first is not None and not made:
-        raise first
+        raise type(first)(f"run {failed[0].run}: {first}") if replayed else first
     return made, failed
+
+
+def unique(
+    runs: Iterable[Given], name: Callable[[Given], str]
+) -> tuple[list[Given], list[NotReplayed]]:
+    """Return the first run of each name, and a reason for each later run of the name."""
+    found: dict[str, Given] = {}
+    later = [run for run in runs if found.setdefault(name(run), run) is not run]
+    reason = "an earlier run has this name; rename one"
+    return list(found.values()), [NotReplayed(name(run), reason) for run in later]

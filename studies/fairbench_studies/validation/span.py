@@ -7,6 +7,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
+CLOCK_S = 1e-3  # by which two times of a request may contradict each other
 MAX_SPAN_S = 1e7  # between requests: 116 days
 
 

@@ -24,7 +24,9 @@ def validate_programs(file: Path, profile: str | None, output_dir: Path | None) 
     if profile is not None:
         named_profile(profile)
     read, unread = read_programs(file)
-    runs, failed = each(lambda run: _compared(run, profile), read, lambda run: run.name)
+    runs, failed = each(
+        lambda run: _compared(run, profile), read, lambda run: run.name, replayed=True
+    )
     report = Report(
         {"programs": [run.as_dict() for run in runs]}, programs_text(runs), [*unread, *failed]
     )

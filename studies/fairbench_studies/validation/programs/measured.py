@@ -6,19 +6,25 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, printable
 from fairbench.hardware.catalogue import canonical_model, model_names, profile_ids
+from fairbench_studies.validation.serving.profiles import gpu_name
 
 # Command-line options of server and client. argparse takes any unique prefix of one.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
-_PROGRAMS = re.compile(r"(\d+) programs a user")
-_TOKENS = re.compile(r"average ([\d,]+) tokens")
+_PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
+_TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
+# The system text. The log has 13,222 characters an article, and 13,386 with this text before it.
+# Each user has a text of its own: in the first LPM run, users 1 and 2 finish no request before
+# user 0 is done. A text of all users would give their first requests as long a match as user 0's.
+SYSTEM_TOKENS = 33
+LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has one token at least
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,24 +57,20 @@ class ProgramRun:
     latencies_s: Mapping[str, tuple[float, ...]]
 
 
-def is_program_run(record: Any) -> bool:
-    """Return whether a record of a file of measured runs has this form."""
-    return isinstance(record, dict) and "program_latencies_s" in record
-
-
-def program_run(record: Mapping[str, Any], where: str) -> ProgramRun:
+def program_run(record: Any, where: str) -> ProgramRun:
     """Read one run.
 
     Raises:
         DataError: a field is missing or wrong; the message names ``where``, the run and the field.
     """
-    name = record.get("run_id")
+    name = record.get("run_id") if isinstance(record, dict) else None
     if not isinstance(name, str) or not name:
         raise DataError(f"{where}: missing field 'run_id'")
+    name = printable(name)
     where = f"{where}, run {name}"
     server, client = _text(record, "server", where), _text(record, "client", where)
     options = _options(f"{server} {client} {_text(record, 'flags', where)}", where)
-    branches = _numbers(options, "branches", where)
+    branches = _counts(options, "branches", where)
     intervals = _numbers(options, "intervals", where)
     latencies = _latencies(record.get("program_latencies_s"), where)
     if not len(branches) == len(intervals) == len(latencies):
@@ -76,25 +78,32 @@ def program_run(record: Mapping[str, Any], where: str) -> ProgramRun:
             f"{where}: field 'client': --branches and --intervals must name the "
             f"{len(latencies)} users of field 'program_latencies_s'"
         )
+    programs = int(_found(_PROGRAMS, client, "N programs a user", where))
+    for user, times in latencies.items():
+        if len(times) > programs:
+            raise DataError(
+                f"{where}: field 'program_latencies_s': {user!r} has {len(times)} latencies of "
+                f"{programs} programs"
+            )
     return ProgramRun(
         name=name,
         policy=_one(options, "schedule-policy", where),
         quantum=int(_numbers(options, "Q", where, "0")[0]),
-        gpu=_named(server, "GPU", {one.split("/")[0] for one in profile_ids()}, where),
+        gpu=_gpu(server, where),
         model=_model(server, where),
-        dp=int(_numbers(options, "dp", where, "1")[0]),
-        pool_tokens=int(_numbers(options, "max-total-tokens", where)[0]),
-        max_prefill_tokens=int(_numbers(options, "max-prefill-tokens", where)[0]),
-        programs=int(_found(_PROGRAMS, client, "N programs a user", where)),
-        branches=tuple(int(value) for value in branches),
+        dp=_counts(options, "dp", where, "1")[0],
+        pool_tokens=_counts(options, "max-total-tokens", where)[0],
+        max_prefill_tokens=_counts(options, "max-prefill-tokens", where)[0],
+        programs=programs,
+        branches=tuple(branches),
         intervals_s=tuple(intervals),
         initial_delay_s=_numbers(options, "initial-delay", where, "0")[0],
-        prompt_tokens=_found(_TOKENS, client, "average N tokens", where),
+        prompt_tokens=_found(_TOKENS, client, "average N tokens", where, LEAST_PROMPT_TOKENS),
         latencies_s=latencies,
         makespan_s=_measured(record, "makespan_s", where),
         service_tok_s=_measured(record, "service_tok_s", where),
         service_all_active_tok_s=_measured(record, "service_tok_s_all_active", where),
-        jain=_measured(record, "jain_service", where),
+        jain=_measured(record, "jain_service", where, 1.0),
     )
 
 
@@ -147,20 +156,29 @@ def _numbers(
     return numbers
 
 
-def _found(pattern: re.Pattern[str], text: str, form: str, where: str) -> float:
+def _counts(
+    options: Mapping[str, list[str]], name: str, where: str, default: str = ""
+) -> list[int]:
+    numbers = _numbers(options, name, where, default)
+    if not all(value >= 1 and value.is_integer() for value in numbers):
+        raise DataError(f"{where}: option --{name}: must be whole numbers of at least 1")
+    return [int(value) for value in numbers]
+
+
+def _found(pattern: re.Pattern[str], text: str, form: str, where: str, least: float = 1) -> float:
     match = pattern.search(text)
-    if match is None:
-        raise DataError(f"{where}: field 'client' must contain {form!r}")
-    return float(match[1].replace(",", ""))
+    if match is None or (value := float(match[1].replace(",", ""))) < least:
+        raise DataError(f"{where}: field 'client' must contain {form!r}, with N at least {least:g}")
+    return value
 
 
-def _named(text: str, what: str, known: set[str], where: str) -> str:
-    for part in text.lower().split(","):
-        for name in known:
-            if part.strip() == name:
-                return name
+def _gpu(text: str, where: str) -> str:
+    known = {one.split("/")[0] for one in profile_ids()}
+    for part in text.split(","):
+        if (name := gpu_name(part)) in known:
+            return name
     raise DataError(
-        f"{where}: field 'server' must name a known {what}: choose from {', '.join(sorted(known))}"
+        f"{where}: field 'server' must name a known GPU: choose from {', '.join(sorted(known))}"
     )
 
 
@@ -183,13 +201,22 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
             )
     if not users:
         raise DataError(f"{where}: field 'program_latencies_s' must hold lists by user")
-    return {user: tuple(map(float, users[user])) for user in sorted(users)}
+    return {
+        printable(user): tuple(map(float, users[user])) for user in sorted(users, key=_by_number)
+    }
 
 
-def _measured(record: Mapping[str, Any], field: str, where: str) -> float:
+def _by_number(user: str) -> tuple[int, str]:
+    """Return a key by which user10 comes after user9: the branches are in the users' order."""
+    number = re.search(r"\d{1,9}$", user)
+    return int(number[0]) if number else -1, user
+
+
+def _measured(record: Mapping[str, Any], field: str, where: str, most: float = inf) -> float:
     value: Any = record.get(field)
-    if not _positive(value):
-        raise DataError(f"{where}: field {field!r} = {value!r}: must be a positive number")
+    if not _positive(value) or value > most:
+        limit = "" if most == inf else f" of at most {most:g}"
+        raise DataError(f"{where}: field {field!r} = {value!r}: must be a positive number{limit}")
     return float(value)
 
 

@@ -21,7 +21,7 @@ from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
 from fairbench_studies.validation.policies import scheduler_of
-from fairbench_studies.validation.programs.measured import ProgramRun
+from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 # Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
@@ -30,10 +30,6 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 # of 256: output tokens over requests, of users with 16 and with 2 judgements, give two equations
 # for judgement and merge. Means of the three logs; no time or rate of service was looked at.
 DIMENSION_TOKENS = 844
-# The system text. The log has 13,222 characters an article, and 13,386 with this text before it.
-# Each user has a text of its own: in the first LPM run, users 1 and 2 finish no request before
-# user 0 is done. A text of all users would give their first requests as long a match as user 0's.
-SYSTEM_TOKENS = 33
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
 ENGINE_OF_2024 = {
@@ -185,7 +181,7 @@ def _replayed(run: ProgramRun, result: RunResult) -> Replay:
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])
     if np.isnan(ended_s).any():
-        raise DataError(f"run {run.name}: a program is larger than the KV pool, or does not end")
+        raise DataError("a program is larger than the KV pool, or does not end")
     done = ~np.isnan(finish_s)
     service = np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
     return Replay(

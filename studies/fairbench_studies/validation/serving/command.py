@@ -11,7 +11,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench_studies.validation.report import Report, each
-from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
+from fairbench_studies.validation.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
 
 if TYPE_CHECKING:
     from fairbench_studies.validation.serving.compare import ServingComparison
@@ -32,7 +32,9 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
     from fairbench_studies.validation.tenants.table import tenants_text
 
     read, unread = read_serving(file)
-    found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
+    found, failed = each(
+        lambda run: _replayed(run, profile), read, lambda run: run.name, replayed=True
+    )
     runs = [one for one in found if isinstance(one, ServingComparison)]
     tenants = [one for one in found if isinstance(one, TenantComparison)]
     described = [run.as_dict() for run in tenants]
@@ -88,16 +90,19 @@ def _numbers(values: dict[str, float]) -> str:
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
     """Return the comparison of a run; by tenant if requests went directly to the engine."""
-    from fairbench_studies.validation.serving.compare import compare_serving
+    from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered
     from fairbench_studies.validation.tenants.compare import compare_tenants
 
+    check_steady(run)
     used = _profile(run, profile)
+    fitted = run.fitted and (profile is None or run.policy in FORK_HOST_MS)
     if not run.direct:
-        return compare_serving(run, replay(run, used), used.profile_id)
+        return compare_serving(run, replay(run, used), used.profile_id, fitted=fitted)
     sent, recorded = with_unanswered(run)
-    return compare_tenants(run, replay(sent, used), recorded, used.profile_id)
+    replayed = replay(sent, used)
+    return compare_tenants(run, replayed, recorded, used.profile_id, fitted=fitted)
 
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:

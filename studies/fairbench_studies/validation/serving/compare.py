@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.errors import DataError
 from fairbench.metrics.records import Flags
 from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
-from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.measured import WARM_UP_S, ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
@@ -60,14 +61,24 @@ class ServingComparison:
         }
 
 
-def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -> ServingComparison:
+def check_steady(run: ServingRun) -> None:
+    """Raise DataError unless a request that was sent after the warm-up has an answer."""
+    if not (run.served & run.steady).any():
+        raise DataError(
+            f"no request that was sent after the warm-up of {WARM_UP_S:g} s was answered"
+        )
+
+
+def compare_serving(
+    measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
+) -> ServingComparison:
     """Compare both sides of a run with the same functions."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
         engine=measured.engine,
         profile=profile,
-        fitted=measured.fitted,
+        fitted=fitted,
         requests=len(measured),
         throughput=Pair(*map(throughput_tok_s, sides)),
         tpot_p50_ms=Pair(*map(tpot_p50_ms, sides)),
@@ -88,7 +99,7 @@ def too_long(run: ServingRun) -> Flags:
 
 
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
-    """Return input and output tokens per second, from first request to last answer.
+    """Return input and output tokens per second, from first request to last answer; 0 if none.
 
     ``until_tokens`` ends the time at the answer with which so many tokens have been answered.
     """
@@ -96,6 +107,8 @@ def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     ends_s = (run.submit_s + run.latency_s)[served]
     order = np.argsort(ends_s, kind="stable")
     tokens = np.cumsum((run.prompt_tokens + run.output_tokens)[served][order])
+    if not len(served):
+        return 0.0
     last = len(served) - 1
     if until_tokens is not None:
         last = min(last, int(np.searchsorted(tokens, until_tokens)))
@@ -114,6 +127,11 @@ def tpot_p50_ms(run: ServingRun) -> float:
         return float("nan")
     decode_s = (run.latency_s - run.ttft_s)[chosen]
     return 1_000 * float(np.median(decode_s / (run.output_tokens[chosen] - 1)))
+
+
+def off_target(pair: Pair, percent: float) -> bool:
+    """Return whether a number misses its target; an undefined measurement has none."""
+    return pair.measured == pair.measured and not pair.within(percent)
 
 
 def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
@@ -165,7 +183,7 @@ def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
 def _misses(run: ServingComparison) -> Iterator[str]:
     rates = [("throughput", run.throughput), ("time per output token P50", run.tpot_p50_ms)]
     for name, pair in rates:
-        if not pair.within(RATE_TARGET_PCT):
+        if off_target(pair, RATE_TARGET_PCT):
             yield _miss(name, pair, RATE_TARGET_PCT)
     if abs(run.refused.simulated - run.refused.measured) > REFUSED_TARGET * run.requests:
         yield _miss("refused", run.refused, 100 * REFUSED_TARGET)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from fairbench.core import Request
+from fairbench.errors import DataError
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_params import VLLMLimits
@@ -23,6 +24,7 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.serving.async_vllm import AsyncVLLMWorker
 from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.profiles import gpu_name
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
@@ -103,6 +105,8 @@ def _local(run: ServingRun) -> LocalScheduler:
     """Return the scheduler that a run's ``policy`` names, by default fcfs."""
     if run.policy in SERVER_DEFAULT:
         return _Server(run)
+    if run.engine == "vllm" and run.policy != "fcfs":
+        raise DataError(f"field 'policy' = {run.policy!r}: must be fcfs or default for vllm")
     replayed, settings = scheduler_of(run.policy, run.quantum)
     local = build_local(replayed.local, settings)
     local.prepare(Setup(tuple(sorted(set(run.client)))))
@@ -120,10 +124,13 @@ def _async_scheduling(run: ServingRun) -> bool:
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
     """Return vLLM's defaults; large GPUs except the A100 have a larger token budget."""
-    pool_tokens = run.pool_tokens or profile.pool.tokens(CLOSED_MEM_FRACTION)
-    small = run.gpu.startswith("a100")
-    return VLLMLimits(
-        pool_tokens,
-        max_num_batched_tokens=run.max_num_batched_tokens or (2_048 if small else 8_192),
-        max_num_seqs=run.max_num_seqs or (256 if small else 1_024),
-    )
+    pool_tokens = believable_pool(run) or profile.pool.tokens(CLOSED_MEM_FRACTION)
+    small = gpu_name(run.gpu).startswith("a100")
+    tokens = run.max_num_batched_tokens or (2_048 if small else 8_192)
+    sequences = run.max_num_seqs or (256 if small else 1_024)
+    if tokens < sequences:
+        raise DataError(
+            f"field 'max_num_batched_tokens' = {tokens}: must be at least max_num_seqs = "
+            f"{sequences}"
+        )
+    return VLLMLimits(pool_tokens, max_num_batched_tokens=tokens, max_num_seqs=sequences)

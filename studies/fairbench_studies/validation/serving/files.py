@@ -5,34 +5,23 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.json_text import json_lines
-from fairbench_studies.validation.report import NotReplayed, each
+from fairbench_studies.validation.records import name_of, records_of
+from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.compare import ServingComparison
-from fairbench_studies.validation.serving.measured import ServingRun, is_serving_run, serving_run
+from fairbench_studies.validation.serving.measured import ServingRun, serving_run
 
 NAME = "validation"
-
-
-def holds_serving_runs(path: Path) -> bool:
-    """Return whether the first line of the file is a run of a serving engine."""
-    with suppress(DataError):  # which the reader of the other runs repeats
-        for _, record in json_lines(path, f"{path}"):
-            return is_serving_run(record)
-    return False
 
 
 def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
     """Load every run of the file in order. Raises DataError with file, line and field."""
     runs: list[ServingRun] = []
-    for where, record in json_lines(path, f"{path}"):
-        if not is_serving_run(record):
-            raise DataError(f"{where}: missing field 'run_id' or 'columns'")
-        runs.append(serving_run(record, where, predict=predict))
+    for where, record in records_of(path):
+        runs.append(_run_of(record, where, predict=predict))
         if sum(run.name == runs[-1].name for run in runs) > 1:
             raise DataError(f"{where}: two runs have the name {runs[-1].name!r}; rename one")
     return runs
@@ -42,28 +31,22 @@ def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
     """Read all readable runs of the file, and the reasons for the others.
 
     Raises:
-        DataError: the file is no JSON lines, two runs share a name, or no run can be read.
+        DataError: the file is no JSON, or no run can be read.
     """
-    places = list(json_lines(path, f"{path}"))
-    runs, failed = each(
-        lambda place: _run_of(place.value, place.where), places, lambda place: _name_of(place.value)
+    read, failed = each(
+        lambda place: _run_of(place.value, place.where),
+        records_of(path),
+        lambda place: name_of(place.value),
     )
-    names = [run.name for run in runs]
-    for run in runs:
-        if names.count(run.name) > 1:
-            raise DataError(f"{path}: two runs have the name {run.name!r}; rename one")
-    return runs, failed
+    runs, repeated = unique(read, lambda run: run.name)
+    return runs, [*failed, *repeated]
 
 
-def _run_of(record: Any, where: str) -> ServingRun:
-    if not is_serving_run(record):
-        raise DataError(f"{where}: missing field 'run_id' or 'columns'")
-    return serving_run(record, where)
-
-
-def _name_of(record: Any) -> str:
-    name = record.get("run_id") if isinstance(record, dict) else None
-    return name if isinstance(name, str) else "(no run_id)"
+def _run_of(record: Any, where: str, *, predict: bool = False) -> ServingRun:
+    for field in ("run_id", "columns"):
+        if not isinstance(record, dict) or field not in record:
+            raise DataError(f"{where}: missing field {field!r}")
+    return serving_run(record, where, predict=predict)
 
 
 def write_comparison(

@@ -16,10 +16,10 @@ from fairbench.schedulers.views import FleetView
 
 # Time that the gateway process adds to each request: 3 to 5 ms, measured by the data's source.
 GATEWAY_MS = 4.0
-_FIFO = re.compile(r"fifo(?:, (\d+) at a time)?")
+_FIFO = re.compile(r"fifo(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
 # InferGrid's rule of this name: no quantum, a count of requests (``infergrid-drr``).
-_DRR = re.compile(r"(?:drr|deficit round robin)(?:, (\d+) at a time)?", re.IGNORECASE)
-_BUCKET = re.compile(r"token bucket (\d+)/min, burst (\d+)")
+_DRR = re.compile(r"(?:drr|deficit round robin)(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
+_BUCKET = re.compile(r"token bucket ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
@@ -35,8 +35,8 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
     raise DataError(
-        f"gateway {policy!r}: must be one of 'fifo', 'fifo, N at a time', 'drr', 'drr, N "
-        "at a time' and 'token bucket N/min, burst N'"
+        f"field 'gateway' = {policy!r}: must be one of 'fifo', 'fifo, N at a time', 'drr', 'drr, N "
+        "at a time', 'token bucket N/min, burst N', with N at least 1, and 'none'"
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
-from fairbench_studies.validation.span import check_span
+from fairbench_studies.validation.span import CLOCK_S, check_span
 
 # The runs, by id, that a profile or a cost was fitted to. Of the A100 no other run was looked at
 # before its fit; of the H100 all were.
@@ -39,7 +39,6 @@ INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
 MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
 MAX_TIME_S = 1e10
-CLOCK_S = 1e-3  # by which two times of a request may contradict each other
 MEASURED = ("ttft_s", "latency_s", "error")
 
 
@@ -112,11 +111,6 @@ class ServingRun:
         return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
 
 
-def is_serving_run(record: Any) -> bool:
-    """Return whether a line of a file of measured runs has this form."""
-    return isinstance(record, dict) and "run_id" in record and "columns" in record
-
-
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
     """Return the run on one line of the file; ``predict`` leaves measured columns unread (NaN).
 
@@ -131,7 +125,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
             raise DataError(f"{where}: field {name!r} = {value!r}: must be {kind.__name__}")
         return value
 
-    name = given("run_id", str)
+    name = printable(given("run_id", str))
     where = f"{where}, run {name}"
 
     for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
@@ -146,9 +140,8 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
     def count(field: str, default: int | None, least: int = 0) -> int:
         value: int = given(field, int, default)
         if not least <= value <= MAX_TOKENS:
-            raise DataError(
-                f"{where}: field {field!r} = {value}: must be from {least} to {MAX_TOKENS:,}"
-            )
+            allowed = f"least {least}" if value < least else f"most {MAX_TOKENS:,}"
+            raise DataError(f"{where}: field {field!r} = {value}: must be at {allowed}")
         return value
 
     run = ServingRun(
@@ -159,8 +152,8 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         model=given("model", str),
         tp=count("tp", 1, least=1),
         closed=closed,
-        concurrency=count("concurrency", None if closed else 0, least=closed),
-        connection_limit=count("connection_limit", no_limit, least=closed),
+        concurrency=count("concurrency", None if closed else 0, least=int(closed)),
+        connection_limit=count("connection_limit", no_limit, least=int(closed)),
         warm=given("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
         pool_tokens=count("pool_tokens", 0),
         gateway=given("gateway", str, ""),
@@ -172,9 +165,10 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         counts_prompts=closed and given("commit", str, "") == INFERGRID,
         **columns,
     )
-    if not (run.steady if predict else run.steady & run.served).any():
+    answered = run.served | predict
+    if (run.closed or run.direct) and (run.prompt_tokens[answered] == 0).any():
         raise DataError(
-            f"{where}: no request that was sent after the warm-up of {WARM_UP_S:g} s was answered"
+            f"{where}: columns: field 'prompt_tokens' must be at least 1 for each answered request"
         )
     return run
 
@@ -208,7 +202,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
             numbers[name] = np.where(refused, nan, numbers[name])
         _check_answers(numbers, ~refused, where)
     order = np.argsort(sent_s, kind="stable")
-    clients, kinds = list(map(str, given["client"])), _kinds(given, n, where)
+    clients, kinds = _names(given["client"]), _kinds(given, n, where)
     return {
         "client": tuple(clients[row] for row in order),
         "kind": tuple(kinds[row] for row in order) if kinds else (),
@@ -236,7 +230,11 @@ def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
     kinds = given.get("kind", [])
     if not isinstance(kinds, list) or len(kinds) not in (0, n):
         raise DataError(f"{where}: columns: field 'kind' must be as long as field 'client'")
-    return tuple(map(str, kinds))
+    return _names(kinds)
+
+
+def _names(values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(printable(str(value)) for value in values)
 
 
 def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:

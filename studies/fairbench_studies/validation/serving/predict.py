@@ -9,6 +9,7 @@ from fairbench.metrics.records import Flags
 from fairbench.streams import stream
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
+    check_steady,
     clients_of,
     groups,
     throughput_tok_s,
@@ -37,7 +38,10 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     rng = stream(0, f"predict/{run.name}")
     drawn = [perturbed(profile, error_pct, rng) for _ in range(DRAWS)]
     sent, recorded = with_unanswered(run)
-    central, *others = (_metrics(replay(sent, one), recorded) for one in (profile, *drawn))
+    replayed = [replay(sent, one) for one in (profile, *drawn)]
+    for one in replayed:
+        check_steady(one)
+    central, *others = (_metrics(one, recorded) for one in replayed)
     return {
         "name": run.name,
         "engine": run.engine,

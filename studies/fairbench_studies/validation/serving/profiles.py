@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from fairbench.errors import DataError
@@ -17,7 +18,15 @@ VLLM_REQUEST_MS = 1.5
 # each iteration and to each request in it. Fitted to the time per output token of two runs, with 6
 # and with about 130 requests at a time (``measured.FITTED``); what ``vtc`` adds is not known.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
-_GPUS = {"a100-sxm4-80gb": "a100-80gb", "h100-sxm5-80gb": "h100-80gb"}
+# As ``nvidia-smi`` and clouds name GPUs with SXM sockets: "NVIDIA A100-SXM4-80GB".
+_SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
+
+
+def gpu_name(text: str) -> str:
+    """Return the catalogue's name of a GPU, or the normalised name if its form is another."""
+    name = "-".join(text.lower().split())
+    match = _SXM.fullmatch(name)
+    return f"{match[1]}-{match[2]}" if match else name
 
 
 def host_cost_text(policy: str) -> str | None:
@@ -48,7 +57,7 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     time, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request. Raises DataError for
     a GPU or model without a profile.
     """
-    place = f"{_GPUS.get(gpu.lower(), gpu.lower())}/{canonical_model(model, model_names())}/tp{tp}/"
+    place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)
     frontend = measured.frontend
     if engine == "vllm":
@@ -62,5 +71,10 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
         return load_profile(served)
     ours = [name for name in every if name.startswith(place + engine)] or every
     if not ours:
-        raise DataError(f"no timing profile for {engine} on gpu {gpu!r}, model {model!r}, tp {tp}")
+        of_gpu = {one.rsplit("/", 1)[0] for one in profile_ids() if one.startswith(gpu_name(gpu))}
+        known = of_gpu or {one.split("/")[0] for one in profile_ids()}
+        raise DataError(
+            f"no timing profile for gpu {gpu!r}, model {model!r}, tp {tp}: choose from "
+            f"{', '.join(sorted(known))}, or give --profile"
+        )
     return replace(load_profile(ours[0]), frontend=frontend)

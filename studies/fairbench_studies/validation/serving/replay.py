@@ -147,7 +147,8 @@ class _Play:
         first_ps, finish_ps = self._times_ps("first_token_ps"), self._times_ps("finish_ps")
         if self._loop is not None and (thread := self._loop.thread) is not None:
             first_ps = [at if at == NEVER else thread.reads_at(at) for at in first_ps]
-            finish_ps = thread.read_ps  # every request of a closed loop is answered
+            ends_ps = zip(finish_ps, thread.read_ps, strict=True)
+            finish_ps = [NEVER if end == NEVER else read for end, read in ends_ps]
         first_s, finish_s = self._seconds(first_ps), self._seconds(finish_ps)
         served = ~np.isnan(finish_s)
         return replace(

@@ -18,6 +18,7 @@ from fairbench_studies.validation.serving.compare import (
     P99_TARGET_PCT,
     RATE_TARGET_PCT,
     ServingComparison,
+    off_target,
 )
 
 FITTED, MISSED, UNRESOLVED = "*", "!", "<"
@@ -75,7 +76,7 @@ def _jain(pair: Pair | None) -> str:
 def _error(pair: Pair, target: float, least: float = 0.0) -> str:
     if pair.measured <= least:
         return UNRESOLVED
-    missed = not pair.within(target)
+    missed = off_target(pair, target)
     text = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
     return text + (MISSED if missed else "")
 

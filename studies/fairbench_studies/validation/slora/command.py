@@ -36,7 +36,9 @@ def validate_replay(
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
-    runs, failed = each(lambda run: _compared(run, timing, tokens), read, lambda run: run.name)
+    runs, failed = each(
+        lambda run: _compared(run, timing, tokens), read, lambda run: run.name, replayed=True
+    )
     whole, text = _report(runs, checks, output_dir, profile, tokens)
     return Report(whole, text, [*unread, *failed])
 
@@ -52,7 +54,7 @@ def _compared(run: MeasuredRun, timing: TimingProfile | None, pool: int) -> RunC
     from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
     simulated = replay_run(run, timing, pool)
-    fitted = timing is None and run.name in FITTED_RUNS
+    fitted = timing is None and not run.section and run.name in FITTED_RUNS
     return compare_run(run.name, run.scenario, run.trace, simulated, fitted=fitted)
 
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, printable
 from fairbench.files.json_text import json_lines
+from fairbench.metrics.records import Flags
 from fairbench.schedulers.base import LocalScheduler
 from fairbench_studies.kit.trace import Trace
-from fairbench_studies.validation.report import NotReplayed, each
+from fairbench_studies.validation.records import records_of
+from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
-from fairbench_studies.validation.span import check_span
+from fairbench_studies.validation.span import CLOCK_S, check_span
 
 _COLUMNS = {  # the file's name -> Trace's
     "client": "client",
@@ -85,21 +87,20 @@ def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
     """Read all readable runs of the file, sorted by name, and the reasons for the others.
 
     Raises:
-        DataError: the file is no JSON lines, two runs share a name, or no run can be read.
+        DataError: the file is no JSON, or no run can be read.
     """
-    places = list(json_lines(path, f"{path}"))
-    if not places:
-        raise DataError(f"{path}: holds no records")
-    runs, failed = each(
+    read, failed = each(
         lambda place: _measured(place.value, place.where),
-        places,
-        lambda place: str(place.value.get("path")) if isinstance(place.value, dict) else "?",
+        records_of(path),
+        lambda place: _path_of(place.value),
     )
-    runs.sort(key=lambda run: run.name)
-    for one, other in pairwise(runs):
-        if one.name == other.name:
-            raise DataError(f"{path}: two runs have the name {one.name!r}; rename one")
-    return runs, failed
+    runs, repeated = unique(read, lambda run: run.name)
+    return sorted(runs, key=lambda run: run.name), [*failed, *repeated]
+
+
+def _path_of(record: Any) -> str:
+    path = record.get("path") if isinstance(record, dict) else None
+    return path if isinstance(path, str) else "(no path)"
 
 
 def _measured(record: Any, where: str) -> MeasuredRun:
@@ -122,7 +123,7 @@ def _names(path: str, where: str) -> tuple[str, str, str]:
     ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
     ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
     """
-    *folders, file = path.split("/")
+    *folders, file = printable(path).split("/")
     if not folders:
         raise DataError(f"{where}: field 'path' = {path!r}: must have the form SCHEDULER/FILE")
     scenario = file.split(".")[0].removeprefix("all_results_")
@@ -158,9 +159,24 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
             raise DataError(f"{where}: field {name!r} must be as long as field 'client'")
     check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
+    _check_answers(columns, ~refused, where)
     for name in ("first_token_latency", "request_latency"):
         columns[name] = np.where(refused, np.nan, columns[name])
     return Trace(**{column: columns[name] for name, column in _COLUMNS.items()})
+
+
+def _check_answers(columns: Mapping[str, Any], answered: Flags, where: str) -> None:
+    """Raise DataError unless some requests were answered, each after its first token."""
+    if not answered.any():
+        raise DataError(f"{where}: no request was answered, so there is nothing to compare")
+    first_s, last_s = (
+        columns[name][answered] for name in ("first_token_latency", "request_latency")
+    )
+    if (wrong := (first_s < 0) | (first_s > last_s + CLOCK_S)).any():
+        raise DataError(
+            f"{where}: field 'first_token_latency' = {first_s[wrong][0]:g}: must be from 0 to the "
+            f"request's request_latency = {last_s[wrong][0]:g}"
+        )
 
 
 def _column(values: Any, name: str, where: str) -> Any:

@@ -103,7 +103,12 @@ class TenantComparison:
 
 
 def compare_tenants(
-    run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str
+    run: ServingRun,
+    replayed: ServingRun,
+    recorded: Flags,
+    profile: str,
+    *,
+    fitted: bool = False,
 ) -> TenantComparison:
     """Return a run and its replay side by side.
 
@@ -112,6 +117,7 @@ def compare_tenants(
         replayed: The replay, which may have more requests than the record.
         recorded: Which requests of the replay the record has, shape (n_replayed,).
         profile: Id of the timing profile.
+        fitted: Whether the profile, or the host's cost, was fitted to the run.
     """
     simulated = rows_of(replayed, recorded)
     spans = spans_of(trace_of(run))
@@ -121,7 +127,7 @@ def compare_tenants(
     return TenantComparison(
         name=run.name,
         profile=profile,
-        fitted=run.fitted,
+        fitted=fitted,
         notes=tuple(_notes(run, int((~recorded).sum()))),
         throughput=Pair(throughput_tok_s(replayed, answered_tokens(run)), throughput_tok_s(run)),
         tpot_p50_ms=Pair(tpot_p50_ms(simulated), tpot_p50_ms(run)),
@@ -155,9 +161,14 @@ def _notes(run: ServingRun, unanswered: int) -> Iterator[str]:
     if cost := host_cost_text(run.policy):
         yield cost
     if run.pool_tokens and not believable_pool(run):
+        used = (
+            "the default pool of vllm"
+            if run.engine == "vllm"
+            else "the pool of --mem-frac 0.7, from the same command line"
+        )
         yield (
             f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once; replayed "
-            "with the pool of --mem-frac 0.7, from the same command line"
+            f"with {used}"
         )
 
 

@@ -1,0 +1,63 @@
+"""Files of measured runs: the records of a file, and the kind of runs that it holds."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, printable
+from fairbench.files.json_text import Place, json_file, json_lines
+
+
+class Kind(Enum):
+    """A kind of measured runs, with the fields by which its records are known."""
+
+    SERVING = ("run_id", "columns")
+    PROGRAMS = ("program_latencies_s",)
+    SLORA = ("path", "req_time")
+
+
+def kind_of(path: Path) -> Kind:
+    """Return the kind of the first run of a file that is whole.
+
+    Raises:
+        DataError: the file cannot be read, or no record looks like a run.
+    """
+    records = [place.value for place in records_of(path)]
+    if not records:
+        raise DataError(f"{path}: holds no records")
+    for least in (None, 1):  # all fields of a kind, then its first one
+        for record in records:
+            for kind in Kind:
+                if isinstance(record, dict) and all(key in record for key in kind.value[:least]):
+                    return kind
+    raise DataError(
+        f"{path}: holds no measured runs: a run has the fields "
+        + ", or ".join(" and ".join(map(repr, kind.value)) for kind in Kind)
+    )
+
+
+def records_of(path: Path) -> list[Place]:
+    """Return the records of a file: one per line, or of its single JSON value."""
+    places: list[Place] = []
+    try:
+        places = list(json_lines(path, f"{path}"))
+    except DataError:
+        with suppress(DataError):
+            return _listed(path)
+        raise
+    return _listed(path) if len(places) == 1 and isinstance(places[0].value, list) else places
+
+
+def _listed(path: Path) -> list[Place]:
+    whole = json_file(path, f"{path}")
+    records = whole if isinstance(whole, list) else [whole]
+    return [Place(f"{path}, record {number}", one) for number, one in enumerate(records, start=1)]
+
+
+def name_of(record: Any) -> str:
+    """Return the name of a run that may be damaged."""
+    name = record.get("run_id") if isinstance(record, dict) else None
+    return printable(name) if isinstance(name, str) else "(no run_id)"
