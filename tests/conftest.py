@@ -18,6 +18,37 @@ settings.load_profile("fairbench")
 # sessions, which are not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
+TESTS = Path(__file__).parent
+
+# Some fast files of every part: what one runs after each change, and .ci/run with other Pythons.
+SMOKE = {
+    "test_api.py",
+    "test_layering.py",
+    "test_tenants.py",
+    "cli/test_cli_list.py",
+    "cli/test_cli_run.py",
+    "config/test_config_resolve.py",
+    "gate/test_gate_judge.py",
+    "hardware/test_hardware_timing.py",
+    "live/test_live_connections.py",
+    "live/test_live_emulator_http.py",
+    "live/test_live_kv_events_wire.py",
+    "live/test_live_router_encodings.py",
+    "live/test_live_router_fields.py",
+    "live/test_live_router_hosts.py",
+    "live/test_live_router_otel.py",
+    "metrics/test_metrics_fairness.py",
+    "metrics/test_metrics_summary.py",
+    "results/test_results_store.py",
+    "schedulers/local/test_local_dlpm.py",
+    "schedulers/local/test_local_vtc.py",
+    "schedulers/routing/test_router_d2lpm.py",
+    "score/test_score_signs.py",
+    "sim/test_sim_engine_admission.py",
+    "sim/test_sim_kv_cache.py",
+    "workloads/test_workload_clients.py",
+}
+
 os.environ.pop("COLUMNS", None)  # tables are as wide as in a pipe without it
 
 # A shell starts background jobs with SIGINT ignored, which commands that tests start and interrupt
@@ -57,7 +88,10 @@ def in_this_process():
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Mark slow live tests, which run real processes against the clock."""
+    """Mark the smoke tests, and slow live tests, which run real processes against the clock."""
     for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        if path in SMOKE and not item.get_closest_marker("slow"):
+            item.add_marker("smoke")
         if "live" in item.path.parts and item.get_closest_marker("slow"):
             item.add_marker("alone")

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ FILES = [
     EXAMPLES / "fairbench-gate.yml",
     *sorted((EXAMPLES / "workflows").glob("*.yml")),
 ]
+OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FLAGS, VALUE = re.compile(r'"\$\{\w+\[@\]\}"'), re.compile(r'"?\$\w+"?')
 
 
@@ -51,7 +53,7 @@ def test_its_commands_are_ones_that_the_application_takes(path):
         assert parsed(line)[0] in {"check", "sweep", "leaderboard"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FILES, *OWN], ids=lambda path: path.name)
 def test_its_scripts_are_bash_into_which_no_input_is_pasted(path):
     scripts = [step["run"] for step in steps(path) if "run" in step]
     assert scripts or path.name == "fairbench-gate.yml"
@@ -73,12 +75,41 @@ def test_its_expressions_name_inputs_and_steps_that_exist(path):
     assert set(re.findall(r"\bsteps\.([\w-]+)\.", text)) <= ids
 
 
-@pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FILES[1:], *OWN], ids=lambda path: path.name)
 def test_a_workflow_limits_its_triggers_permissions_and_time(path):
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert content[True]  # YAML 1.1 reads `on` as a boolean
     assert "permissions" in content
     assert all(job["timeout-minutes"] for job in content["jobs"].values())
+
+
+def test_our_own_workflow_runs_parts_of_ci_on_the_pythons_of_the_package_and_the_next():
+    (path,) = OWN
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [one.rpartition(" :: ")[2] for one in project["classifiers"] if ":: 3." in one]
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == [*named, "3.14"]
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.findall(r"for version in (.*);", ci) == [" ".join([*named[1:], "3.14"])]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    scripts = "\n".join(step.get("run", "") for step in steps)
+    for tool in ("ruff check .", "ruff format --check .", "mypy", "zensical build --strict"):
+        assert f"{tool}\n" in scripts
+        assert f"/{tool}\n" in ci
+    assert "-m smoke" in scripts
+    assert "-m smoke" in ci
+    assert "fairbench baseline check" in scripts
+
+
+def test_a_pull_request_asks_for_what_contributing_says():
+    asked = (ROOT / ".github" / "PULL_REQUEST_TEMPLATE.md").read_text(encoding="utf-8")
+    rules = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for word in ("CHANGELOG.md", "ruff check .", "mypy", "-m smoke", "fairbench baseline check"):
+        assert word in asked
+        assert word in rules
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    entries = [hook["entry"] for repo in hooks["repos"] for hook in repo["hooks"]]
+    assert entries == ["ruff check --fix", "ruff format", "mypy"]
 
 
 def test_every_input_of_the_action_reaches_its_script():

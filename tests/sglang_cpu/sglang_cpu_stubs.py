@@ -40,7 +40,6 @@ class _BeforeSGLang:
 
             is_torchvision_available()
             sys.meta_path.append(_Finder())
-        return None
 
 
 class _Loader:

@@ -1,12 +1,12 @@
 """Test ``fairbench reproduce frontier`` end to end, on a load of seconds."""
 
 import csv
-from importlib.resources import files
 
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.workloads.inherit import SPECS
 from fairbench_studies.frontier import command
 from fairbench_studies.frontier.frozen import Cell, frozen
 
@@ -20,7 +20,7 @@ def invoke(*arguments):
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """Return flags for folders; two pairs on half a minute of chat, two seeds."""
-    text = (files("fairbench.workloads") / "specs" / "chat.toml").read_text(encoding="utf-8")
+    text = (SPECS / "chat.toml").read_text(encoding="utf-8")
     short = text.replace("duration_s = 300.0", "duration_s = 30.0")
     assert short != text
     workload = tmp_path / "short.toml"

@@ -6,11 +6,11 @@ import json
 import re
 import tomllib
 from dataclasses import MISSING, fields
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from fairbench.workloads.inherit import SPECS
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import KINDS, make_params
 from fairbench.workloads.shape import Misbehaving, Other, Scenario, ServiceClass
@@ -91,13 +91,13 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
 
 def test_the_schema_file_is_current():
     """If this fails, the end of docs/reference/workloads.md says how to write the file again."""
-    stored = (files("fairbench.workloads") / "specs" / "schema.json").read_text(encoding="utf-8")
+    stored = (SPECS / "schema.json").read_text(encoding="utf-8")
     assert json.loads(stored) == json.loads(schema_text())
 
 
 @pytest.mark.parametrize("name", workload_names())
 def test_every_bundled_workload_names_the_schema(name):
-    file = files("fairbench.workloads") / "specs" / f"{name}.toml"
+    file = SPECS / f"{name}.toml"
     assert file.read_text(encoding="utf-8").startswith("#:schema ./schema.json\n")
 
 

@@ -42,7 +42,7 @@ def read_parquet(path: Path) -> pa.Table:
 
 def _texts(schema: pa.Schema, shown: str) -> list[str]:
     """Return the names of the text columns. Raises DataError for a column of unsupported type."""
-    import pyarrow.types as types
+    from pyarrow import types
 
     names = []
     for field in schema:

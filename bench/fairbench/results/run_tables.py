@@ -60,7 +60,7 @@ def _table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
 
 def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
     """Raise DataError unless the columns are complete and can be cast to their types."""
-    import pyarrow.types as types
+    from pyarrow import types
 
     for column in fields(kind):
         if table.column_names.count(column.name) > 1:

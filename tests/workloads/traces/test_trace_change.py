@@ -1,7 +1,6 @@
 """Test that ``trace cut``, ``scale`` and ``anonymize`` write a trace again."""
 
 import json
-from importlib.resources import files
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
+from fairbench.workloads.inherit import SPECS
 from fairbench.workloads.traces.change import COMBINED, anonymized, combined, cut, scaled
 from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
@@ -83,7 +83,7 @@ def test_every_line_follows_the_published_schema(table, tmp_path):
         **{"time": 1.0, "client": "bob", "input_tokens": 200, "output_tokens": 20},
         **{"session": "s0", "end": 2.0},
     }
-    published = files("fairbench.workloads") / "specs" / "trace.schema.json"
+    published = SPECS / "trace.schema.json"
     assert published.read_text(encoding="utf-8") == trace_schema()
     assert json.loads(trace_schema())["required"] == ["time", "input_tokens", "output_tokens"]
 
