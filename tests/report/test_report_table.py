@@ -310,6 +310,8 @@ def test_a_run_too_short_for_a_p99_names_the_needed_duration():
     # 1.1 x 300 / 120 times the 300 s at whose end the window ends.
     assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
     assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
+    # The window is the whole run, whose end no flag sets: --duration would change nothing.
+    assert "for a reliable P99" not in text(SUMMARY | {"duration": SUMMARY["window_end_s"]})
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
 
