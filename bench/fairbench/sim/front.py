@@ -55,7 +55,7 @@ def router_of(spec: ExperimentSpec) -> Router:
     """Return an experiment's router, or its several routers combined."""
     if spec.routers is None:
         return _router(spec)
-    from fairbench.sim.routers.split import split
+    from fairbench.sim.routers.ingresses import split
 
     return split([_router(spec) for _ in range(spec.routers)])
 

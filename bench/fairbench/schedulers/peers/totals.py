@@ -39,30 +39,24 @@ class Exchanges(Protocol):
 
     def join_peers(self) -> None:
         """Note, once, before the first request, that there are other routers."""
-        ...
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return the totals to send to peers that already have version ``since`` from this origin.
 
         The totals are complete if ``since`` is 0, or so old that the changes are unknown.
         """
-        ...
 
     def charged_totals(self) -> Sums:
         """Return the charges of this router or gateway."""
-        ...
 
     def heard_totals(self) -> Mapping[str, Totals]:
         """Return the latest totals heard of each other router or gateway."""
-        ...
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
         """Merge totals of another origin, perhaps late, repeated or out of order."""
-        ...
 
     def forget_origin(self, origin: str) -> None:
         """Forget the totals of an origin that is gone for good; what it charged stays charged."""
-        ...
 
 
 class Heard:

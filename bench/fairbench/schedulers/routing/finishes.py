@@ -80,7 +80,6 @@ class Backlog(Protocol):
 
     def finish(self, client: str, work: int) -> float:
         """Return when ``work`` more of a client would end under fair sharing from now on."""
-        ...
 
 
 class Costs(NamedTuple):

@@ -19,15 +19,12 @@ class Blocks(Protocol):
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Append a block: an array of rows, which may be empty."""
-        ...
 
     def column(self, number: int) -> NDArray[np.int64]:
         """Return a copy of one column of all blocks."""
-        ...
 
     def release(self) -> None:
         """Free the memory of the blocks, which cannot be read afterwards."""
-        ...
 
 
 class MemoryBlocks:

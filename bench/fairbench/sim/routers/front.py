@@ -20,8 +20,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.engine.contract import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.gossip import Gossip, Ledger, Peer
-from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
-from fairbench.sim.routers.split import SplitRouter
+from fairbench.sim.routers.ingresses import RouterIngresses, SplitRouter, arrivals
 from fairbench.streams import stream
 
 

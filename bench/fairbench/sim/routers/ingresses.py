@@ -8,15 +8,63 @@ from functools import partial
 from itertools import accumulate
 from random import Random
 
-from fairbench.core import Request
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router
 from fairbench.schedulers.peers.params import RoutersParams, shares
+from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.gossip import Gossip
-from fairbench.sim.routers.split import SplitRouter
 from fairbench.sim.sequence import Sequence
 from fairbench.streams import stream
+
+
+def split(routers: Many[Router]) -> SplitRouter:
+    """Return several routers of one kind, combined into a single router."""
+    declared = {
+        name: getattr(routers[0], name)
+        for name in ("name", "wants_evictions", "holds", "cluster_theorems")
+    }
+    made: SplitRouter = type("SplitRouter", (SplitRouter,), declared)(routers)
+    return made
+
+
+class SplitRouter(Router):
+    """Made by ``split``. Whoever lets a request in says whose it is (``owners``)."""
+
+    def __init__(self, routers: Many[Router]) -> None:
+        self.routers = routers
+        self.owners: dict[Request, int] = {}  # of what is under way
+
+    def prepare(self, setup: Setup) -> None:
+        self.setup = setup
+        for router in self.routers:
+            router.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        return self._owner(request).route(request, now_s)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self._owner(request).on_first_token(request, worker, at_s)
+
+    @property
+    def wants_gpu_time(self) -> bool:
+        return any(router.wants_gpu_time for router in self.routers)
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        self._owner(request).on_gpu_time(request, worker, gpu_s)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.routers[self.owners.pop(request)].on_finish(request, worker, output, now_s)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        for router in self.routers:
+            router.on_evict(prefix, evicted_tokens, worker, now_s)
+
+    def _owner(self, request: Request) -> Router:
+        return self.routers[self.owners[request]]
+
 
 Arrives = Callable[[Request], int]
 """The number of the router at which a request arrives; asked once for each, in order of arrival."""
