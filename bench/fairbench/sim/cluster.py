@@ -95,7 +95,6 @@ class Cluster:
 
     @property
     def now_s(self) -> float:
-        """Simulated seconds since the start."""
         return self.clock.now_ps / PS_PER_S
 
     def add_client(

@@ -214,7 +214,6 @@ class Simulation:
         return end_ps + round(self.spec.max_drain_s * PS_PER_S)
 
     def progress(self) -> Progress:
-        """Return the current progress."""
         cluster = self.cluster
         total = sum(cluster.service) or 1
         done = len(cluster.program_log)

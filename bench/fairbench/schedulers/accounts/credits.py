@@ -74,7 +74,6 @@ class Credits(Account):
         self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
 
     def in_credit(self, client: str) -> bool:
-        """Return whether a client may spend."""
         return self.of[client] > 0
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:

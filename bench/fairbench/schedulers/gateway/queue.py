@@ -49,7 +49,6 @@ class OutputsAhead:
             self._answers.finished(request.client, output_tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the mean length of a client's answers."""
         self._answers.forget(client)
 
 
@@ -61,7 +60,6 @@ class IdleClients:
         self._idle: dict[str, None] = {}  # the longest idle first
 
     def entered(self, client: str) -> None:
-        """Record a request that has entered the queue."""
         self._requests[client] += 1
         self._idle.pop(client, None)
 
@@ -197,7 +195,6 @@ class GatewayQueue(HoldsRequests):
         return len(self._view)
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterate over the queued requests, in order of arrival."""
         return self._view.arrivals()
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -278,7 +275,6 @@ class GatewayQueue(HoldsRequests):
         self.scheduler.on_output(request, output_tokens)
 
     def waiting(self) -> Collection[str]:
-        """Return the clients with queued requests."""
         return self._view.clients()
 
     def withdraw(self, request: Request) -> None:

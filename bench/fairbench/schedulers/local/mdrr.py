@@ -62,7 +62,6 @@ class TurnCredits(Account):
             of[client] -= price * requests
 
     def forget(self, client: str) -> None:
-        """Forget the debt or credit of a client."""
         self.decoded.forget(client)
         self.of.pop(client, None)
 

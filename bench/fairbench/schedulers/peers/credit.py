@@ -37,7 +37,6 @@ class SharedCredit:
         self._changes.note(client)
 
     def grant(self, client: str, rounds: float) -> None:
-        """Record that this router granted the client ``rounds`` quanta."""
         self._rounds[client] = self._rounds.get(client, 0.0) + rounds
         self._changes.note(client)
 

@@ -35,22 +35,17 @@ class CreditExchange:
         self.credits.shared = SharedCredit()
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the quanta granted to clients and the charges of this router."""
         return self._shared.export(since)
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this router, by client and worker."""
         return self._shared.charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals reported by each other router."""
         return self._shared.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply another router's charges and granted quanta since its last report."""
         for client, change in self._shared.hear(origin, totals).items():
             self.credits.hear(client, change)
 
     def forget_origin(self, origin: str) -> None:
-        """Forget the totals of a router that is gone."""
         self._shared.others.forget(origin)

@@ -42,7 +42,6 @@ class TimeModel:
         return round(1000 * self.prefill_tiny_ms)
 
     def decode_us(self, tokens: float) -> int:
-        """Return the time to generate output tokens."""
         return round(1000 * self.decode_ms_per_token * tokens)
 
 
@@ -76,12 +75,10 @@ class GpuWindow:
 
     @property
     def prefill_us(self) -> int:
-        """The prefill part of the router's load estimate L."""
         return self._prefill_us
 
     @property
     def decode_us(self) -> int:
-        """The part of L that is decoding."""
         return len(self._assigned) * self._decode_us
 
     def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
@@ -102,7 +99,6 @@ class GpuWindow:
         self._prefill_us += prefill_us
 
     def finish(self, now_s: float, output_tokens: int) -> None:
-        """Record that a request has finished on this GPU."""
         self._finished.append((now_s, output_tokens))
         self._output_tokens += output_tokens
         self._price_outputs()

@@ -28,7 +28,6 @@ class Loads:
         return self._of[worker]
 
     def put(self, worker: int, load_us: int) -> None:
-        """Set the worker's load."""
         if self._of.get(worker) == load_us:
             return
         self.drop(worker)
@@ -38,7 +37,6 @@ class Loads:
         self._with[load_us] = self._with.get(load_us, 0) | 1 << worker
 
     def drop(self, worker: int) -> None:
-        """Remove the worker, if present."""
         load_us = self._of.pop(worker, None)
         if load_us is None:
             return
@@ -49,13 +47,11 @@ class Loads:
 
     @property
     def lightest_us(self) -> int:
-        """The least of all."""
         least: int = self._different[0]
         return least
 
     @property
     def heaviest_us(self) -> int:
-        """The most of all."""
         most: int = self._different[-1]
         return most
 
@@ -99,12 +95,10 @@ class Windows:
         return self._of[worker]
 
     def join(self, worker: int) -> None:
-        """Add a worker with an empty window."""
         self._of[worker] = GpuWindow(self._window_s, self._times, self._default_output_tokens)
         self._changed(worker)
 
     def leave(self, worker: int) -> None:
-        """Remove a worker together with its window."""
         del self._of[worker]
         self.loads.drop(worker)
         self._prefill_us -= self._prefill.pop(worker)
@@ -118,7 +112,6 @@ class Windows:
         self._changed(worker)
 
     def finish(self, worker: int, now_s: float, output_tokens: int) -> None:
-        """Record that a request has finished at the worker."""
         self._of[worker].finish(now_s, output_tokens)
         self._due.append((now_s, worker))
         self._changed(worker)

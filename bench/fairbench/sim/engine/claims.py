@@ -270,6 +270,5 @@ class Claims(Generic[N]):
         heappush(self.queues[queue], (least, node.number, node))
 
     def abandon(self) -> None:
-        """Forget all entries at the end of a run."""
         for entries in self.queues.values():
             entries.clear()

@@ -19,7 +19,6 @@ class HostMemory:
         self.copied = 0  # tokens, since ``delay_ps`` was asked last
 
     def has_room(self, tokens: int) -> bool:
-        """Return whether a copy of ``tokens`` tokens fits."""
         return self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
@@ -42,7 +41,6 @@ class HostMemory:
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:
-        """Discard the sequence's copy, if any."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

@@ -54,7 +54,6 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def release(self, tokens: int) -> None:
-        """Give private tokens back."""
         self.free += tokens
 
     # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
@@ -67,7 +66,6 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def release_of(self, client: str, tokens: int) -> None:
-        """Free private tokens of the client."""
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
@@ -159,7 +157,6 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def unlock(self, node: KVNode) -> None:
-        """Undo one ``lock``."""
         while (parent := node.parent) is not None:
             node.locks -= 1
             if node.locks:

@@ -121,7 +121,6 @@ class FileBlocks:
 
     @property
     def folder(self) -> Path:
-        """The folder of the file."""
         return self._path.parent
 
     def groups(self, count: int) -> Iterator[NDArray[np.int64]]:

@@ -123,7 +123,6 @@ class RouterIngresses:
             worker.on_pass = self._passed
 
     def enter(self, sequence: Sequence) -> None:
-        """Take in a request that arrives at one of the routers."""
         number = self._arrives(sequence.request)
         self._router.owners[sequence.request] = number
         if not self._asking_ps:
@@ -139,7 +138,6 @@ class RouterIngresses:
         self.ingresses[self._router.owners[sequence.request]].enter(sequence)
 
     def finished(self, sequence: Sequence) -> None:
-        """Record that a request has ended: finished, refused or aborted."""
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
         if sequence.worker < 0:  # its router was never asked, and hears nothing

@@ -30,7 +30,6 @@ class Memory:
         return self.capacity - self._batch.context_tokens
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return 0: this engine caches nothing."""
         return 0
 
     def abandon(self) -> None:

@@ -35,7 +35,6 @@ class SGLangContract:
         return self.worker_as(worker_class(self.limits), parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        """Return a worker of the given form."""
         pool, memory = self.limits.pool_tokens, parts.memory
         if memory is None:
             cache = KVCache(pool, parts.on_evict)

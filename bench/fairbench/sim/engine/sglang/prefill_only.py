@@ -15,7 +15,6 @@ class PrefillOnly(Worker):
         self.batch.leave(sequence)
 
     def sent(self, sequence: Sequence) -> None:
-        """Free the memory of a request whose KV cache has been sent."""
         store_outputs(self.cache, sequence)
         self.wake()
 

@@ -40,7 +40,6 @@ class Booking:
         self._reached[sequence] = max(reached, self._reached.get(sequence, 0))
 
     def finish(self, sequence: Sequence) -> None:
-        """Forget a finished sequence."""
         self._reached.pop(sequence, None)
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:

@@ -34,7 +34,6 @@ class VLLMContract:
         return self.worker_as(VLLMWorker, parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        """Return a worker of the given form."""
         cache = cache_of(self.limits, parts.memory)
         cache.on_evict = parts.on_evict
         return form(parts, self.limits, cache)

@@ -14,7 +14,6 @@ class VLLMPrefillOnly(VLLMWorker):
         self._booking.finish(sequence)
 
     def sent(self, sequence: Sequence) -> None:
-        """Free the memory of a request whose KV cache has been read."""
         self.running.tables.give_back(sequence)
         self.wake()
 
