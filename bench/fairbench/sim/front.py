@@ -81,7 +81,7 @@ def ingress_of(
         return _queue(spec, one, setup, fleet, terms)
 
     if spec.routers is not None:
-        from fairbench.sim.routers.front import ingresses_of
+        from fairbench.sim.routers.ingresses import ingresses_of
 
         return ingresses_of(spec, router, clock, workers, setup, queue_of)
     if (queue := queue_of(router)) is None:

@@ -11,7 +11,7 @@ from fairbench.schedulers.worker_sets import as_bits, members
 from fairbench.tenants import Tenants
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
+    from fairbench.schedulers.peers.totals import CreditChange, SharedCredit
 
 
 class WorkerCredit(MutableMapping[int, float]):

@@ -9,8 +9,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.peers.credit import SharedCredit
-    from fairbench.schedulers.peers.totals import Sums, Totals
+    from fairbench.schedulers.peers.totals import SharedCredit, Sums, Totals
 
 
 class CreditExchange:
@@ -30,7 +29,7 @@ class CreditExchange:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
-        from fairbench.schedulers.peers.credit import SharedCredit  # few routers have peers
+        from fairbench.schedulers.peers.totals import SharedCredit  # few routers have peers
 
         self.credits.shared = SharedCredit()
 

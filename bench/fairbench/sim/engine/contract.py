@@ -123,7 +123,7 @@ class EngineContract(Protocol):
 CONTRACTS: Mapping[str, str] = {
     DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
     "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
-    "lightllm": "fairbench.sim.engine.lightllm.contract:LightLLMContract",
+    "lightllm": "fairbench.sim.engine.lightllm.worker:LightLLMContract",
 }
 
 
