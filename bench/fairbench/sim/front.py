@@ -75,50 +75,33 @@ def ingress_of(
 ) -> Ingress | RouterIngresses | None:
     """Return the queue before the router, or None. Raises UsageError as ``share`` does."""
     fleet = SimFleet(workers[: spec.routed_workers])
-    setup = replace(setup, fleet=fleet)
+    seen = replace(setup, fleet=fleet)
+    admission = admission_params(spec.settings)
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        return _queue(spec, one, setup, fleet, terms)
+        """Return a router's gateway and admission control; None if it has neither."""
+        if spec.gateway is None and not admission.is_on:
+            return None
+        from fairbench.schedulers.gateway.build import build_gateway, with_admission
+
+        queue: HoldsRequests | None = None
+        matched = fleet.matched_tokens
+        if spec.gateway is not None and spec.saturation is not None:
+            names = spec.gateway, spec.saturation, spec.settings
+            queue = build_gateway(*names, router=one, setup=seen, matched=matched, terms=terms)
+        if admission.is_on:
+            queue = with_admission(queue, admission, router=one, setup=seen, matched=matched)
+        return queue
 
     if spec.routers is not None:
         from fairbench.sim.routers.ingresses import ingresses_of
 
-        return ingresses_of(spec, router, clock, workers, setup, queue_of)
+        return ingresses_of(spec, router, clock, workers, seen, queue_of)
     if (queue := queue_of(router)) is None:
         return None
     from fairbench.sim.ingress import Ingress
 
     return Ingress(clock, workers, queue)
-
-
-def _queue(
-    spec: ExperimentSpec,
-    router: Router,
-    setup: Setup,
-    fleet: SimFleet,
-    terms: Terms | None = None,
-) -> HoldsRequests | None:
-    """Return a router's gateway and admission control; None if it has neither."""
-    admission = admission_params(spec.settings)
-    if spec.gateway is None and not admission.is_on:
-        return None
-    from fairbench.schedulers.gateway.build import build_gateway, with_admission
-
-    queue: HoldsRequests | None = None
-    matched = fleet.matched_tokens
-    if spec.gateway is not None and spec.saturation is not None:
-        queue = build_gateway(
-            spec.gateway,
-            spec.saturation,
-            spec.settings,
-            router=router,
-            setup=setup,
-            matched=matched,
-            terms=terms,
-        )
-    if admission.is_on:
-        queue = with_admission(queue, admission, router=router, setup=setup, matched=matched)
-    return queue
 
 
 def reports_of(

@@ -139,26 +139,8 @@ class ClientCache(KVCache):
         super().detach(waiter)
         self.claims.list_again(node)
 
-    def lock(self, node: KVNode) -> None:
-        while (parent := node.parent) is not None:
-            node.locks += 1
-            if node.locks > 1:
-                return
-            self.evictable -= node.length
-            self.locked += node.length
-            self.residency.pin(cast(ClaimedNode, node).holders, node.length)
-            node = parent
-
-    def unlock(self, node: KVNode) -> None:
-        while (parent := node.parent) is not None:
-            node.locks -= 1
-            if node.locks:
-                return
-            self.evictable += node.length
-            self.locked -= node.length
-            self.residency.pin(cast(ClaimedNode, node).holders, -node.length)
-            self._list_if_leaf(node)
-            node = parent
+    def pin(self, node: KVNode, tokens: int) -> None:
+        self.residency.pin(cast(ClaimedNode, node).holders, tokens)
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
         super().on_split(upper, lower)

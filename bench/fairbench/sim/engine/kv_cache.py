@@ -20,7 +20,7 @@ from fairbench.sim.kv_node import Access, KVNode, Waiter, Waiters, next_key
 class KVCache(PrefixTree[KVNode]):
     """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` is called on eviction."""
 
-    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+    knows_clients = False  # whether ``claim``, ``retain`` and ``pin`` do anything
 
     def __init__(
         self,
@@ -154,6 +154,8 @@ class KVCache(PrefixTree[KVNode]):
                 return
             self.evictable -= node.length
             self.locked += node.length
+            if self.knows_clients:
+                self.pin(node, node.length)
             node = parent
 
     def unlock(self, node: KVNode) -> None:
@@ -163,9 +165,14 @@ class KVCache(PrefixTree[KVNode]):
                 return
             self.evictable += node.length
             self.locked -= node.length
-            if not node.children:
+            if self.knows_clients:
+                self.pin(node, -node.length)
+            if not node.children or self.knows_clients:
                 self._list_if_leaf(node)
             node = parent
+
+    def pin(self, node: KVNode, tokens: int) -> None:
+        """Record that running requests use so many tokens of ``node``, or, below 0, none does."""
 
     # The tree.
 
