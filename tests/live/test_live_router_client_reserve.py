@@ -10,6 +10,7 @@ from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 from fairbench.core import Request, Segment
 from fairbench.live import headers
 from fairbench.schedulers.gateway.client_limits import ClientLimits
+from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.setup import Setup
 
 SIZE = {"max_total_num_tokens": 40_000, "max_running_requests": 8}
@@ -95,7 +96,9 @@ def test_a_client_alone_is_served_at_any_limit():
 def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand():
     fleet = SimpleNamespace(workers=lambda: [0])
     setup = Setup(weights={}, pool_tokens=400_000, fleet=fleet)
-    limits = ClientLimits(400_000, 64, None, setup, reserve=0.25)
+    limits = ClientLimits(
+        GatewayParams(client_limit=400_000, client_requests=64, client_reserve=0.25), setup
+    )
 
     def come_and_go(names):
         for name in names:

@@ -10,7 +10,7 @@ from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
+from fairbench.sim.engine.sglang.contract import PrefillOnly
 from fairbench.sim.run import Simulation
 from fairbench.sim.sequence import FINISHED
 from invariants import (

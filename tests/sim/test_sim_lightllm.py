@@ -13,8 +13,7 @@ from fairbench.schedulers.local.vtc import VTC
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.lightllm.minibatch import FitTest
-from fairbench.sim.engine.lightllm.worker import LightLLMWorker
+from fairbench.sim.engine.lightllm.worker import FitTest, LightLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 

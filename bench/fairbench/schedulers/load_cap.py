@@ -114,7 +114,6 @@ class BatchCost:
         return round(request.input_tokens + self.lengths.expected(request.client) / 2)
 
     def enter(self, request: Request) -> None:
-        """Add an admitted request."""
         self._context[request] = context = self.expected_context(request)
         self._context_tokens += context
 
@@ -174,7 +173,6 @@ class LoadCap:
 
     @property
     def tokens(self) -> float:
-        """The cost of what runs."""
         return self._running.tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:

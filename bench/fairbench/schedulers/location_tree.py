@@ -175,7 +175,6 @@ class RecentNode(LocationNode):
         self.newer = self.older = self
 
     def unlink(self) -> None:
-        """Out of the ring."""
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:

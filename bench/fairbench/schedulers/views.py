@@ -17,15 +17,12 @@ class Scan(Protocol):
 
     def skip(self, client: str) -> None:
         """Skip this client's requests from here on, at a constant cost."""
-        ...
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Call ``skip`` at a client's turn if its credit is 0 or less, for all clients at once."""
-        ...
 
     def unskip_all(self) -> None:
         """Offer every client again, from the current position on."""
-        ...
 
 
 class Running(NamedTuple):
@@ -61,17 +58,14 @@ class RunningView(Protocol):
     @property
     def free_tokens(self) -> int:
         """The KV memory that a request could get: free, or cached but not in use."""
-        ...
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Running]:
         """Iterate over the running requests in batch order. Costs a walk over the batch."""
-        ...
 
     def load(self, client: str) -> ClientLoad:
         """Return the running load of the client. Costs a walk over the batch."""
-        ...
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether the request would fit in this pass if ``without`` did not run.
@@ -80,7 +74,6 @@ class RunningView(Protocol):
         so far and the memory reserved for outputs. The result is False where nothing is preempted.
         Walks over the batch.
         """
-        ...
 
 
 class WaitingView(Protocol):
@@ -94,7 +87,6 @@ class WaitingView(Protocol):
     @property
     def running(self) -> RunningView:
         """The batch that runs beside this queue."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -102,15 +94,12 @@ class WaitingView(Protocol):
 
     def clients(self) -> Collection[str]:
         """Return the clients with at least one waiting request, in a deterministic order."""
-        ...
 
     def oldest(self, client: str) -> Request:
         """Return the client's first request in queue order. Precondition: the client waits."""
-        ...
 
     def queue_order(self) -> Scan:
         """Return all waiting requests in queue order."""
-        ...
 
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
@@ -120,11 +109,9 @@ class WaitingView(Protocol):
         ``refresh=False`` nothing is matched or sorted: the last order stays, with newcomers at the
         tail. Only schedulers that declare ``cache_aware`` may use this.
         """
-        ...
 
     def matched_tokens(self, request: Request) -> int:
         """Return how many prompt tokens are cached now (at most the prompt's length - 1)."""
-        ...
 
 
 class WorkerLoad(NamedTuple):
@@ -154,11 +141,9 @@ class FleetView(Protocol):
 
     def workers(self) -> Collection[int]:
         """Return the available workers in ascending order."""
-        ...
 
     def load(self, worker: int) -> WorkerLoad:
         """Return the unfinished load at the worker."""
-        ...
 
 
 class NothingRunning:

@@ -36,11 +36,9 @@ class Clock:
             action()
 
     def next_ps(self) -> int | None:
-        """The time of the next event, or None."""
         return self.events[0][0] if self.events else None
 
     def step(self) -> None:
-        """Run the next event."""
         event = heappop(self.events)
         if event > self._latest:
             self._latest = event

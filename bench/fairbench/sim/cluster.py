@@ -17,7 +17,7 @@ from fairbench.sim.engine.contract import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
-from fairbench.sim.records.service_log import RequestLog
+from fairbench.sim.records.service_log import DECODE_COLUMNS, RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.workloads.plan import User
 from fairbench.workloads.programs.base import Job
@@ -71,10 +71,9 @@ class Cluster:
         self.workers = workers
         self.clients = clients
         swapped = any(worker.scheduler.swaps for worker in workers)
-        self.request_log = RequestLog(
-            clients, routed=ingress is not None, swapped=swapped, demoted=demotes,
-            disaggregated=disaggregated,
-        )  # fmt: skip
+        more = ("routed_ps",) * (ingress is not None) + ("swapped_tokens",) * swapped
+        more += ("demoted",) * demotes + DECODE_COLUMNS * disaggregated
+        self.request_log = RequestLog(clients, more)
         self.program_log = Columns(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0
@@ -95,7 +94,6 @@ class Cluster:
 
     @property
     def now_s(self) -> float:
-        """Simulated seconds since the start."""
         return self.clock.now_ps / PS_PER_S
 
     def add_client(

@@ -79,7 +79,7 @@ def router_of(spec: ExperimentSpec) -> Router:
     """Return an experiment's router, or its several routers combined."""
     if spec.routers is None:
         return _router(spec)
-    from fairbench.sim.routers.split import split
+    from fairbench.sim.routers.ingresses import split
 
     return split([_router(spec) for _ in range(spec.routers)])
 
@@ -98,50 +98,33 @@ def ingress_of(
 ) -> Ingress | RouterIngresses | None:
     """Return the queue before the router, or None. Raises UsageError as ``share`` does."""
     fleet = SimFleet(workers[: spec.routed_workers])
-    setup = replace(setup, fleet=fleet)
+    seen = replace(setup, fleet=fleet)
+    admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        return _queue(spec, one, setup, fleet, terms)
+        """Return a router's gateway and admission control; None if it has neither."""
+        if spec.gateway is None and admission is None:
+            return None
+        from fairbench.schedulers.gateway.build import build_gateway, with_admission
+
+        queue: HoldsRequests | None = None
+        matched = fleet.matched_tokens
+        if spec.gateway is not None and spec.saturation is not None:
+            names = spec.gateway, spec.saturation, spec.settings
+            queue = build_gateway(*names, router=one, setup=seen, matched=matched, terms=terms)
+        if admission is not None:
+            queue = with_admission(queue, admission, router=one, setup=seen, matched=matched)
+        return queue
 
     if spec.routers is not None:
-        from fairbench.sim.routers.front import ingresses_of
+        from fairbench.sim.routers.ingresses import ingresses_of
 
-        return ingresses_of(spec, router, clock, workers, setup, queue_of)
+        return ingresses_of(spec, router, clock, workers, seen, queue_of)
     if (queue := queue_of(router)) is None:
         return None
     from fairbench.sim.ingress import Ingress
 
     return Ingress(clock, workers, queue)
-
-
-def _queue(
-    spec: ExperimentSpec,
-    router: Router,
-    setup: Setup,
-    fleet: SimFleet,
-    terms: Terms | None = None,
-) -> HoldsRequests | None:
-    """Return a router's gateway and admission control; None if it has neither."""
-    admission = spec.admission
-    if spec.gateway is None and admission is None:
-        return None
-    from fairbench.schedulers.gateway.build import build_gateway, with_admission
-
-    queue: HoldsRequests | None = None
-    matched = fleet.matched_tokens
-    if spec.gateway is not None and spec.saturation is not None:
-        queue = build_gateway(
-            spec.gateway,
-            spec.saturation,
-            spec.settings,
-            router=router,
-            setup=setup,
-            matched=matched,
-            terms=terms,
-        )
-    if admission is not None:
-        queue = with_admission(queue, admission, router=router, setup=setup, matched=matched)
-    return queue
 
 
 def reports_of(

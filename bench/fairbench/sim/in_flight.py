@@ -29,7 +29,6 @@ class InFlight:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin what there is room for."""
         if self._beginning:  # one that began has ended at once, refused: the loop below goes on
             return
         self._beginning = True

@@ -47,13 +47,11 @@ class Ingress:
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:
-        """Take in a request that arrives at the cluster."""
         self._held[sequence.request] = sequence
         self._news.append(partial(self._take_in, sequence))
         self.soon()
 
     def finished(self, sequence: Sequence) -> None:
-        """Record that a request has ended: finished, refused or aborted."""
         if sequence.request not in self._sent:
             return  # it was refused here
         self._sent.remove(sequence.request)
@@ -63,7 +61,6 @@ class Ingress:
         self.soon()
 
     def held(self) -> Iterator[Sequence]:
-        """Return the queued requests in order of arrival."""
         return iter(self._held.values())
 
     def soon(self) -> None:

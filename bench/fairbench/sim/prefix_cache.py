@@ -33,7 +33,6 @@ class Waiter(Protocol[N]):
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
         """Return the position of the waiter in the list of the last refresh."""
-        ...
 
 
 class MatchCache(Protocol[N]):
@@ -48,11 +47,9 @@ class MatchCache(Protocol[N]):
 
     def refresh(self, waiters: Iterable[Waiter[N]]) -> None:
         """Match these waiting requests, and touch what every waiting request matches."""
-        ...
 
     def detach(self, waiter: Waiter[N]) -> None:
         """Forget a waiting request."""
-        ...
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
@@ -62,12 +59,9 @@ class PrefixCache(MatchCache[N], Protocol[N]):
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
         """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
-        ...
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Call ``descend`` from the root."""
-        ...
 
     def touch(self, node: N) -> None:
         """Touch the path to ``node`` for a candidate or for the head of the queue."""
-        ...

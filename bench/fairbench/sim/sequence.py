@@ -43,7 +43,6 @@ class DecodeTime:
         self.numbered += token_ps * (first * steps + grown)
 
     def sums(self) -> Sums:
-        """Return the current sums."""
         return self.each, self.read, self.numbered
 
     def of(self, base: int, joined: Sums) -> float:

@@ -14,7 +14,7 @@ from fairbench.config.gateway import served_gateway
 from fairbench.core import CostModel
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.client_limits import ClientLimits
-from fairbench.schedulers.gateway.registry import policy_names
+from fairbench.schedulers.gateway.registry import GatewayParams, policy_names
 from fairbench.schedulers.load_cap import CAP_UNITS, step_units
 from fairbench.schedulers.setup import Setup
 
@@ -257,7 +257,7 @@ def test_auto_equals_the_load_cap():
             return (0,)
 
     costs = Costs()
-    limits = ClientLimits("auto", None, None, Setup(costs=costs, fleet=OneWorker()))
+    limits = ClientLimits(GatewayParams(client_limit="auto"), Setup(costs=costs, fleet=OneWorker()))
     asking = Desk("fcfs", "none")
     gone = sum(limits.enters(asking.request("a", WEIGHS_100)) for _ in range(100))
     assert gone * 100 == CAP_UNITS * step_units(costs).unit_tokens

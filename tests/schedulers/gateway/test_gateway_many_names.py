@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 from gateway_helpers import Desk, one_at_a_time
 
-from fairbench.schedulers.gateway import idle_clients
-from fairbench.schedulers.gateway.idle_clients import IdleClients
+from fairbench.schedulers.gateway import queue
+from fairbench.schedulers.gateway.queue import IdleClients
 
 MOST, BATCH = 20, 5
 BOUNDED = ("vtc", "vtc-predict", "lcf", "dlpm", "dlpm-hold", "drr", "mdrr", "wfq")
@@ -14,8 +14,8 @@ BOUNDED = ("vtc", "vtc-predict", "lcf", "dlpm", "dlpm-hold", "drr", "mdrr", "wfq
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(idle_clients, "MAX_CLIENTS", MOST)
-    monkeypatch.setattr(idle_clients, "BATCH", BATCH)
+    monkeypatch.setattr(queue, "MAX_CLIENTS", MOST)
+    monkeypatch.setattr(queue, "BATCH", BATCH)
 
 
 def known(desk):

@@ -36,6 +36,9 @@ class ToyView:
     def oldest(self, client: str) -> Request:
         return next(iter(self.of_client[client]))
 
+    def __contains__(self, request: object) -> bool:
+        return request in self.waiting
+
     def queue_order(self) -> ListScan:
         return ListScan(list(self.waiting), self.waiting)
 

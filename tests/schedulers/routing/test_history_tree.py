@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from router_helpers import prefixes, prompt, prompts
 
-from fairbench.schedulers.routing.active_tree import ActiveTree
+from fairbench.schedulers.routing.dynamo import ActiveTree
 from fairbench.schedulers.routing.history_tree import HistoryTree
 
 workers = st.integers(0, 2)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import preble_windows
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench.schedulers.routing import preble_load
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
 from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits, members
 
 WINDOW_S = 20.0
@@ -75,7 +74,7 @@ def test_all_windows_together_equal_single_ones(events, chosen, ratio, few):
     assert windows.loads.heaviest_us == max(of_each.values())
     assert set(members(windows.decode_heavy(ratio))) == mostly_decoding(each, ratio)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preble_windows, "FEW", few)
+        patch.setattr(preble_load, "FEW", few)
         some = chosen & each.keys()
         ascending = [
             (us, w) for us, bits in windows.loads.ascending(as_bits(some)) for w in members(bits)

@@ -29,7 +29,6 @@ class Decoded:
     _booked: dict[str, int] = field(default_factory=dict)  # up to which step
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Account steps, as ``LocalScheduler.on_steps`` does."""
         if self.changed:
             self.settle(self.changed)
             for client in self.changed:
@@ -45,7 +44,6 @@ class Decoded:
         self._book(self._requests.keys() & clients)
 
     def settle_all(self) -> None:
-        """Settle the accounts of all clients."""
         self._book(self._requests)
 
     def forget(self, client: str) -> None:

@@ -4,93 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_credit
 
 Rejoin = Literal["keep", "min0", "paper_zero"]
+"""Rules by which idle clients leave the client list and come back.
 
-
-@dataclass(slots=True)
-class KeepDebtors:
-    """A rule under which an idle client leaves once it is in credit. Leaving erases no debt."""
-
-    bounded = True
-
-    def leaves(self, client: str, credit: float) -> bool:
-        """Return whether an idle client with this credit leaves the list."""
-        return credit > 0
-
-    def returns(self, client: str) -> float:
-        """Return the credit with which a client joins the list."""
-        return 0
-
-    def forget(self, client: str) -> None:
-        """Forget what is remembered of a client off the list."""
-
-
-@dataclass(slots=True)
-class RememberDebts(KeepDebtors):
-    """A rule under which an idle client leaves at once.
-
-    Its debt is kept, its credit is forgotten.
-    """
-
-    _debts: dict[str, float] = field(default_factory=dict)
-
-    def leaves(self, client: str, credit: float) -> bool:
-        if credit < 0:
-            self._debts[client] = credit
-        return True
-
-    def returns(self, client: str) -> float:
-        return self._debts.pop(client, 0)
-
-    def forget(self, client: str) -> None:
-        self._debts.pop(client, None)
-
-
-@dataclass(slots=True)
-class ForgetAll(KeepDebtors):
-    """A rule under which an idle client leaves at once; credit and debt are forgotten.
-
-    No theorem holds.
-    """
-
-    bounded = False
-
-    def leaves(self, client: str, credit: float) -> bool:
-        return True
-
-
-RULES: Mapping[Rejoin, type[KeepDebtors]] = {
-    "keep": KeepDebtors,
-    "min0": RememberDebts,
-    "paper_zero": ForgetAll,
-}
+``keep``: once in credit; leaving erases no debt. ``min0``: at once; a debt is kept, a credit is
+forgotten. ``paper_zero``: at once; both are forgotten, and no theorem holds.
+"""
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
     A client joins the list with its first request (line 12). An idle client leaves the list by a
-    rule of ``rejoin``.
-
-    Args:
-        quantum: The quantum Q^u of a client of weight 1, in weighted tokens.
-        output_weight: The price of an output token.
-        rejoin: The rule by which idle clients leave and come back.
+    rule of ``rejoin``. The ``quantum`` Q^u is that of a client of weight 1, in weighted tokens.
     """
 
-    def __init__(
-        self, quantum: float, output_weight: int, rejoin: KeepDebtors | None = None
-    ) -> None:
+    def __init__(self, quantum: float, output_weight: int, rejoin: Rejoin = "keep") -> None:
         self.quantum = quantum
-        self.rejoin = rejoin or KeepDebtors()
-        if not self.rejoin.bounded:
+        self.rejoin = rejoin
+        if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
         self.of: dict[str, float] = {}  # q_i; its keys are the client list l
+        self._debts: dict[str, float] = {}  # off the list
         self.requests: Counter[str] = Counter()  # of each client: waiting or running
         self.decoded = Decoded(self.of, -output_weight)
 
@@ -112,7 +51,7 @@ class Credits(Account):
         if client not in self.requests:  # else it is a tenant of others, too
             self.decoded.forget(client)
             self.of.pop(client, None)
-            self.rejoin.forget(client)
+            self._debts.pop(client, None)
 
     def charge(self, client: str, amount: float) -> None:
         self.of[client] -= amount
@@ -134,7 +73,6 @@ class Credits(Account):
         self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
 
     def in_credit(self, client: str) -> bool:
-        """Return whether a client may spend."""
         return self.of[client] > 0
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
@@ -175,15 +113,18 @@ class Credits(Account):
     def join(self, client: str) -> None:
         """Put a client on the list, unless it is there."""
         if client not in self.of:
-            self.of[client] = self.rejoin.returns(client)
+            self.of[client] = self._debts.pop(client, 0)
 
     def let_go(self, client: str) -> None:
         """Remove an idle client from the list, by the rule of ``rejoin``."""
         if self.requests[client]:
             return
         self.decoded.settle((client,))
-        if self.rejoin.leaves(client, self.of[client]):
-            del self.of[client]
+        if self.rejoin == "keep" and self.of[client] <= 0:
+            return
+        credit = self.of.pop(client)
+        if self.rejoin == "min0" and credit < 0:
+            self._debts[client] = credit
 
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()

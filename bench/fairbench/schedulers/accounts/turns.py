@@ -58,7 +58,6 @@ class Turns:
         return refilled
 
     def waiting(self) -> Collection[str]:
-        """Return the waiting clients (line 4)."""
         return self.view.clients()
 
     def someone_in_credit(self) -> bool:

@@ -10,7 +10,7 @@ from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits, members
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
+    from fairbench.schedulers.peers.totals import CreditChange, SharedCredit
 
 
 class WorkerCredit(MutableMapping[int, float]):
@@ -68,7 +68,6 @@ class WorkerCredit(MutableMapping[int, float]):
         return len(self._apart) + self._untouched.bit_count()
 
     def total(self) -> float:
-        """Return the sum over all workers."""
         return sum(self._apart.values()) + self._level * self._untouched.bit_count()
 
     def refill(self, quantum: float, available: int) -> float:
@@ -245,7 +244,6 @@ class WorkerCredits:
             credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 
     def leave(self, worker: int) -> None:
-        """Forget a worker."""
         for credit in self.of.values():
             del credit[worker]
 

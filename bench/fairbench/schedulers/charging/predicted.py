@@ -63,11 +63,9 @@ class PredictedCharging(TokenCharging):
         self._charge(request, 0, predicted)
 
     def tokens(self, client: str, tokens: int) -> None:
-        """Note a new step. Outputs are charged request by request instead."""
         self._step_charged = False
 
     def steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Note a new step."""
         self._step_charged = False
 
     def request_tokens(self, request: Request, tokens: int) -> None:

@@ -46,7 +46,6 @@ class Gateway(HoldsRequests):
         return len(self._held)
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterate over the queued requests, in order of arrival."""
         return iter(list(self._held))
 
     @property
@@ -164,7 +163,6 @@ class Gateway(HoldsRequests):
         """Do nothing: the queues support sharing from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals of every band."""
         shared = self._shared()
         for counters in shared.values():
             for client in counters.changed():
@@ -179,7 +177,6 @@ class Gateway(HoldsRequests):
         return totals if changed is None else totals._replace(since=since)
 
     def _waiting(self) -> dict[str, tuple[int, ...]]:
-        """Return the bands in which each client waits."""
         waiting: dict[str, tuple[int, ...]] = {}
         for band, queue in self._bands.items():
             for client in queue.waiting():
@@ -187,16 +184,13 @@ class Gateway(HoldsRequests):
         return waiting
 
     def _shared(self) -> dict[int, SharedCounters]:
-        """Return the shared counters by band."""
         queues = self._bands.items()
         return {band: queue.shared for band, queue in queues if queue.shared is not None}
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this gateway by client and band."""
         return self._charged(None)
 
     def _charged(self, clients: Collection[str] | None) -> dict[str, dict[int, float]]:
-        """Return the charges of these clients, or of all."""
         charged: dict[str, dict[int, float]] = {}
         for band, of in self._shared().items():
             known = of.clients()
@@ -206,7 +200,6 @@ class Gateway(HoldsRequests):
         return charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals heard from each other gateway."""
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:

@@ -98,13 +98,5 @@ def build_gateway(
             ahead = OutputsAhead(scheduler)
         return GatewayQueue(scheduler, router, detector, FlowView(order), shared, ahead)
 
-    limits = None
-    if params.limits_clients:
-        limits = ClientLimits(
-            params.client_limit,
-            params.client_requests,
-            params.tenants,
-            setup,
-            reserve=params.client_reserve,
-        )
+    limits = ClientLimits(params, setup) if params.limits_clients else None
     return Gateway(queue, params, limits)

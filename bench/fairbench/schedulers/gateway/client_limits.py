@@ -16,11 +16,10 @@ from typing import TypeAlias
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.gateway.registry import UNKNOWN_COSTS
+from fairbench.schedulers.gateway.registry import UNKNOWN_COSTS, GatewayParams
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, OutputLengths, step_units
 from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
-from fairbench.tenants import Tenants
 
 Own: TypeAlias = tuple[int, str]  # the requests of a priority that are of one client
 
@@ -93,7 +92,7 @@ class ClientLine:
 class ClientLimits:
     """Limits that decide which requests enter the queue; the rest wait by priority and program.
 
-    - A worker may hold ``tokens`` of context, counted as in ``batch_cost``, and ``requests``
+    - A worker may hold ``client_limit`` of context, as in ``batch_cost``, and ``client_requests``
     requests. ``auto`` is the value of the load cap; None is no limit.
     - Present clients share both limits, over all workers, by weight. One request of a client
     may always go.
@@ -105,15 +104,8 @@ class ClientLimits:
     Raises UsageError for ``auto`` if step costs are unknown.
     """
 
-    def __init__(
-        self,
-        tokens: int | str | None,
-        requests: int | None,
-        tenants: Tenants | None,
-        setup: Setup,
-        *,
-        reserve: float = 0.0,
-    ) -> None:
+    def __init__(self, params: GatewayParams, setup: Setup) -> None:
+        tokens, requests = params.client_limit, params.client_requests
         units = step_units(setup.costs)
         self._request_tokens = 0.0 if units is None else units.request_tokens
         self._worker_requests = inf if requests is None else float(requests)
@@ -123,8 +115,8 @@ class ClientLimits:
             self._worker_tokens = CAP_UNITS * units.unit_tokens
         else:
             raise UsageError(UNKNOWN_COSTS)
-        self._by_tenant = tenants is not None
-        self._reserve = reserve
+        self._by_tenant = params.tenants is not None
+        self._reserve = params.client_reserve
         self._setup = setup
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}

@@ -26,13 +26,20 @@ class FlowPolicy(LocalScheduler):
     ``LocalScheduler`` may stand in its place; this one hears of time when a request is over.
     """
 
-    @abstractmethod
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        """Return the client whose request goes next. Precondition: a request waits.
+        """Return the client whose request goes next, by ``score``. Precondition: a request waits.
 
         The method is called again after each request that went, of which ``on_admitted`` has
         told by then. If the request cannot go after all, the question is repeated later.
         """
+        return min(
+            view.clients(),
+            key=lambda client: (self.score(view.oldest(client), now_s), *earliest(view, client)),
+        )
+
+    def score(self, request: Request, now_s: float) -> float:
+        """Return the score of a client's next request; the lowest goes first, then by arrival."""
+        return 0.0
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         while len(view):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
+from fairbench.schedulers.accounts.worker_credits import BATCH, MAX_CLIENTS
 from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
 from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.gateway.idle_clients import IdleClients
 from fairbench.schedulers.gateway.orders import Order
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
@@ -47,8 +49,33 @@ class OutputsAhead:
             self._answers.finished(request.client, output_tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the mean length of a client's answers."""
         self._answers.forget(client)
+
+
+class IdleClients:
+    """The clients without a request, of whom only ``MAX_CLIENTS`` are remembered."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[str] = Counter()  # queued or sent
+        self._idle: dict[str, None] = {}  # the longest idle first
+
+    def entered(self, client: str) -> None:
+        self._requests[client] += 1
+        self._idle.pop(client, None)
+
+    def over(self, client: str) -> Collection[str]:
+        """Record the end of a request, and return the clients to forget."""
+        self._requests[client] -= 1
+        if self._requests[client] > 0:
+            return ()
+        del self._requests[client]
+        self._idle[client] = None
+        if len(self._idle) <= MAX_CLIENTS:
+            return ()
+        gone = list(islice(self._idle, BATCH))
+        for one in gone:
+            del self._idle[one]
+        return gone
 
 
 class FlowView(QueueView):
@@ -101,7 +128,6 @@ class HoldsRequests(Protocol):
 
     def enter(self, request: Request, now_s: float) -> bool:
         """Add an arriving request; return False if the request is refused."""
-        ...
 
     def shed(self, now_s: float) -> Collection[Request]:
         """Return the queued requests that are given up now; the host then refuses them."""
@@ -109,15 +135,12 @@ class HoldsRequests(Protocol):
 
     def release(self, now_s: float, send: Send) -> None:
         """Call ``send`` for each request that can go now, one by one, so that loads are current."""
-        ...
 
     def wake_s(self, now_s: float) -> float | None:
         """Return the time of the next call without an event."""
-        ...
 
     def moved(self, request: Request, worker: int | None) -> None:
         """Record the present worker of a sent request; None if it has none but is not over."""
-        ...
 
     def finish(
         self,
@@ -131,11 +154,9 @@ class HoldsRequests(Protocol):
         ``now_s`` is for policies that count time; None means the time of the latest event. ``read``
         corrects the charge for its prompt, or None for no correction.
         """
-        ...
 
     def withdraw(self, request: Request) -> None:
         """Withdraw a queued request."""
-        ...
 
     def retry_after_s(self) -> float | None:
         """Return when the latest refused request should be retried, None if unknown."""
@@ -174,7 +195,6 @@ class GatewayQueue(HoldsRequests):
         return len(self._view)
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterate over the queued requests, in order of arrival."""
         return self._view.arrivals()
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -255,7 +275,6 @@ class GatewayQueue(HoldsRequests):
         self.scheduler.on_output(request, output_tokens)
 
     def waiting(self) -> Collection[str]:
-        """Return the clients with queued requests."""
         return self._view.clients()
 
     def withdraw(self, request: Request) -> None:

@@ -79,7 +79,6 @@ class GatewayParams:
 
     @property
     def limits_clients(self) -> bool:
-        """Return whether clients have limits (``ClientLimits``)."""
         return self.client_limit is not None or self.client_requests is not None
 
     def __post_init__(self) -> None:
@@ -116,7 +115,6 @@ class AdmissionParams:
 
     @property
     def is_on(self) -> bool:
-        """Return whether admission control has any effect."""
         return self.policy != OFF
 
 

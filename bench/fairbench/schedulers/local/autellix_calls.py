@@ -40,7 +40,6 @@ class CallTimes:
     promoted_at_s: float = inf  # not before that, while it waits and nothing else happens
 
     def start(self, now_s: float) -> None:
-        """Record that the call runs from now on."""
         if self.since_s is not None:
             self.waited_s += now_s - self.since_s
             self.total_waited_s += now_s - self.since_s

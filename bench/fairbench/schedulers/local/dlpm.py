@@ -9,7 +9,7 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import RULES, Rejoin
+from fairbench.schedulers.accounts.credits import Rejoin
 from fairbench.schedulers.accounts.tenant_trees import CREDITS, RELAXED_TURNS, TURNS
 from fairbench.schedulers.accounts.turns import Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
@@ -64,9 +64,7 @@ class DLPM(FairScheduler):
         self.prices = Prices(
             params.extend_weight, params.output_weight, recompute=params.charge_recompute
         )
-        self.credits = CREDITS[params.tenants](
-            params.quantum, params.output_weight, RULES[params.rejoin]()
-        )
+        self.credits = CREDITS[params.tenants](params.quantum, params.output_weight, params.rejoin)
         self.compose(self.credits, params, self.prices)
         self._rule = (RELAXED_TURNS if params.refill == "relaxed" else TURNS)[params.tenants]
 

@@ -84,7 +84,6 @@ class HoldingDLPM(DLPM):
         )
 
     def _is_heavy(self) -> bool:
-        """Return whether the batch is above the floor."""
         floor, units = self.params.floor, step_units(self.setup.costs)
         if units is None:
             return bool(floor) and self._batch.tokens(0) > floor

@@ -90,7 +90,6 @@ class Victims:
         state.prefill_s = self._back_s(tokens) if swapped else self.slack.prefill_s(tokens)
 
     def forget(self, request: Request) -> None:
-        """Remove the state of a request that has ended."""
         self._swapped.discard(request)
 
     def _may_go(self, request: Request, now_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -57,10 +57,10 @@ class Equinox(LeastCounter):
         prefill_token_s: Annotated[FiniteFloat, Gt(0)] = 1e-4
 
     def __init__(self, params: Params) -> None:
-        super().__init__()
-        self.params = params
         self.user: dict[str, float] = {}
         self.resource: dict[str, float] = {}
+        super().__init__(self.user, self.resource)
+        self.params = params
         self._charged: dict[Request, _Charge] = {}
         self._produced: dict[Request, int] = {}
         self._average: dict[str, float] = {}
@@ -77,11 +77,6 @@ class Equinox(LeastCounter):
         most = max(self.user.values()) or 1.0, max(self.resource.values()) or 1.0
         share = self.params.user_share
         return share * self.user[client] / most[0] + (1 - share) * self.resource[client] / most[1]
-
-    def _lift(self, client: str, waiting: Collection[str]) -> None:
-        for counters in (self.user, self.resource):
-            least = min((counters[other] for other in waiting), default=0.0)
-            counters[client] = max(counters.get(client, 0.0), least)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -65,9 +65,9 @@ class FairServe(LeastCounter):
         output_weight: Annotated[FiniteFloat, Gt(0)] = 2.0
 
     def __init__(self, params: Params) -> None:
-        super().__init__()
-        self.params = params
         self.counters: dict[str, float] = {}
+        super().__init__(self.counters)
+        self.params = params
         self._applications: dict[str, _Application] = {}
         self._asked: dict[tuple[str, str], deque[float]] = {}  # of users and of applications
         self._waiting: set[Request] = set()
@@ -116,10 +116,6 @@ class FairServe(LeastCounter):
 
     def _score(self, client: str) -> float:
         return self.counters[client]
-
-    def _lift(self, client: str, waiting: Collection[str]) -> None:
-        least = min((self.counters[other] for other in waiting), default=0.0)
-        self.counters[client] = max(self.counters.get(client, 0.0), least)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         super().on_admitted(request, extend_tokens, recompute)

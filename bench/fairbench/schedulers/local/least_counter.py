@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
@@ -12,7 +11,8 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 class LeastCounter(LocalScheduler):
     """The base of schedulers that serve the client with the least counter first; ties rotate."""
 
-    def __init__(self) -> None:
+    def __init__(self, *lifted: dict[str, float]) -> None:
+        self._lifted = lifted  # counters in which a client that (re)joins is lifted
         self._turn: dict[str, int] = {}  # when a client was last picked
         self._picks = 0
 
@@ -20,14 +20,13 @@ class LeastCounter(LocalScheduler):
     def _score(self, client: str) -> float:
         """Return the score, which is lowest for the client that goes next."""
 
-    @abstractmethod
-    def _lift(self, client: str, waiting: Collection[str]) -> None:
-        """Raise the counter of a (re)joining client to the lowest of the waiting ones."""
-
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         waiting = view.clients()
-        if request.client not in waiting:
-            self._lift(request.client, waiting)
+        if request.client in waiting:
+            return
+        for counters in self._lifted:  # to the lowest of those that wait
+            least = min((counters[other] for other in waiting), default=0.0)
+            counters[request.client] = max(counters.get(request.client, 0.0), least)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.on_arrival(request, view, now_s)

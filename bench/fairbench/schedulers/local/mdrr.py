@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,11 +10,39 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.turn_credits import TurnCredits
+from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
+
+POOL_SHARES = 20  # a quantum is the KV pool over this
+QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
+
+
+class TurnCredits(Credits):
+    """The credits of clients. A client is granted a quantum when its turn begins.
+
+    A ``quantum`` of 0 is a 20th of the pool.
+    """
+
+    def quantum_of(self, client: str) -> float:
+        pool = self.setup.pool_tokens
+        usual = pool / POOL_SHARES if pool else QUANTUM_ANYWHERE
+        quantum = (self.quantum or usual) * self.setup.weight(client)
+        return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
+
+    def begin_turn(self, client: str) -> None:
+        """Grant a quantum to a client that is not in credit."""
+        if self.of[client] <= 0:
+            self.of[client] += self.quantum_of(client)
+
+    def charge_absent(self, client: str, amount: float) -> None:
+        self.of[client] = self.of.get(client, 0) - amount
+
+    def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        # At once: quanta may be fractions, whose sums depend on the order.
+        self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):

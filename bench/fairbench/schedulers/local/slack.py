@@ -20,7 +20,6 @@ class Lengths:
         self._seen: dict[str, tuple[int, int]] = {}  # client -> requests, tokens
 
     def ended(self, request: Request, tokens: int) -> None:
-        """Record the final output length of a request."""
         requests, total = self._seen.pop(request.client, (0, 0))
         self._seen[request.client] = requests + 1, total + tokens
         if len(self._seen) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
@@ -63,7 +62,6 @@ class Slack:
         self._setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Set the engine setup whose costs are used."""
         self._setup = setup
 
     def prefill_s(self, tokens: int) -> float:
@@ -77,7 +75,6 @@ class Slack:
         return inf if token_s is None else tokens * token_s
 
     def arrive(self, request: Request) -> None:
-        """Start tracking a request that has arrived."""
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:

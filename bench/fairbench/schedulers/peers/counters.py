@@ -87,7 +87,6 @@ class SharedCounters:
         return found
 
     def clients(self) -> Collection[str]:
-        """Everybody who has a counter."""
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
@@ -122,7 +121,6 @@ class SharedCounters:
         self._elsewhere[origin] = now_s, waiting
 
     def forget(self, origin: str) -> None:
-        """Forget the clients that waited at another router."""
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:

@@ -65,7 +65,6 @@ class RoutersParams:
 
     @property
     def shares_sums(self) -> bool:
-        """True if the routers exchange their sums."""
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:

@@ -29,11 +29,9 @@ class Backlog:
         self._sums: _Sums | None = None  # None: something has changed
 
     def work(self, client: str) -> int:
-        """Return the client's unfinished work."""
         return self._of_client.get(client, 0)
 
     def clients(self) -> Collection[str]:
-        """Return the clients with unfinished work."""
         return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
@@ -100,25 +98,21 @@ class TenantBacklog:
         self._nodes: dict[int, tuple[str, ...]] = {}  # by request
 
     def _among(self, node: str) -> Backlog:
-        """Return the backlog of a node and its siblings."""
         tenant = parent_of(node)
         if tenant not in self._below:
             self._below[tenant] = Backlog(self._weight)
         return self._below[tenant]
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived, in tokens of prefill."""
         self._nodes[request_id] = self._lineage(client)
         for node in self._lineage(client):
             self._among(node).add(request_id, node, work)
 
     def remove(self, request_id: int) -> None:
-        """Remove exactly the work that a finished request added."""
         for node in self._nodes.pop(request_id):
             self._among(node).remove(request_id)
 
     def reweigh(self) -> None:
-        """Discard the cached sums, because weights of clients or tenants have changed."""
         for backlog in self._below.values():
             backlog.reweigh()
 
@@ -154,27 +148,22 @@ class Backlogs(dict[int, Backlog | TenantBacklog]):
         return TenantBacklog(self._weight, self._lineage)
 
     def add(self, worker: int, request_id: int, client: str, work: int) -> None:
-        """Add a request's work at a worker."""
         self[worker].add(request_id, client, work)
         self._changed(worker, client)
 
     def remove(self, worker: int, request_id: int, client: str) -> None:
-        """Remove a finished or aborted request from its worker."""
         self[worker].remove(request_id)
         self._changed(worker, client)
 
     def join(self, worker: int) -> None:
-        """Add a worker with nothing under way."""
         self[worker] = self._empty()
         self._bounds = None
 
     def leave(self, worker: int) -> None:
-        """Remove a worker together with its backlog."""
         del self[worker]
         self._bounds = None
 
     def reweigh(self) -> None:
-        """Take the weights anew, which have changed."""
         self._bounds = None
         for backlog in self.values():
             backlog.reweigh()

@@ -10,8 +10,7 @@ from fairbench.schedulers.accounts.tenant_trees import TreeWorkerCredits
 from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.peers.credit import SharedCredit
-    from fairbench.schedulers.peers.totals import Sums, Totals
+    from fairbench.schedulers.peers.totals import SharedCredit, Sums, Totals
 
 
 class CreditExchange:
@@ -31,27 +30,22 @@ class CreditExchange:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
-        from fairbench.schedulers.peers.credit import SharedCredit  # few routers have peers
+        from fairbench.schedulers.peers.totals import SharedCredit  # few routers have peers
 
         self.credits.shared = SharedCredit()
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the quanta granted to clients and the charges of this router."""
         return self._shared.export(since)
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this router, by client and worker."""
         return self._shared.charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals reported by each other router."""
         return self._shared.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply another router's charges and granted quanta since its last report."""
         for client, change in self._shared.hear(origin, totals).items():
             self.credits.hear(client, change)
 
     def forget_origin(self, origin: str) -> None:
-        """Forget the totals of a router that is gone."""
         self._shared.others.forget(origin)

@@ -44,7 +44,6 @@ class FinishBounds:
         self._caps: dict[str, Integers] = {}
 
     def set(self, worker: int, client: str, work: int) -> None:
-        """Set the client's unfinished work at the worker."""
         at = self._of_client.setdefault(client, {})
         if client not in self._caps:
             self._caps[client] = self._let_through(self._weight(client))
@@ -80,7 +79,6 @@ class Backlog(Protocol):
 
     def finish(self, client: str, work: int) -> float:
         """Return when ``work`` more of a client would end under fair sharing from now on."""
-        ...
 
 
 class Costs(NamedTuple):
@@ -99,7 +97,6 @@ class Least:
         self.finish, self.workers = inf, 0
 
     def see(self, finish: float, workers: int) -> None:
-        """Record that these workers have this finish."""
         if finish < self.finish:
             self.finish, self.workers = finish, workers
         elif finish == self.finish:

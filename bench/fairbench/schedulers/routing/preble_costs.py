@@ -8,9 +8,8 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from fairbench.schedulers.routing.preble_load import TimeModel
+from fairbench.schedulers.routing.preble_load import TimeModel, Windows
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import members
 
 # Nodes looked at per GPU to price an eviction; what is beyond them is priced like what was seen.

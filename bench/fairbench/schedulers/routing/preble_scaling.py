@@ -40,7 +40,6 @@ class Autoscaler:
         self._sent[request.request_id] = Sent(end, worker, now_s + prefill_us / 10**6)
 
     def began(self, request: Request, worker: int, at_s: float) -> None:
-        """Record that the request's first token has come."""
         sent = self._sent.get(request.request_id)
         if sent is not None and sent.worker == worker:
             key = key_portion(sent.end)
@@ -48,7 +47,6 @@ class Autoscaler:
             waits.add(at_s, max(0.0, at_s - sent.soonest_s))
 
     def finished(self, request: Request) -> None:
-        """Remove the state of a request that has ended."""
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:

@@ -24,7 +24,6 @@ class Waits:
         self._seen: deque[tuple[float, float]] = deque()
 
     def add(self, now_s: float, wait_s: float) -> None:
-        """Record that a request has waited ``wait_s`` seconds."""
         self._seen.append((now_s, wait_s))
         self._expire(now_s)
 
@@ -39,7 +38,6 @@ class Waits:
         return sum(older) / len(older), sum(newer) / len(newer)
 
     def copy(self) -> Waits:
-        """Return an independent copy of the recorded waits."""
         same = Waits(self._window_s)
         same._seen = deque(self._seen)
         return same

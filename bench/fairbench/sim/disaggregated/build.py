@@ -29,8 +29,8 @@ from fairbench.sim.engine.contract import (
     Replica,
     WorkerParts,
 )
-from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
-from fairbench.sim.engine.vllm.prefill_only import VLLMPrefillOnly
+from fairbench.sim.engine.sglang.contract import PrefillOnly
+from fairbench.sim.engine.vllm.contract import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence
 
 

@@ -90,7 +90,6 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def receive(self, sequence: Sequence) -> None:
-        """Take in a request whose KV cache has arrived."""
         sequence.received_ps = self._clock.now_ps
         self._received.append(sequence)
         if self._run is not None:
@@ -144,7 +143,6 @@ class DecodeWorker(EngineLoop[KVNode]):
         return True
 
     def _most_steps(self) -> int:
-        """Return how many steps may be advanced at once."""
         retracted = self.retracted[0] if self.retracted else None
         returns = retracted is not None and self._has_room(retracted.request, retracted.total)
         return 1 if returns or self.limits.step_by_step else 2**62

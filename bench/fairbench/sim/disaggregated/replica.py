@@ -114,7 +114,6 @@ class PrefillReplica:
         return list(self._copies)
 
     def submit(self, sequence: Sequence) -> None:
-        """Take in a request; refuse one that never fits a decode worker."""
         sequence.worker = self.index
         if not self._decodes[0].fits(sequence.request):
             sequence.refuse()

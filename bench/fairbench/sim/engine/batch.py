@@ -99,7 +99,6 @@ class RunningBatch:
             scheduler.on_gpu_time(client, gpu_ps)
 
     def join(self, sequence: Sequence) -> None:
-        """Add a sequence whose prefill is complete."""
         request = sequence.request
         sequence.joined_step = self.steps
         if self.times_requests:

@@ -60,35 +60,27 @@ class ClaimedMemory(Protocol[Kept]):
 
     def tokens_of(self, node: Kept) -> tuple[int, int]:
         """Return the node's tokens that running requests use, and its other tokens."""
-        ...
 
     def is_pinned(self, node: Kept) -> bool:
         """Return whether none of the node's tokens may go."""
-        ...
 
     def spare_tokens(self, node: Kept) -> int:
         """Return the size of a further copy of the node's tokens that may go, else 0."""
-        ...
 
     def access_of(self, node: Kept) -> Access:
         """Return the last use of a node that is not pinned, at least its ``last_access``."""
-        ...
 
     def is_awaited(self, node: Kept) -> bool:
         """Return whether the match of a waiting request ends at the node."""
-        ...
 
     def end_use(self, node: Kept) -> None:
         """Pass the last use of a node on to its parent, because a claim on the node has ended."""
-        ...
 
     def cut(self, node: Kept, tokens: int) -> None:
         """Cut a node down to the part that goes first, about ``tokens`` tokens."""
-        ...
 
     def drop(self, node: Kept) -> None:
         """Free the spare copy of a node, or the node, which is then a leaf without claims."""
-        ...
 
 
 class Claims(Generic[N]):
@@ -278,6 +270,5 @@ class Claims(Generic[N]):
         heappush(self.queues[queue], (least, node.number, node))
 
     def abandon(self) -> None:
-        """Forget all entries at the end of a run."""
         for entries in self.queues.values():
             entries.clear()

@@ -99,27 +99,21 @@ class ClientCache(KVCache):
     # A ``ClaimedMemory``: a node is pinned or unpinned as a whole, and its tokens are there once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
-        """Return the node's tokens that running requests use, and its other tokens."""
         return (node.length, 0) if node.locks else (0, node.length)
 
     def is_pinned(self, node: ClaimedNode) -> bool:
-        """Return whether a running request uses the node."""
         return node.locks > 0
 
     def spare_tokens(self, node: ClaimedNode) -> int:
-        """Return 0: a tree has no copies."""
         return 0
 
     def access_of(self, node: ClaimedNode) -> Access:
-        """Return the node's last access, including that of waiting requests."""
         return self._access_of(node)
 
     def is_awaited(self, node: ClaimedNode) -> bool:
-        """Return whether the match of a waiting request ends at the node."""
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedNode) -> None:
-        """Pass the last use of a node on to its parent."""
         if (parent := node.parent) is not None:
             parent.last_access = max(parent.last_access, node.last_access)
 
@@ -127,7 +121,6 @@ class ClientCache(KVCache):
         """Do nothing: SGLang drops leaves as a whole."""
 
     def drop(self, node: ClaimedNode) -> None:
-        """Drop a leaf without claims."""
         self._drop(node)
 
     # The tree.
@@ -146,26 +139,8 @@ class ClientCache(KVCache):
         super().detach(waiter)
         self.claims.list_again(node)
 
-    def lock(self, node: KVNode) -> None:
-        while (parent := node.parent) is not None:
-            node.locks += 1
-            if node.locks > 1:
-                return
-            self.evictable -= node.length
-            self.locked += node.length
-            self.residency.pin(cast(ClaimedNode, node).holders, node.length)
-            node = parent
-
-    def unlock(self, node: KVNode) -> None:
-        while (parent := node.parent) is not None:
-            node.locks -= 1
-            if node.locks:
-                return
-            self.evictable += node.length
-            self.locked -= node.length
-            self.residency.pin(cast(ClaimedNode, node).holders, -node.length)
-            self._list_if_leaf(node)
-            node = parent
+    def pin(self, node: KVNode, tokens: int) -> None:
+        self.residency.pin(cast(ClaimedNode, node).holders, tokens)
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
         super().on_split(upper, lower)

@@ -28,20 +28,16 @@ class KVMemory(Protocol):
     @property
     def free(self) -> int:
         """The free memory in tokens, without cached tokens."""
-        ...
 
     @property
     def evictable(self) -> int:
         """Cached, and in use by nobody."""
-        ...
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         """Return the cached length of a prompt, at most ``limit``, without changing anything."""
-        ...
 
     def abandon(self) -> None:
         """Drop the cache at the end, because linked nodes are slow to collect."""
-        ...
 
 
 class Replica(Protocol):
@@ -60,17 +56,14 @@ class Replica(Protocol):
     @property
     def queued_count(self) -> int:
         """The number of requests that have arrived and do not run."""
-        ...
 
     @property
     def running_count(self) -> int:
         """Requests that are prefilling or running."""
-        ...
 
     @property
     def saturated(self) -> bool:
         """Return whether requests wait and none is considered until a running one ends."""
-        ...
 
     def submit(self, sequence: Sequence) -> None:
         """Take in a request that arrives."""
@@ -83,7 +76,6 @@ class Replica(Protocol):
 
     def in_flight(self) -> list[Sequence]:
         """All waiting, prefilling and running requests, in order of arrival."""
-        ...
 
 
 class ManagedMemory(NamedTuple):
@@ -122,18 +114,16 @@ class EngineContract(Protocol):
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
         """Return the settings for a pool of ``tokens`` tokens, or the smallest possible pool."""
-        ...
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a worker with an empty cache."""
-        ...
 
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
         DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
         "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
-        "lightllm": "fairbench.sim.engine.lightllm.contract:LightLLMContract",
+        "lightllm": "fairbench.sim.engine.lightllm.worker:LightLLMContract",
     }
 )
 """The contract of each engine, made from settings and a timing profile."""

@@ -42,7 +42,6 @@ class FrontendQueue:
         return iter(self._held)
 
     def enter(self, sequence: Sequence) -> None:
-        """Queue a request that arrives at the server."""
         if self._is_free:
             self._pass_on(sequence)
             return

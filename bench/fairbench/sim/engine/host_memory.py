@@ -47,7 +47,6 @@ class HostMemory:
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:
-        """Discard the sequence's copy, if any."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

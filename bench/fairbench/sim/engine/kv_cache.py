@@ -20,7 +20,7 @@ from fairbench.sim.kv_node import Access, KVNode, Waiter, Waiters, next_key
 class KVCache(PrefixTree[KVNode]):
     """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` is called on eviction."""
 
-    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+    knows_clients = False  # whether ``claim``, ``retain`` and ``pin`` do anything
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def release(self, tokens: int) -> None:
-        """Give private tokens back."""
         self.free += tokens
 
     # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
@@ -67,7 +66,6 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def release_of(self, client: str, tokens: int) -> None:
-        """Free private tokens of the client."""
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
@@ -156,19 +154,25 @@ class KVCache(PrefixTree[KVNode]):
                 return
             self.evictable -= node.length
             self.locked += node.length
+            if self.knows_clients:
+                self.pin(node, node.length)
             node = parent
 
     def unlock(self, node: KVNode) -> None:
-        """Undo one ``lock``."""
         while (parent := node.parent) is not None:
             node.locks -= 1
             if node.locks:
                 return
             self.evictable += node.length
             self.locked -= node.length
-            if not node.children:
+            if self.knows_clients:
+                self.pin(node, -node.length)
+            if not node.children or self.knows_clients:
                 self._list_if_leaf(node)
             node = parent
+
+    def pin(self, node: KVNode, tokens: int) -> None:
+        """Record that running requests use so many tokens of ``node``, or, below 0, none does."""
 
     # The tree.
 

@@ -141,7 +141,6 @@ class EngineLoop(ABC, Generic[N]):
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
 
     def _hear(self) -> None:
-        """Take in what has arrived."""
         inbox, self._inbox = self._inbox, []
         now_s = self._clock.now_ps / PS_PER_S
         for sequence in inbox:
@@ -212,7 +211,6 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _produce_first(self, sequence: Sequence) -> None:
-        """Record the token that a sequence's completed prompt yields."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
         sequence.produced += 1
@@ -293,7 +291,6 @@ class EngineLoop(ABC, Generic[N]):
             batch.report_time(stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
-        """Log the current stretch before the batch changes."""
         if self._stretch is not None:
             batch = self.batch.by_client(self._stretch.steps)
             self._log.decode(self.index, self._stretch, batch)

@@ -23,11 +23,9 @@ class Residency:
 
     @property
     def clients(self) -> Iterable[str]:
-        """Return every client, in the order of the experiment."""
         return self._held
 
     def held(self, client: str) -> float:
-        """Return the client's tokens, running or cached."""
         return _sum(self._held[client]) + self._private[client]
 
     def unpinned(self, client: str) -> float:
@@ -64,7 +62,6 @@ class Residency:
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
 
     def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
-        """Remove unpinned tokens from all of their holders."""
         for client in holders:
             self._add(client, len(holders), -tokens, by, pinned=False)
 

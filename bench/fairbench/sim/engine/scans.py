@@ -57,7 +57,6 @@ class Entry(Generic[N]):
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the position of the entry in the list of the last refresh."""
         moved_at, key, rank = self.before
         return (key, rank) if moved_at == refresh else (self.key, self.rank)
 
@@ -96,7 +95,6 @@ class MatchOrder:
             insort(mine, order)
 
     def remove(self, order: Order) -> None:
-        """Remove a request from its place in the order."""
         client = order[2].request.client
         mine, heads = self._lists[client], self._heads
         if mine[0] != order:

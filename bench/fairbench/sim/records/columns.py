@@ -19,15 +19,12 @@ class Blocks(Protocol):
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Append a block: an array of rows, which may be empty."""
-        ...
 
     def column(self, number: int) -> NDArray[np.int64]:
         """Return a copy of one column of all blocks."""
-        ...
 
     def release(self) -> None:
         """Free the memory of the blocks, which cannot be read afterwards."""
-        ...
 
 
 class MemoryBlocks:
@@ -81,7 +78,6 @@ class Columns:
             (self.on_full or self.file_block)()
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """Return a copy of one column."""
         if self._block or self._bytes_apart:
             self.file_block()
         return self.blocks.column(self.names.index(name))
@@ -92,11 +88,9 @@ class Columns:
         self._block, self._bytes_apart = bytearray(), 0
 
     def _rows(self) -> NDArray[np.int64]:
-        """Return the rows collected since the last block."""
         return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
 
     def add_block(self, rows: NDArray[np.int64]) -> None:
-        """Add a block of rows."""
         self.blocks.add(rows)
         self._filed += len(rows)
 

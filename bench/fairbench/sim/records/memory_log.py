@@ -31,7 +31,6 @@ class WorkerMemoryLog:
 
     @property
     def now_ps(self) -> int:
-        """The simulated time, in picoseconds."""
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:

@@ -51,6 +51,7 @@ REQUEST_COLUMNS = (
     "recompute_tokens",
     "status",
 )
+# The decode worker, when it reserved memory, and when the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -118,26 +119,14 @@ class ServiceLog(Columns):
 class RequestLog(Columns):
     """A log with one row per request, written when the request or the run is over.
 
-    ``routed`` adds when a request went to its worker, which differs from its arrival behind a
-    gateway. ``swapped`` adds the tokens copied to the host's memory and back. ``demoted`` adds
-    whether admission control put the request behind the others. ``disaggregated`` adds the decode
-    worker, when it reserved memory, and when the prompt was computed, sent and received.
+    ``more`` are further columns: ``routed_ps`` when a request went to its worker, which differs
+    from its arrival behind a gateway; ``swapped_tokens`` those copied to the host's memory and
+    back; ``demoted`` whether admission control put it behind the others; ``DECODE_COLUMNS``.
     """
 
-    def __init__(
-        self,
-        clients: list[str],
-        *,
-        routed: bool = False,
-        swapped: bool = False,
-        demoted: bool = False,
-        disaggregated: bool = False,
-    ) -> None:
-        more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped + ("demoted",) * demoted
-        super().__init__((*REQUEST_COLUMNS, *more, *DECODE_COLUMNS * disaggregated))
-        self._routed, self._swapped, self._demoted = routed, swapped, demoted
-        self._disaggregated = disaggregated
-        self._has_more = routed or swapped or demoted or disaggregated
+    def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:
+        super().__init__((*REQUEST_COLUMNS, *more))
+        self._more = more
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
@@ -149,14 +138,8 @@ class RequestLog(Columns):
             r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
             s.retractions, s.recompute_tokens, s.status,
         )  # fmt: skip
-        self.extend(self.pack(*row, *self._more(s)) if self._has_more else self.pack(*row))
+        self.extend(self.pack(*row, *self._more_of(s)) if self._more else self.pack(*row))
 
-    def _more(self, s: Sequence) -> Iterator[int]:
-        if self._routed:
-            yield s.routed_ps
-        if self._swapped:
-            yield s.swapped_tokens
-        if self._demoted:
-            yield int(s.request.demoted)
-        if self._disaggregated:
-            yield from (s.decode_worker, s.reserved_ps, s.computed_ps, s.sent_ps, s.received_ps)
+    def _more_of(self, s: Sequence) -> Iterator[int]:
+        for name in self._more:
+            yield int(s.request.demoted) if name == "demoted" else getattr(s, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,7 +121,6 @@ class FileBlocks:
 
     @property
     def folder(self) -> Path:
-        """The folder of the file."""
         return self._path.parent
 
     def groups(self, count: int) -> Iterator[NDArray[np.int64]]:
@@ -130,7 +129,7 @@ class FileBlocks:
 
         group = []
         with self._path.open("rb") as file, pa.ipc.open_stream(file) as reader:
-            for batch in iter(_next_of(reader), None):
+            for batch in reader:
                 group.append(np.column_stack([to_numpy(column) for column in batch.columns]))
                 if len(group) == count:
                     yield np.concatenate(group)
@@ -189,16 +188,6 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, MemoryError) as error:
         raise _damaged(path, error) from None
     return batches
-
-
-def _next_of(reader: pa.RecordBatchReader) -> Callable[[], pa.RecordBatch | None]:
-    def following() -> pa.RecordBatch | None:
-        try:
-            return reader.read_next_batch()
-        except StopIteration:
-            return None
-
-    return following
 
 
 def _lacks_head(data: mmap.mmap) -> bool:

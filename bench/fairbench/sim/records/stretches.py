@@ -71,7 +71,6 @@ class InBatch:
         self.step = 0
 
     def add(self, client: str, base_tokens: int) -> None:
-        """Add a request."""
         number = self.index.setdefault(client, len(self.index))
         count = self.per_client[client] = self.per_client.get(client, 0) + 1
         if count == 1:
@@ -84,7 +83,6 @@ class InBatch:
             self.base_tokens[place] += base_tokens
 
     def remove(self, client: str, base_tokens: int) -> None:
-        """Remove a request."""
         place = self.clients.index(self.index[client])
         count = self.per_client[client] = self.per_client[client] - 1
         if count:
@@ -136,7 +134,6 @@ class Stretches:
         return rows
 
     def _columns(self, heads: Ints) -> tuple[Ints | int, ...]:
-        """Return the columns of the stretches' rows."""
         _, count, worker, start, end, growth, steps, context, fixed_ps, step = heads.T
         begin, each = np.cumsum(count) - count, partial(np.repeat, repeats=count)
         client, requests, base_tokens = (

@@ -71,7 +71,6 @@ class Logs(NamedTuple):
     memory: Columns | None = None
 
     def by_name(self) -> dict[str, Columns]:
-        """Return the existing logs by name."""
         return {name: log for name, log in self._asdict().items() if log is not None}
 
 

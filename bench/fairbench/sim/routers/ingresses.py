@@ -1,4 +1,4 @@
-"""The ingresses of several routers before one simulated fleet, and the router of each arrival."""
+"""Several routers before one simulated fleet: their ingresses, arrivals, and what they share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,69 @@ from functools import partial
 from itertools import accumulate
 from random import Random
 
-from fairbench.core import Request
-from fairbench.schedulers.peers.params import RoutersParams, shares
+from fairbench.config import ExperimentSpec
+from fairbench.core import PS_PER_S, Prompt, Request, Segment
+from fairbench.errors import UsageError
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.bands import Gateway
+from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams, Terms, shares
+from fairbench.schedulers.peers.totals import Exchanges
+from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import Replica
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.routers.gossip import Gossip
-from fairbench.sim.routers.split import SplitRouter
+from fairbench.sim.routers.gossip import Gossip, Ledger, Peer
 from fairbench.sim.sequence import Sequence
 from fairbench.streams import stream
+
+
+def split(routers: Many[Router]) -> SplitRouter:
+    """Return several routers of one kind, combined into a single router."""
+    declared = {
+        name: getattr(routers[0], name)
+        for name in ("name", "wants_evictions", "holds", "cluster_theorems")
+    }
+    made: SplitRouter = type("SplitRouter", (SplitRouter,), declared)(routers)
+    return made
+
+
+class SplitRouter(Router):
+    """Made by ``split``. Whoever lets a request in says whose it is (``owners``)."""
+
+    def __init__(self, routers: Many[Router]) -> None:
+        self.routers = routers
+        self.owners: dict[Request, int] = {}  # of what is under way
+
+    def prepare(self, setup: Setup) -> None:
+        self.setup = setup
+        for router in self.routers:
+            router.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        return self._owner(request).route(request, now_s)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self._owner(request).on_first_token(request, worker, at_s)
+
+    @property
+    def wants_gpu_time(self) -> bool:
+        return any(router.wants_gpu_time for router in self.routers)
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        self._owner(request).on_gpu_time(request, worker, gpu_s)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.routers[self.owners.pop(request)].on_finish(request, worker, output, now_s)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        for router in self.routers:
+            router.on_evict(prefix, evicted_tokens, worker, now_s)
+
+    def _owner(self, request: Request) -> Router:
+        return self.routers[self.owners[request]]
+
 
 Arrives = Callable[[Request], int]
 """The number of the router at which a request arrives; asked once for each, in order of arrival."""
@@ -75,7 +129,6 @@ class RouterIngresses:
             worker.on_pass = self._passed
 
     def enter(self, sequence: Sequence) -> None:
-        """Take in a request that arrives at one of the routers."""
         number = self._arrives(sequence.request)
         self._router.owners[sequence.request] = number
         if not self._asking_ps:
@@ -91,7 +144,6 @@ class RouterIngresses:
         self.ingresses[self._router.owners[sequence.request]].enter(sequence)
 
     def finished(self, sequence: Sequence) -> None:
-        """Record that a request has ended: finished, refused or aborted."""
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
         if sequence.worker < 0:  # its router was never asked, and hears nothing
@@ -106,3 +158,74 @@ class RouterIngresses:
     def _passed(self) -> None:
         for ingress in self.ingresses:
             ingress.soon()
+
+
+def ingresses_of(
+    spec: ExperimentSpec,
+    router: Router,
+    clock: Clock,
+    workers: list[Replica],
+    setup: Setup,
+    queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
+) -> RouterIngresses:
+    """Return the ingresses of an experiment's routers. Raises UsageError as ``share`` does."""
+    assert isinstance(router, SplitRouter), "several routers are split"
+    params = make_params(ROUTERS, RoutersParams, spec.settings)
+    terms = params.terms(spec.dp) if params.shares_sums else None
+    queues = [queue_of(one, terms) for one in router.routers]
+    ingresses = [
+        Ingress.of_router(clock, one, workers) if queue is None else Ingress(clock, workers, queue)
+        for one, queue in zip(router.routers, queues, strict=True)
+    ]
+    arrives = arrivals(params, len(ingresses), setup.clients, spec.seed)
+    rng = stream(spec.seed, "router-turns")
+    asking_ps = round(2 * params.delay_s * PS_PER_S) if params.form == "ledger" else 0
+    front = RouterIngresses(clock, router, ingresses, workers, arrives, rng, asking_ps)
+    if params.shares_sums:
+        share(spec, params, front, list(zip(router.routers, queues, strict=True)))
+    return front
+
+
+Front = tuple[Router, HoldsRequests | None]
+"""A router, and what holds requests before it."""
+
+
+def share(
+    spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
+) -> None:
+    """Let the routers behind ``routers`` hear of each other.
+
+    Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
+    """
+    if spec.admission is not None:
+        raise UsageError(
+            f"routers.form = {params.form!r}: cannot be combined with admission.policy"
+        )
+    peers = [
+        Peer(_parts(spec, params, front), ingress.soon)
+        for front, ingress in zip(fronts, routers.ingresses, strict=True)
+    ]
+    for peer in peers:
+        for part in peer.parts:
+            part.join_peers()
+    if params.form == "exchange":
+        routers.gossip = Gossip(routers.clock, peers, params, stream(spec.seed, "gossip"))
+        return
+    ledger = Ledger(routers.clock, peers)
+    for number, ingress in enumerate(routers.ingresses):
+        ingress.before = partial(ledger.ask, number)
+
+
+def _parts(spec: ExperimentSpec, params: RoutersParams, front: Front) -> list[Exchanges]:
+    router, queue = front
+    found: list[Exchanges] = [router] if isinstance(router, Exchanges) else []
+    if isinstance(queue, Gateway) and queue.shares_counters:
+        found.append(queue)
+    if not found:
+        before = f" or the gateway {spec.gateway}" if spec.gateway else ""
+        raise UsageError(
+            f"routers.form = {params.form!r}: the router {spec.router}{before} has no "
+            "counters to share; choose the form independent or sticky, the router d2lpm, "
+            "or the gateway vtc without tenants"
+        )
+    return found

@@ -120,7 +120,6 @@ class Estimator:
         return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
-        """Return the request's expected output tokens."""
         return min(request.max_new_tokens, self._answers.expected(request.client) or 1.0)
 
     def any_free(self) -> bool:
@@ -131,11 +130,9 @@ class Estimator:
     # Events.
 
     def sent(self, request: Request, worker: int) -> None:
-        """Record that a request went to a worker."""
         self.moved(request, worker)
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record a request's present worker, or None if there is none."""
         self._leave(request)
         self._at[request] = worker
         if worker is None:

@@ -30,12 +30,8 @@ class InfergridDRR(FlowPolicy):
         self._present[request.client] += 1
         self._score[request] = self._present[request.client]
 
-    def next_flow(self, view: WaitingView, now_s: float) -> str:
-        def rank(client: str) -> tuple[int, float, int]:
-            request = view.oldest(client)
-            return self._score[request], request.arrival_s, request.request_id
-
-        return min(view.clients(), key=rank)
+    def score(self, request: Request, now_s: float) -> float:
+        return self._score[request]
 
     def on_finish(self, request: Request) -> None:
         self._present[request.client] -= 1

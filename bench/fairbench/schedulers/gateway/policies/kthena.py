@@ -50,13 +50,10 @@ class Kthena(FlowPolicy):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._priority[request] = self.usage(request.client, now_s)
 
-    def next_flow(self, view: WaitingView, now_s: float) -> str:
-        def rank(client: str) -> tuple[float, float, int]:
-            request = view.oldest(client)
-            used = self.usage(client, now_s) if self.params.refreshed else self._priority[request]
-            return used, request.arrival_s, request.request_id
-
-        return min(view.clients(), key=rank)
+    def score(self, request: Request, now_s: float) -> float:
+        if self.params.refreshed:
+            return self.usage(request.client, now_s)
+        return self._priority[request]
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         params = self.params

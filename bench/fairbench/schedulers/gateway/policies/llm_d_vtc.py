@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
-from fairbench.schedulers.gateway.policy import FlowPolicy, PriceParams, earliest
+from fairbench.schedulers.gateway.policy import FlowPolicy, PriceParams
 
 
 class LlmdVTC(FlowPolicy):
@@ -51,10 +51,12 @@ class LlmdVTC(FlowPolicy):
         self._active_s[request.client] = now_s
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        waiting = view.clients()
-        for client in waiting:
+        for client in view.clients():
             self._active_s[client] = now_s
-        return min(waiting, key=lambda one: (self.counters[one], *earliest(view, one)))
+        return super().next_flow(view, now_s)
+
+    def score(self, request: Request, now_s: float) -> float:
+        return self.counters[request.client]
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.counters[request.client] += self.params.of(request)

@@ -12,19 +12,116 @@ ended a request (the batch is filtered then, which lets the reader run). Idle, i
 
 from __future__ import annotations
 
-from fairbench.core import PS_PER_S, Request
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.hardware.gpu_time import PS_PER_MS, prompt_parts
-from fairbench.hardware.lightllm_params import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits, LightLLMParams, lightllm_limits
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.load_cap import LoadCap
+from fairbench.schedulers.params import make_params
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import BatchView, RunningBatch
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.lightllm.minibatch import FitTest, Memory, fill_minibatch
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts, shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
+
+
+class Memory:
+    """A ``KVMemory`` without a prefix cache.
+
+    A minibatch's memory counts once its prefill has ended.
+    """
+
+    evictable = 0
+
+    def __init__(self, capacity: int, batch: RunningBatch) -> None:
+        self.capacity = capacity
+        self._batch = batch
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self._batch.context_tokens
+
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        return 0
+
+    def abandon(self) -> None:
+        """Do nothing: this engine caches nothing."""
+
+
+class FitTest:
+    """A test whether the batch plus another request can decode to its end in the pool.
+
+    With requests sorted by remaining outputs, descending, the pool must hold at every finish: max
+    over k of (remaining_k * k + sum of the k current lengths) < pool. The last token of a request
+    needs no memory. A new request is counted as after its prefill.
+    """
+
+    def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
+        self._limits = limits
+        self._clients = set(batch.per_client)
+        self._lengths: list[tuple[int, int]] = []  # (remaining outputs, current length)
+        for sequence in batch.sequences:
+            produced = batch.produced(sequence)
+            remaining = sequence.output.length - produced - 1
+            self._lengths.append((remaining, sequence.total + produced))
+
+    def try_add(self, sequence: Sequence) -> bool:
+        """Add a request if it fits; returns whether it did."""
+        extended = [*self._lengths, (sequence.output.length - 1, sequence.total + 1)]
+        if len(extended) > self._limits.max_running_requests:
+            return False
+        clients = self._clients | {sequence.request.client}
+        extended.sort(key=lambda length: -length[0])
+        held = most = 0
+        for size, (remaining, length) in enumerate(extended, start=1):
+            held += length
+            most = max(most, remaining * size + held)
+        if most >= self._limits.pool_tokens - self._limits.client_tokens * len(clients):
+            return False
+        self._lengths, self._clients = extended, clients
+        return True
+
+
+def fill_minibatch(
+    scheduler: LocalScheduler,
+    waiting: WaitingQueue[KVNode],
+    batch: RunningBatch,
+    limits: LightLLMLimits,
+    cap: LoadCap,
+    now_s: float,
+) -> list[Sequence]:
+    """Take requests from the queue in the scheduler's order, to run beside ``batch``."""
+    fit = FitTest(batch, limits)
+    admitted: list[Sequence] = []
+    tokens = 0
+
+    def try_admit(request: Request) -> Tried:
+        nonlocal tokens
+        sequence = waiting.sequence_of(request)
+        if not cap.has_room(request):
+            return Tried.NO_ROOM
+        if tokens + sequence.total > limits.minibatch_tokens or not fit.try_add(sequence):
+            return Tried.NO_ROOM
+        tokens += sequence.total
+        admitted.append(sequence)
+        sequence.extend_tokens = sequence.total
+        waiting.admit(request)
+        cap.enter(request)
+        scheduler.on_admitted(request, sequence.total, recompute=False)
+        return Tried.ADMITTED
+
+    drive(scheduler.select(waiting, now_s), try_admit)
+    waiting.end_pass()
+    return admitted
 
 
 class LightLLMWorker(EngineLoop[KVNode]):
@@ -153,3 +250,22 @@ class LightLLMWorker(EngineLoop[KVNode]):
         shares = shares_of(prefills, parts)
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
+
+
+class LightLLMContract:
+    """An ``EngineContract``. Parameters are those of ``LightLLMParams``."""
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("lightllm", LightLLMParams, settings)
+        self.limits = lightllm_limits(params, profile)
+        self.pool_tokens = self.limits.pool_tokens
+        self.most_running = self.limits.max_running_requests
+        self.chunk_tokens = self.limits.minibatch_tokens
+        given = params.max_total_tokens
+        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        return {"lightllm.max_total_tokens": max(1, tokens)}
+
+    def worker(self, parts: WorkerParts) -> LightLLMWorker:
+        return LightLLMWorker(parts, self.limits)

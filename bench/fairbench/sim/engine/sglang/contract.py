@@ -1,4 +1,4 @@
-"""SGLang as an engine contract."""
+"""SGLang as an engine contract, and its workers that compute prompts for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,26 @@ from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.older_worker import OlderWorker
+from fairbench.sim.engine.sglang.retraction import store_outputs
 from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.sequence import Sequence
+
+
+class PrefillOnly(Worker):
+    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+
+    def _release(self, sequence: Sequence) -> None:
+        self._batch_is_full = False
+        self.batch.leave(sequence)
+
+    def sent(self, sequence: Sequence) -> None:
+        store_outputs(self.cache, sequence)
+        self.wake()
+
+    def wake(self) -> None:
+        if len(self.waiting):
+            super().wake()
+
 
 W = TypeVar("W", bound=Worker)
 
@@ -40,7 +59,6 @@ class SGLangContract:
         return self.worker_as(worker_class(self.limits), parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        """Return a worker of the given form."""
         pool, memory = self.limits.pool_tokens, parts.memory
         if memory is None:
             cache = KVCache(pool, parts.on_evict)

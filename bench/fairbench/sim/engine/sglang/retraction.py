@@ -98,7 +98,6 @@ class NewTokenRatio:
         return ratio if ratio > self._min else self._min
 
     def reset(self, step: int) -> None:
-        """Reset the ratio when the worker is idle."""
         self._base, self._since = self._init, step
 
     def after_retraction(self, batch: RunningBatch) -> None:

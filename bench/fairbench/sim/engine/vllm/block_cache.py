@@ -44,21 +44,17 @@ class BlockCache(BlockTree):
 
     @property
     def capacity(self) -> int:
-        """The size of the whole memory, in tokens."""
         return self.blocks * self.block_size
 
     @property
     def free(self) -> int:
-        """Empty tokens of memory."""
         return self.blank * self.block_size
 
     @property
     def evictable(self) -> int:
-        """Cached tokens that no request uses."""
         return self.unused_blocks * self.block_size
 
     def abandon(self) -> None:
-        """Remove every node at the end of a run, because Python frees linked nodes slowly."""
         nodes = [self.root]
         while nodes:
             node = nodes.pop()
@@ -163,7 +159,6 @@ class BlockCache(BlockTree):
     # The interface for a waiting queue (a PrefixCache), besides the tree's.
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return how many tokens of a prompt whole blocks cache, at most ``limit``."""
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:

@@ -34,12 +34,10 @@ class RunCopy:
         self.after: RunCopy | None = None
 
     def link(self, before: RunCopy, after: RunCopy) -> None:
-        """Link this copy between two neighbours."""
         self.before, self.after = before, after
         before.after = after.before = self
 
     def unlink(self) -> None:
-        """Take this copy out of the order."""
         before, after = self.before, self.after
         assert before is not None
         assert after is not None
@@ -106,7 +104,6 @@ class BlockTree:
         self.refresh_stamp = 0
 
     def match(self, prompt: Prompt, limit: int) -> tuple[BlockNode, Place]:
-        """Call ``descend`` from the root."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def descend(
@@ -214,7 +211,6 @@ class BlockTree:
     # Waiting requests, attached where their match ended.
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
-        """Match these waiting requests, each from the end of its last match if any."""
         self.refresh_stamp += 1
         for waiter in waiters:
             start, place = self.root, (0, 0)
@@ -225,7 +221,6 @@ class BlockTree:
             self._file(waiter, node)
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget a waiting request."""
         self._unfile(waiter)
         waiter.node = None
 

@@ -182,25 +182,20 @@ class ClientBlockCache(BlockCache):
     # A ``ClaimedMemory``.
 
     def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
-        """Return the node's tokens that running requests use, and its other tokens."""
         used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size
         return used * tokens, (len(node.copies) - used) * tokens
 
     def is_pinned(self, node: ClaimedRun) -> bool:
-        """Return whether running requests use all copies of the node."""
         return all(copy.users for copy in node.copies)
 
     def spare_tokens(self, node: ClaimedRun) -> int:
-        """Return the size of an unused copy beside which there is another, else 0."""
         spare = len(node.copies) > 1 and not self.is_pinned(node)
         return node.blocks * self.block_size if spare else 0
 
     def access_of(self, node: ClaimedRun) -> Access:
-        """Return when the copy that goes first was given back."""
         return node.last_access
 
     def is_awaited(self, node: ClaimedRun) -> bool:
-        """Return whether the match of a waiting request ends at the node."""
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:

@@ -1,4 +1,4 @@
-"""vLLM as an engine contract."""
+"""vLLM as an engine contract, and its workers that compute prompts for others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,24 @@ from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
+from fairbench.sim.sequence import Sequence
+
+
+class VLLMPrefillOnly(VLLMWorker):
+    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+
+    def _release(self, sequence: Sequence) -> None:
+        self.running.leave(sequence)
+        self._booking.finish(sequence)
+
+    def sent(self, sequence: Sequence) -> None:
+        self.running.tables.give_back(sequence)
+        self.wake()
+
+    def wake(self) -> None:
+        if len(self.waiting):
+            super().wake()
+
 
 W = TypeVar("W", bound=VLLMWorker)
 
@@ -34,7 +52,6 @@ class VLLMContract:
         return self.worker_as(VLLMWorker, parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        """Return a worker of the given form."""
         cache = cache_of(self.limits, parts.memory)
         cache.on_evict = parts.on_evict
         return form(parts, self.limits, cache)

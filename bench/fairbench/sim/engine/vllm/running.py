@@ -34,7 +34,6 @@ class Phases:
         self._groups[phase][sequence] = seat
 
     def leave(self, sequence: Sequence) -> None:
-        """Remove a sequence that no longer decodes."""
         del self._groups[self._phase.pop(sequence)][sequence]
 
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
@@ -104,7 +103,6 @@ class RunningList:
 
     @property
     def is_full(self) -> bool:
-        """Return whether as many requests run as may."""
         return len(self.sequences) >= self._most
 
     # Members.

@@ -90,7 +90,6 @@ class BlockTables:
         self._tables[sequence].blocks += 1
 
     def store_block(self, sequence: Sequence) -> None:
-        """Store the sequence's next full block."""
         if self._cache.prefix_caching:
             self._store(sequence, self._tables[sequence], 1)
 
@@ -117,7 +116,6 @@ class BlockTables:
         return held_by(sequence, self._tables[sequence].node)
 
     def blocks(self, sequence: Sequence) -> int:
-        """Return how many blocks a running sequence has."""
         return self._tables[sequence].blocks
 
     def __len__(self) -> int:
@@ -141,7 +139,6 @@ class BlockTables:
             self._store(sequence, table, full)
 
     def _store(self, sequence: Sequence, table: Table, blocks: int) -> None:
-        """Index the next ``blocks`` full blocks."""
         table.node, table.place = self._cache.store(
             sequence, table.node, table.prompt, table.place, blocks
         )

@@ -17,11 +17,9 @@ from fairbench.sim.engine.batch import DecodeRun
 from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.vllm.admission import admit_waiting
+from fairbench.sim.engine.vllm.admission import Booking, Preemption, admit_waiting
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
-from fairbench.sim.engine.vllm.booking import Booking
-from fairbench.sim.engine.vllm.preemption import Preemption
 from fairbench.sim.engine.vllm.running import RunningList, RunningListView, Step
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import PrefillShare
