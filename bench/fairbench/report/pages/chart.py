@@ -12,6 +12,7 @@ from fairbench.report.table import cut_middle
 
 WIDTH = 520
 LEFT, RIGHT = 58, 14
+END = WIDTH - RIGHT
 PLOT_PX = 200
 LINE_PX = 1.8  # width of a series, as in the style sheet
 BELOW_PX = 44  # an axis with its label
@@ -137,7 +138,7 @@ def scales(
 ) -> tuple[Scale, Scale]:
     """Return the scales of a chart below a legend, for ranges of x and y."""
     top = legend_height(entries, per_row) + 24
-    across = Scale(*x, LEFT, WIDTH - RIGHT, log_x)
+    across = Scale(*x, LEFT, END, log_x)
     return across, Scale(*y, top + plot_px, top, log_y)
 
 
@@ -181,7 +182,7 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
     for tick in scale.ticks():
         y = scale.at(tick)
         shown = f"{tick:.0%}" if percent else tick_text(tick)
-        parts += [line(LEFT, y, WIDTH - RIGHT, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
+        parts += [line(LEFT, y, END, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
     return parts
 
 
