@@ -143,15 +143,6 @@ class Backlog(NamedTuple):
         client, queued = merged_each(table.client[here], table.start[here], table.end[here])
         return cls(client, queued.start, queued.end)
 
-    def of_client(self, client: int) -> Intervals:
-        """Return the intervals in which one client was backlogged."""
-        low, high = np.searchsorted(self.client, [client, client + 1])
-        return Intervals(self.start[low:high], self.end[low:high])
-
-    def of_rows(self, rows: Flags | Ints) -> Backlog:
-        """Return some of the rows."""
-        return Backlog(self.client[rows], self.start[rows], self.end[rows])
-
     @property
     def shared(self) -> bool:
         """Return whether any two clients were backlogged together."""
