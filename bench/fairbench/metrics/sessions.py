@@ -1,7 +1,4 @@
-"""Metrics of recorded sessions: duration without think time, waits, turns and cache hits.
-
-Only of runs that play a trace with sessions.
-"""
+"""Metrics of runs that play recorded sessions: duration without think time, turns, cache hits."""
 
 from __future__ import annotations
 

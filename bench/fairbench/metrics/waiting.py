@@ -112,10 +112,7 @@ def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> floa
 
 
 class Backlog(NamedTuple):
-    """A table of backlogged intervals, sorted by client and then by time.
-
-    The intervals of a client are disjoint.
-    """
+    """A table of backlogged intervals, disjoint for a client, sorted by client and then by time."""
 
     client: Ints
     start: Floats

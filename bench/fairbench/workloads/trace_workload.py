@@ -72,10 +72,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts about a workload's trace for a summary: ``trace`` and ``synthetic``.
-
-    Empty for other workloads.
-    """
+    """Return the facts about a workload's trace, if any: ``trace`` and ``synthetic``."""
     params = _params_of(workload)
     if params is None:
         return {}
