@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
@@ -118,12 +118,11 @@ class Key(NamedTuple):
     per_row: int = PER_ROW
     left: float = LEFT
 
-    def entry(self, number: int, sample: Callable[[float, float], str], label: str) -> list[str]:
-        """Return an entry by its number, with the sample that ``sample`` draws at its place."""
+    def entry(self, number: int, label: str) -> tuple[float, float, str]:
+        """Return the place of an entry's sample by the entry's number, and its label."""
         row, column = divmod(number, self.per_row)
-        x = self.left + column * (WIDTH - self.left - RIGHT) / self.per_row
-        y = 10 + row * LEGEND_PX
-        return [sample(x, y), text(x + self.label_px, y + 4, cut_middle(label, self.most))]
+        x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
+        return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
 
 
 def scales(

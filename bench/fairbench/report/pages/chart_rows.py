@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import isinf, isnan, log10
 from typing import NamedTuple
 
@@ -129,12 +128,9 @@ def dot_chart(
             x, arrow = across.at(dot.value), ARROWS.get(dot.sign, "")
             parts.append(mark(x, y, dot.series, hollow=bool(dot.sign), arrow=arrow))
     for position, (label, number) in enumerate(series.items()):
-        parts += DOT_KEY.entry(position, partial(_dot_sample, series=number), label)
+        x, y, name = DOT_KEY.entry(position, label)
+        parts += [mark(x + 10, y, number), name]
     return chart.drawing(bottom + chart.BELOW_PX, title, parts)
-
-
-def _dot_sample(x: float, y: float, series: int) -> str:
-    return mark(x + 10, y, series)
 
 
 BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44

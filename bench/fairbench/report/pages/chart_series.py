@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -54,13 +53,9 @@ def line_chart(
     for number, one in enumerate(series):
         look = chart.stroke(number if one.swatch is None else one.swatch)
         parts.append(chart.curve(across, up, zip(one.x, one.y, strict=True), look))
-        sample = partial(_line_sample, look=look)
-        parts += key.entry(number, sample, one.label)
+        x, y, name = key.entry(number, one.label)
+        parts += [chart.line(x, y, x + 22, y, "series", look), name]
     return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
-
-
-def _line_sample(x: float, y: float, look: str) -> str:
-    return chart.line(x, y, x + 22, y, "series", look)
 
 
 KEY_PX = 11
@@ -109,12 +104,9 @@ def area_chart(
         parts.append(f'<polygon points="{chart.places(across, up, (*top, *back))}" {look}/>')
         below = above
     for number, (one, look) in enumerate(zip(areas, looks, strict=True)):
-        parts += AREA_KEY.entry(number, partial(_area_sample, look=look), one.label)
+        left, middle, name = AREA_KEY.entry(number, one.label)
+        parts += [chart.rect(left, middle - KEY_PX / 2, KEY_PX, KEY_PX, look), name]
     return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
-
-
-def _area_sample(x: float, y: float, look: str) -> str:
-    return chart.rect(x, y - KEY_PX / 2, KEY_PX, KEY_PX, look)
 
 
 POINT_KEY = chart.Key(17, 15)
@@ -173,12 +165,9 @@ def point_chart(
         parts.append(chart.line(chart.LEFT, up.at(limit), chart.END, up.at(limit), "limit"))
     for number, one in enumerate(series):
         parts += _drawn(one, across, up)
-        parts += POINT_KEY.entry(number, partial(_point_sample, series=one.series), one.label)
+        left, middle, name = POINT_KEY.entry(number, one.label)
+        parts += [mark(left + 6, middle, one.series), name]
     return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
-
-
-def _point_sample(x: float, y: float, series: int) -> str:
-    return mark(x + 6, y, series)
 
 
 def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
