@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from metrics_helpers import step_ends
+from metrics_helpers import backlog_of, step_ends
 
 from fairbench.metrics.gap import Gap
 from fairbench.metrics.records import Facts, Floats, Requests, Service
@@ -26,7 +26,7 @@ class _Pair(NamedTuple):
 def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
     """Return the gap of every pair that was backlogged together."""
     backlog = Backlog.of(requests, facts)
-    pairs = _pairs([backlog.of_client(client) for client in range(len(facts.clients))])
+    pairs = _pairs([backlog_of(backlog, client) for client in range(len(facts.clients))])
     if not pairs:
         return []
     times = _instants(log, pairs, facts.workers)

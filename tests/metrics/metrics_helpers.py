@@ -19,6 +19,7 @@ from fairbench.metrics.records import (
 from fairbench.metrics.stretches import step_times
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.waiting import Backlog, Intervals
 
 NAN = float("nan")
 
@@ -113,3 +114,9 @@ def summary_of(
 ) -> dict[str, Any]:
     names = [client.name for client in facts.clients]
     return summarize(Tables(names, requests, programs, log), facts)
+
+
+def backlog_of(backlog: Backlog, client: int) -> Intervals:
+    """The intervals in which one client was backlogged."""
+    low, high = np.searchsorted(backlog.client, [client, client + 1])
+    return Intervals(backlog.start[low:high], backlog.end[low:high])

@@ -1,6 +1,6 @@
 """Test requests queued at a gateway: when, and for which workers, their clients wait."""
 
-from metrics_helpers import NAN, facts, requests
+from metrics_helpers import NAN, backlog_of, facts, requests
 
 from fairbench.metrics.contention import waiting_share
 from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, Window
@@ -23,23 +23,23 @@ SENT = {"worker": 1, "arrival_s": 1.0, "admitted_s": 7.0, "finish_s": 9.0}
 def test_a_request_waits_for_every_worker_until_it_goes_to_one():
     table = held([4.0, 2.0], SENT, SENT | {"worker": 0, "arrival_s": 2.0, "admitted_s": 5.0})
     # At worker 0 until 5 s, at worker 1 until 7 s: on both from 1 s, when only the first waits.
-    assert pairs(Backlog.of(table, facts(workers=2)).of_client(0)) == [(1.0, 5.0)]
+    assert pairs(backlog_of(Backlog.of(table, facts(workers=2)), 0)) == [(1.0, 5.0)]
 
 
 def test_without_the_column_it_waits_for_its_worker_only():
-    assert pairs(Backlog.of(requests(SENT), facts(workers=2)).of_client(0)) == []
+    assert pairs(backlog_of(Backlog.of(requests(SENT), facts(workers=2)), 0)) == []
 
 
 def test_requests_queued_at_the_end_wait_until_then():
     row = {"worker": -1, "arrival_s": 3.0, "status": UNFINISHED}
     made = facts(workers=2, horizon_s=8.0)
-    assert pairs(Backlog.of(held([NAN], row), made).of_client(0)) == [(3.0, 8.0)]
+    assert pairs(backlog_of(Backlog.of(held([NAN], row), made), 0)) == [(3.0, 8.0)]
     assert waiting_share(held([NAN], row), made, Window(0, 8)).tolist() == [1, 0]
 
 
 def test_requests_refused_at_the_gateway_do_not_wait():
     row = {"worker": -1, "arrival_s": 3.0, "status": REFUSED}
-    assert pairs(Backlog.of(held([NAN], row), facts()).of_client(0)) == []
+    assert pairs(backlog_of(Backlog.of(held([NAN], row), facts()), 0)) == []
 
 
 def test_a_wait_counts_once_wherever_it_was():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
-from fairbench.metrics.goodput import client_goodput, judged
+from fairbench.metrics.goodput import client_goodput, slack_of
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.tables import Tables
@@ -52,9 +52,8 @@ def request(arrival=0.0, ttft=0.5, decode=1.0, output=11, **more):
     ],
 )
 def test_the_slack_of_a_request_is_that_of_its_tightest_target(made, slack):
-    got = judged(requests(made), QUICK, None)
-    assert got.slack_s[0] == pytest.approx(slack, nan_ok=True)
-    assert got.met[0] == (slack >= 0)
+    got = slack_of(requests(made), QUICK, None)
+    assert got[0] == pytest.approx(slack, nan_ok=True)
 
 
 def test_multiples_are_of_the_latencies_of_the_request_alone():
@@ -64,7 +63,7 @@ def test_multiples_are_of_the_latencies_of_the_request_alone():
         (Targets(tpot=Target(4, True)), 0.8 - 1.0),
         (Targets(e2el=Target(5, True)), 2.0 - 1.5),
     ):
-        assert judged(requests(request()), targets, Costs()).slack_s[0] == pytest.approx(slack)
+        assert slack_of(requests(request()), targets, Costs())[0] == pytest.approx(slack)
 
 
 def promised(*targets, classes=("", "")):
@@ -241,9 +240,9 @@ def test_every_number_is_that_of_a_count_row_by_row(rows, first, second):
 def test_looser_targets_are_never_met_less_often(rows, targets, times):
     looser = Targets(**{name: Target(one.amount * times) for name, one in targets.given()})
     made, _ = tables_of(rows)
-    tight, loose = (judged(made, one, None) for one in (targets, looser))
-    assert not np.any(tight.met & ~loose.met)
-    assert np.all((loose.slack_s >= tight.slack_s) | np.isnan(tight.slack_s))
+    tight, loose = (slack_of(made, one, None) for one in (targets, looser))
+    assert not np.any((tight >= 0) & ~(loose >= 0))
+    assert np.all((loose >= tight) | np.isnan(tight))
 
 
 @settings(max_examples=40)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gap_pairwise import intersection
-from metrics_helpers import NAN, facts, log, programs, requests, summary_of
+from metrics_helpers import NAN, backlog_of, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.censored_latency import samples
 from fairbench.metrics.fairness import all_active_window
@@ -66,7 +66,7 @@ def test_the_backlogs_of_all_clients(seed, held):
         table = Requests.from_columns(table.to_columns() | {"routed_s": routed_s})
     every = Backlog.of(table, known)
     for client in range(CLIENTS):
-        found = every.of_client(client)
+        found = backlog_of(every, client)
         expected = backlog_one_by_one(table, known, client)
         assert [column.tolist() for column in found] == [column.tolist() for column in expected]
 

@@ -197,10 +197,10 @@ def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
         Fractions in [0, 1], shape (n_clients,).
     """
     clients = len(facts.clients)
-    sums = [
-        np.bincount(client, weights=_overlap(start_s, end_s, window), minlength=clients)
-        for client, start_s, end_s in call_times(requests, facts)
-    ]
+    sums = []
+    for client, start_s, end_s in call_times(requests, facts):
+        inside_s = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
+        sums.append(np.bincount(client, np.maximum(0.0, inside_s), minlength=clients))
     waited_s, lasted_s = sums
     return np.divide(waited_s, lasted_s, out=np.zeros(clients), where=lasted_s > 0)
 
@@ -244,8 +244,3 @@ def with_admissions(requests: Requests) -> Requests:
     columns = requests.to_columns()
     columns["admitted_s"] = np.where(unknown, estimate, requests.admitted_s)
     return Requests.from_columns(columns)
-
-
-def _overlap(start_s: Floats, end_s: Floats, window: Window) -> Floats:
-    inside: Floats = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
-    return np.maximum(0.0, inside)

@@ -61,12 +61,8 @@ def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Float
     sums.add(client, due_s, admitted_s, amount, amount)
     for start_s, end_s, first, last in _lacking_output(calls, rows, facts.horizon_s, never):
         sums.add(client, start_s, end_s, facts.weights.output * first, facts.weights.output * last)
-    return _rounded(sums.values(), amount)
-
-
-def _rounded(values: Floats, amounts: Floats) -> Floats:
-    """Return the values; those as small as rounding errors of the amounts are replaced by 0."""
-    noise = 1e-9 * (1 + float(np.abs(amounts).max(initial=0.0)))
+    values = sums.values()
+    noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))  # rounding errors of the amounts
     return np.where(values > noise, values, 0.0)
 
 

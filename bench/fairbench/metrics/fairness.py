@@ -131,7 +131,10 @@ def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> Part:
     tree = _Tree(list(places.values()), got.demand, facts)
     entitled = tree.entitlement(float(got.service.sum()))
     had = {node: tree.of(node, got.service) for node in tree.members}
-    shares = {node: _share(had[node], entitled[node]) if got.contended else NAN for node in had}
+    shares = {
+        node: had[node] / entitled[node] if got.contended and entitled[node] > 0 else NAN
+        for node in had
+    }
     even = jain([had[node] / tree.weight(node) for node in tree.children[ROOT]])
     worst = min((one for one in shares.values() if not isnan(one)), default=NAN)
     length_s = got.window.length_s
@@ -159,10 +162,6 @@ def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> Part:
         "tenants": rows,
     }
     return Part(run, clients)
-
-
-def _share(service: float, entitlement: float) -> float:
-    return float(entitlement_ratios(np.array([service]), np.array([entitlement]))[0])
 
 
 class _Tree:

@@ -219,17 +219,14 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
     # Without a time before the flood, the shortest quarter of all waits is as usual as any.
-    everybody = float(np.median(waits)) if len(waits) >= ENOUGH else _quarter(traffic.wait_s[good])
+    every = np.sort(traffic.wait_s[good])
+    everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
     usual_s = np.full(len(traffic.clients), everybody)
     for client in np.unique(traffic.client[before]).tolist():
         own = waits[traffic.client[before] == client]
         if len(own) >= ENOUGH:
             usual_s[client] = np.median(own)
     return usual_s
-
-
-def _quarter(waits: Floats) -> float:
-    return float(np.sort(waits)[(len(waits) - 1) // 4])
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:

@@ -36,16 +36,12 @@ class Pairs:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
         self._low, self._high = cells.of_ends(backlog.start), cells.of_ends(backlog.end)
         self._clients = np.arange(cells.waits.shape[1])
-        self.promise = self._gained()
+        client = backlog.client  # whose lead changes by no more than the service of its backlog
+        self.promise = cells.served(client, self._high + 1) - cells.served(client, self._low)
         if len(self._clients) > FEW:
             self._ahead, self._behind = cells.ahead(), cells.behind()
             self._furthest = self._behind.max(axis=1)
             self.promise = np.minimum(self.promise, self._reach())
-
-    def _gained(self) -> Floats:
-        """Return each backlog's service, which bounds the change of its client's lead."""
-        client = self._backlog.client
-        return self._cells.served(client, self._high + 1) - self._cells.served(client, self._low)
 
     def _reach(self) -> Floats:
         """Return upper bounds on the lead over the client that is furthest behind."""

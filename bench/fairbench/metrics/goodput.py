@@ -17,7 +17,7 @@ from fairbench.metrics.arrays import in_order
 from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.fairness import entitlement_ratios, jain
 from fairbench.metrics.max_min import max_min
-from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
+from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 from fairbench.targets import Alone, RequestCosts, Targets, alone
@@ -25,21 +25,12 @@ from fairbench.targets import Alone, RequestCosts, Targets, alone
 TICK_S = 1e-9  # of rounding: who is late by less is in time
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """Requests by the outcome of their targets.
+def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
+    """Return what one client's requests had left of their tightest target, in seconds.
 
-    ``slack_s`` is what was left at the end of the tightest target, negative if it was missed, NaN
-    of what did not finish; of ``tpot`` it is that of all the tokens together, and infinite if there
-    is only one.
+    Negative if it was missed, NaN of what did not finish; of ``tpot`` it is that of all the tokens
+    together, and infinite if there is only one. ``costs`` gives latencies on an idle replica.
     """
-
-    met: Flags
-    slack_s: Floats
-
-
-def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Judged:
-    """Judge one client's requests. ``costs`` gives latencies on an idle replica, if needed."""
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
     gaps = np.maximum(requests.output_tokens - 1, 0)
@@ -57,7 +48,7 @@ def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> 
             left = limit - e2el_s
         slack = np.minimum(slack, left)
     slack[requests.status != FINISHED] = np.nan
-    return Judged(slack >= -TICK_S, slack)
+    return slack
 
 
 def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
@@ -109,12 +100,13 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
 def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
     weights = facts.weights
     chosen = programs.take(facts.window.holds(programs.arrival_s))
-    got = judged(own, targets, facts.costs)
+    slack_s = slack_of(own, targets, facts.costs)
+    met = slack_s >= -TICK_S
     tokens: Ints = weights.extend * own.input_tokens + weights.output * own.output_tokens
     computed = own.extend_tokens + own.recompute_tokens + own.output_tokens
-    in_window = got.met & facts.window.holds(own.finish_s)
+    in_window = met & facts.window.holds(own.finish_s)
     ours = np.isin(own.program_id, chosen.program_id)
-    met_tokens = int(tokens[got.met & ours].sum())
+    met_tokens = int(tokens[met & ours].sum())
     demand = weights.extend * chosen.demand_input_tokens
     demand = demand + weights.output * chosen.demand_output_tokens
     return ClientGoodput(
@@ -122,11 +114,11 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
         in_window_tokens=int(tokens[in_window].sum()),
         asked=int(np.maximum(chosen.demand_requests, chosen.requests).sum()),
         asked_tokens=max(int(demand.sum()), met_tokens),
-        met=int(np.count_nonzero(got.met & ours)),
+        met=int(np.count_nonzero(met & ours)),
         met_tokens=met_tokens,
         computed=int(computed[ours].sum()),
-        wasted=int(computed[ours & ~got.met].sum()),
-        slack_s=got.slack_s[ours & np.isfinite(got.slack_s)],
+        wasted=int(computed[ours & ~met].sum()),
+        slack_s=slack_s[ours & np.isfinite(slack_s)],
     )
 
 

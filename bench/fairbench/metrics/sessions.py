@@ -1,7 +1,4 @@
-"""Metrics of recorded sessions: duration without think time, waits, turns and cache hits.
-
-Only of runs that play a trace with sessions.
-"""
+"""Metrics of runs that play recorded sessions: duration without think time, turns, cache hits."""
 
 from __future__ import annotations
 
@@ -92,7 +89,8 @@ class _Sessions:
 
     def turns(self, client: int) -> Sample:
         """Return the duration of each call in the client's sessions, from arrival to last token."""
-        rows = self._rows(client)
+        mine = self._of(client)
+        rows = [row for one in mine for row in range(self._first[one], self._after[one])]
         took_s: Floats = self._ends[rows] - self._requests.arrival_s[rows]
         status = self._requests.status[rows]
         done, refused = status == FINISHED, status == REFUSED
@@ -108,8 +106,3 @@ class _Sessions:
             if tokens:
                 rates.append(int(self._requests.cached_tokens[rows][admitted].sum()) / tokens)
         return float(np.median(rates)) if rates else float("nan")
-
-    def _rows(self, client: int) -> list[int]:
-        return [
-            row for one in self._of(client) for row in range(self._first[one], self._after[one])
-        ]

@@ -66,6 +66,11 @@ def is_carried(n: int | None, tail: int) -> bool:
     return n is None or n >= ENOUGH[tail]
 
 
+def is_few(n: int | None, rank: int) -> bool:
+    """Return whether ``n`` latencies, if known, are too few for a high percentile."""
+    return rank in TAILS and not is_carried(n, rank)
+
+
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
     """Return the percentile, given latency counts and whether a P95 exists in each summary."""
     found = list(known)

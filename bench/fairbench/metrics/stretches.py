@@ -93,10 +93,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """Return how many steps of each row had ended before an instant, or at it.
-
-    ``inclusive`` counts steps that end at the instant.
-    """
+    """Return how many steps of each row had ended before an instant; ``inclusive``: or at it."""
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
     first = (end - start) / steps - growth * (steps - 1) / 2

@@ -191,19 +191,14 @@ class Tables:
 
     def columns(self) -> SavedColumns:
         """Return the columns of the tables that are saved."""
+        log = self.service
+        assert isinstance(log, Service | FiledService)
         return SavedColumns(
             self._saved(self.requests),
             self._saved(self.programs),
-            self._saved_service(),
+            FiledColumns(log, self._saved) if isinstance(log, FiledService) else self._saved(log),
             None if self.memory is None else self._saved(self.memory),
         )
-
-    def _saved_service(self) -> Mapping[str, Any]:
-        log = self.service
-        if isinstance(log, FiledService):
-            return FiledColumns(log, self._saved)
-        assert isinstance(log, Service)
-        return self._saved(log)
 
     def _saved(self, table: Table) -> dict[str, Any]:
         columns: dict[str, Any] = dict(table.to_columns())

@@ -112,10 +112,7 @@ def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> floa
 
 
 class Backlog(NamedTuple):
-    """A table of backlogged intervals, sorted by client and then by time.
-
-    The intervals of a client are disjoint.
-    """
+    """A table of backlogged intervals, disjoint for a client, sorted by client and then by time."""
 
     client: Ints
     start: Floats
@@ -142,15 +139,6 @@ class Backlog(NamedTuple):
     def _merged(cls, table: Waits, here: Flags) -> Backlog:
         client, queued = merged_each(table.client[here], table.start[here], table.end[here])
         return cls(client, queued.start, queued.end)
-
-    def of_client(self, client: int) -> Intervals:
-        """Return the intervals in which one client was backlogged."""
-        low, high = np.searchsorted(self.client, [client, client + 1])
-        return Intervals(self.start[low:high], self.end[low:high])
-
-    def of_rows(self, rows: Flags | Ints) -> Backlog:
-        """Return some of the rows."""
-        return Backlog(self.client[rows], self.start[rows], self.end[rows])
 
     @property
     def shared(self) -> bool:

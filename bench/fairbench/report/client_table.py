@@ -27,10 +27,7 @@ FEW = "?"  # behind a percentile of too few latencies
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the metrics of clients that a summary shows.
-
-    Of the high percentiles the one that all clients carry, and ``beside``.
-    """
+    """Return the metrics of clients to show, with the carried high percentile and ``beside``."""
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return told(columns, {key for client in summary["clients"] for key in client})

@@ -131,10 +131,7 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Return a summary's keys, merging ``CLIENT.KEY`` of several clients with their number.
-
-    The order of ``keys`` is kept.
-    """
+    """Return a summary's keys in order, merging ``CLIENT.KEY`` of several clients."""
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}
     for key in keys:

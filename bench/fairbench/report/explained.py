@@ -7,14 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from fairbench.metrics.metric import NOT_CONTENDED
-from fairbench.metrics.shown_percentiles import (
-    ENOUGH,
-    P95,
-    P99,
-    TAILS,
-    chosen_percentiles,
-    is_carried,
-)
+from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
 from fairbench.report.client_table import is_weighted
 from fairbench.report.numbers import latency, more_than, number, percent, whole, written
 from fairbench.report.optional_lines import ALL_SERVED, is_of_failures
@@ -172,7 +165,7 @@ def _victims(summary: Summary) -> Iterator[str]:
     for rank in ranks:
         time_s = latency(summary, f"victim_p{rank}_s", censored)
         yield f"{rank}% of their {what} within {time_s} s (mean over these clients)."
-        if n is not None and rank in TAILS and not is_carried(n, rank):
+        if n is not None and is_few(n, rank):
             yield f"This is uncertain: a P{rank} needs {ENOUGH[rank]} latencies, not {n:,}."
 
 

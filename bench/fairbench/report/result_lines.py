@@ -13,9 +13,9 @@ from fairbench.metrics.shown_percentiles import (
     ENOUGH,
     P95,
     P99,
-    TAILS,
     chosen_percentiles,
     is_carried,
+    is_few,
 )
 from fairbench.metrics.stretches import WARN_ABOVE
 from fairbench.report.client_table import FEW, is_crowd, is_weighted
@@ -142,20 +142,16 @@ def _victims(summary: Summary) -> str:
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
     parts = [
         f"P{rank} {latency(summary, key, censored)}"
-        + ("" if summary[key] is None else f" s{_few(n, rank)}")
+        + ("" if summary[key] is None else f" s{FEW if is_few(n, rank) else ''}")
         for rank, key in keys.items()
         if key in summary
     ]
     text = ", ".join(parts) + latency_kind(summary)
     if n is None:
         return text
-    few = [rank for rank in keys if rank in TAILS and not is_carried(n, rank)]
+    few = [rank for rank in keys if is_few(n, rank)]
     needed = " and ".join(f"about {ENOUGH[rank]} for a P{rank}" for rank in few)
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
-
-
-def _few(n: int | None, rank: int) -> str:
-    return FEW if n is not None and rank in TAILS and not is_carried(n, rank) else ""
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -9,13 +9,12 @@ ones explain it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.defaults import without_defaults
 from fairbench.config.settings import flat, flat_settings
-from fairbench.files.toml_text import toml_value
-from fairbench.results.grid import DEFAULT, Experiment
+from fairbench.results.grid import DEFAULT, Experiment, as_toml
 from fairbench.workloads.spec import load_workload, workload_names
 
 CHOSEN = "chosen"  # in a manifest
@@ -91,8 +90,8 @@ def used_values(experiment: Experiment) -> dict[str, str]:
     is under ``PROFILE``.
     """
     apart = ("tag", "settings", "workload")
-    values = dict(_flat({k: v for k, v in experiment.items() if k not in apart}))
-    values |= dict(_flat({"settings": flat_settings(experiment.get("settings", {}))}))
+    values = as_toml({k: v for k, v in experiment.items() if k not in apart})
+    values |= as_toml({"settings": flat_settings(experiment.get("settings", {}))})
     values |= _profile(experiment)
     workload, name = dict(experiment["workload"]), experiment["scenario"]
     scenarios = workload.pop("scenarios", {})
@@ -102,7 +101,7 @@ def used_values(experiment: Experiment) -> dict[str, str]:
     for table, left_out in ((workload, GIVEN_AGAIN), (scenario, ("settings", *calm))):
         for key in ("description", *left_out):
             table.pop(key, None)
-    return values | dict(_flat({"workload": workload | {"scenarios": {used: scenario}}}))
+    return values | as_toml({"workload": workload | {"scenarios": {used: scenario}}})
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
@@ -154,7 +153,3 @@ def _profile(experiment: Experiment) -> dict[str, str]:
     gpu, model, *source = f"{experiment.get('gpu')}//".split("/", 2)
     rest = "".join(source).strip("/")
     return {"gpu": f"{gpu}/{model}", PROFILE: rest} if rest else {}
-
-
-def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    return ((key, toml_value(value)) for key, value in flat(tables))

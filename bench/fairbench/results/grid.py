@@ -95,26 +95,29 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """Add ``KEY=VALUE`` to each name for every key that varies among tables of that name."""
-    texts = [{key: toml_value(value) for key, value in flat(table)} for table in tables]
+    texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
         alike.setdefault(name, []).append(row)
-    varying = {name: _varying(rows) for name, rows in alike.items()}
+    varying = {}
+    for name, rows in alike.items():
+        keys = sorted({key for row in rows for key in row})
+        several = (key for key in keys if len({row.get(key, DEFAULT) for row in rows}) > 1)
+        varying[name] = list(several)
     return [
         " ".join([name, *(f"{key}={row.get(key, DEFAULT)}" for key in varying[name])])
         for name, row in zip(names, texts, strict=True)
     ]
 
 
-def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = sorted({key for row in rows for key in row})
-    return [key for key in keys if len({row.get(key, DEFAULT) for row in rows}) > 1]
+def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of tables, as TOML by flat key."""
+    return {key: toml_value(value) for key, value in flat(tables)}
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
     """Return ``KEY = VALUE (not VALUE)`` for each difference between two experiments."""
-    ours = {key: toml_value(value) for key, value in flat(one)}
-    theirs = {key: toml_value(value) for key, value in flat(other)}
+    ours, theirs = as_toml(one), as_toml(other)
     return [
         f"{key} = {ours.get(key, DEFAULT)} (not {theirs.get(key, DEFAULT)})"
         for key in sorted(ours | theirs)

@@ -13,24 +13,12 @@ from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import program_class
 
 
-def _pauses(plans: Iterable[ClientPlan]) -> bool:
-    """Return whether some client's program latency includes its user's think time."""
-    return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
-
-
 def _trace(workload: WorkloadSpec) -> dict[str, str]:
     if not workload.plays_trace:
         return {}
     from fairbench.workloads.trace_workload import trace_facts
 
     return trace_facts(workload)
-
-
-def _routers(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the number of routers and how they share state; empty for a single router."""
-    if spec.routers is None:
-        return {}
-    return {"routers": spec.routers, "routers_form": spec.settings[f"{ROUTERS}.form"]}
 
 
 def run_header(
@@ -53,6 +41,7 @@ def run_header(
     ``served`` describes what served a run on real or emulated servers (``emulated``,
     ``backend``, ``served``); None is the simulator. Sizes are in tokens, None if unknown.
     """
+    several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}
     return {
         "simulated": served is None,
         **(served or {}),
@@ -64,7 +53,7 @@ def run_header(
         "scheduler": spec.scheduler,
         **({"gateway": spec.gateway, "saturation": spec.saturation} if spec.gateway else {}),
         **({"eviction": spec.eviction} if spec.eviction else {}),
-        **_routers(spec),
+        **(several if spec.routers is not None else {}),
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,
@@ -74,7 +63,8 @@ def run_header(
         **({"prefill": spec.prefill, "decode": spec.decode} if spec.prefill else {}),
         "seed": spec.seed,
         "latency": spec.workload.latency,
-        "think_time": spec.workload.latency == "program" and _pauses(plans),
+        "think_time": spec.workload.latency == "program"
+        and any(program_class(plan.kind).pauses(plan.params) for plan in plans),
         "mem_fraction_static": mem_fraction_static,
         "pool_tokens": pool_tokens,
         "chunked_prefill_size": chunked_prefill_size,

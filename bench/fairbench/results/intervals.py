@@ -19,10 +19,7 @@ HALVINGS = 60  # of a quarter turn: beyond the digits of a float
 
 
 def central(t: float, degrees: int) -> float:
-    """Return the probability of a value between ``-|t|`` and ``|t|``.
-
-    Raises ValueError for less than one degree of freedom.
-    """
+    """Return the probability of a value between ``-|t|`` and ``|t|``; ValueError for 0 degrees."""
     if degrees < 1:
         raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)

@@ -151,10 +151,7 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """Return the first line of ``PROGRAM --version``, else the program's Python package.
-
-    The result is None if neither is available.
-    """
+    """Return the first line of ``PROGRAM --version``, else its Python package, else None."""
     found = shutil.which(program)
     if found is None:
         return None

@@ -53,10 +53,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def made(parent: Path) -> Iterator[None]:
-    """Create ``parent`` and the folders above, and remove them if the block fails.
-
-    Raises UsageError for an OSError.
-    """
+    """Create ``parent`` and the folders above, removed if the block fails. Raises UsageError."""
     new: list[Path] = []
     try:
         for path in (*reversed(parent.parents), parent):

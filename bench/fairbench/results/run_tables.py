@@ -29,6 +29,12 @@ SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_TIME_S = 1e12
 MAX_COUNT = 2**53
 MAX_WORKER = 2**16 - 1  # metrics look at every worker up to the last, also without a request
+RANGES = {  # of columns of integers
+    "worker": (-1, MAX_WORKER),
+    "by": (NOBODY, MAX_COUNT),
+    "change": (-MAX_COUNT, MAX_COUNT),
+    "holders": (1, MAX_COUNT),
+}
 STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
@@ -81,21 +87,11 @@ def _check_values(table: Table, where: str) -> None:
         if values.dtype == np.float64:
             wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
         else:
-            least, most = _range(name)
+            least, most = RANGES.get(name, (0, MAX_COUNT))
             wrong = (values < least) | (values > most)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(f"{where}, row {row + 1}: {name} = {values[row]}: out of range")
-
-
-def _range(name: str) -> tuple[int, int]:
-    ranges = {
-        "worker": (-1, MAX_WORKER),
-        "by": (NOBODY, MAX_COUNT),
-        "change": (-MAX_COUNT, MAX_COUNT),
-        "holders": (1, MAX_COUNT),
-    }
-    return ranges.get(name, (0, MAX_COUNT))
 
 
 def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:

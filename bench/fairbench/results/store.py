@@ -181,11 +181,12 @@ def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _as_arrow(table: Mapping[str, Any]) -> pa.Table:
     import pyarrow as pa
 
-    return pa.table({name: _arrow(column) for name, column in table.items()})
-
-
-def _arrow(column: Any) -> Any:
-    return to_arrow(column) if isinstance(column, np.ndarray) else column
+    return pa.table(
+        {
+            name: to_arrow(column) if isinstance(column, np.ndarray) else column
+            for name, column in table.items()
+        }
+    )
 
 
 def _write_spec(path: Path, spec: ExperimentSpec) -> None:

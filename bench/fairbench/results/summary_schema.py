@@ -109,10 +109,7 @@ class Schemas(NamedTuple):
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError, one line, for a missing key or a wrong type in the summary.
-
-    Other keys are not looked at.
-    """
+    """Raise DataError, one line, for a missing key or a wrong type in the summary."""
     _check(_schemas(_ranks(summary, path)).shown, summary, path)
 
 

@@ -25,7 +25,10 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
     import pyarrow.parquet as pq
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
-        table = pa.Table.from_pylist(_same_keys(list(rows)))
+        listed = list(rows)
+        # Live runs have more keys than others.
+        nothing = dict.fromkeys(key for row in listed for key in row)
+        table = pa.Table.from_pylist([{**nothing, **row} for row in listed])
         with (folder / f"{name}.csv").open("wb") as file:
             pa.csv.write_csv(table, file)
         with (folder / f"{name}.parquet").open("wb") as file:
@@ -49,12 +52,6 @@ def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
                 for key in LISTS
             }
             yield {**labels, **client, **bounds}
-
-
-def _same_keys(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the union of their keys, since live runs have additional ones."""
-    nothing = dict.fromkeys(key for row in rows for key in row)
-    return [{**nothing, **row} for row in rows]
 
 
 def _runs(cells: Sequence[SchedulerResults]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:

@@ -79,10 +79,7 @@ class SweepStore:
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
-        """Return the completed runs by identity, in the order of the points.
-
-        Raises DataError if the index or a run cannot be read.
-        """
+        """Return the completed runs by identity, in the order of the points. Raises DataError."""
         order = self._identities()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
         return {one: runs[one] for one in order if one in runs}
@@ -93,10 +90,7 @@ class SweepStore:
         return [point["identity"] for point in index["points"]]
 
     def take_from(self, other: SweepStore) -> None:
-        """Copy finished points, and clients alone, of this sweep from another sweep.
-
-        Raises DataError if that one cannot be read.
-        """
+        """Copy finished points, and clients alone, from another sweep. Raises DataError."""
         lacking = set(self._identities()) - set(self.finished())
         for key, run in other.finished().items():
             if key in lacking:

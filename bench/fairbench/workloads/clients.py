@@ -53,12 +53,15 @@ def plan_clients(
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
     rate = chosen.rate_on(gpu) * _positive("dp", dp) if request_rate is None else request_rate
+    end_s = spec.duration_s if num_programs is None else inf
+    if duration_s is not None:
+        end_s = _positive("duration_s", duration_s)
     load = Load(
         0,
         _positive("request_rate", rate, infinite=True),
         _positive("burstiness", burstiness, infinite=True),
         num_programs if num_programs is None else _positive("num_programs", num_programs),
-        _end_s(spec, num_programs, duration_s),
+        end_s,
         request_rate is not None,
     )
     traffic = spec.traffic()
@@ -212,12 +215,6 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
         targets=targets,
         weight=plan.weight if wrong.weight is None else wrong.weight,
     )
-
-
-def _end_s(spec: WorkloadSpec, num_programs: int | None, duration_s: float | None) -> float:
-    if duration_s is not None:
-        return _positive("duration_s", duration_s)
-    return spec.duration_s if num_programs is None else inf
 
 
 def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int:

@@ -245,10 +245,7 @@ class Workload(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the arrival process of the workload or of a client, by default ``gamma``.
-
-        Raises UsageError.
-        """
+        """Return a workload's or a client's arrivals, by default ``gamma``. Raises UsageError."""
         chosen = own or self.arrivals or Arrivals(kind=DEFAULT)
         return traffic_kind(chosen.kind, chosen.params)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fairbench.errors import UsageError, printable, unknown_name
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.programs import Value
 from fairbench.workloads.shape import MAX_NAME, Arrivals, Misbehaving, Scenario
 from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
@@ -39,6 +38,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
         )
     params = replace(params, format=read.format, sha256=read.sha256)
     duration_s = floor(trace.span_s / params.time_scale) + 1.0
+    usual = {field.name: field.default for field in fields(TraceParams)}
     return WorkloadSpec(
         name=_name(params, synthetic=bool(synthetic_parts(params, trace))),
         description="a recorded trace",
@@ -46,7 +46,9 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
         latency="program" if trace.pauses else "ttft",
         clients=len(trace.clients),
         client_names=plain_names(trace.clients),
-        arrivals=Arrivals(kind=KIND, params=_chosen(params)),
+        arrivals=Arrivals(
+            kind=KIND, params={k: v for k, v in asdict(params).items() if v != usual[k]}
+        ),
         duration_s=duration_s,
         warmup_s=min(LONGEST_WARMUP_S, WARMUP_SHARE * duration_s),
         max_drain_s=MAX_DRAIN_S,
@@ -72,10 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts about a workload's trace for a summary: ``trace`` and ``synthetic``.
-
-    Empty for other workloads.
-    """
+    """Return the facts about a workload's trace, if any: ``trace`` and ``synthetic``."""
     params = _params_of(workload)
     if params is None:
         return {}
@@ -158,8 +157,3 @@ def _name(params: TraceParams, *, synthetic: bool) -> str:
     ending = f"-{SYNTHETIC}" if synthetic else ""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", stem)
     return f"trace-{plain}"[: MAX_NAME - len(ending)] + ending
-
-
-def _chosen(params: TraceParams) -> dict[str, Value | list[dict[str, Value]]]:
-    usual = {field.name: field.default for field in fields(TraceParams)}
-    return {key: value for key, value in asdict(params).items() if value != usual[key]}

@@ -23,6 +23,7 @@ from fairbench.metrics.metric import (
     Kind,
     Metric,
     Needs,
+    Of,
     Shown,
 )
 from fairbench.metrics.stretches import gpu_time, gpu_time_of_clients, outside_fit_ratio
@@ -98,19 +99,15 @@ FAIRNESS = (
                 note="of own total: the least that a client got of its max-min fair share"),
             Shown(Display.REPEATS, 9), Shown(Display.SEEDS, 1, heading="min. share of own"),
             Shown(Display.LIVE, 8))),
-    Metric("min_share_60s", "minimum fair share in the worst 60 s", better=MORE,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS,
-        shown=(Shown(Display.REPEATS, 14),)),
-    Metric("min_share_10s", "minimum fair share in the worst 10 s", better=MORE,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS),
-    Metric("min_backlogged_share", "minimum fair share while backlogged", better=MORE,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS),
-    Metric("share_60s", "of fair share in the worst 60 s", better=MORE, of=CLIENT,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS),
-    Metric("share_10s", "of fair share in the worst 10 s", better=MORE, of=CLIENT,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS),
-    Metric("backlogged_share", "of fair share while backlogged", better=MORE, of=CLIENT,
-        form=Form.PERCENT, most=1.0, undefined=TOO_FEW_REQUESTS),
+    *(
+        Metric(f"{least}{key}", f"{words} {when}", better=MORE, of=of, form=Form.PERCENT,
+            most=1.0, undefined=TOO_FEW_REQUESTS,
+            shown=(Shown(Display.REPEATS, 14),) if f"{least}{key}" == "min_share_60s" else ())
+        for least, words, of in (("min_", "minimum fair share", Of.RUN),
+            ("", "of fair share", CLIENT))
+        for key, when in (("share_60s", "in the worst 60 s"), ("share_10s", "in the worst 10 s"),
+            ("backlogged_share", "while backlogged"))
+    ),
     Metric("max_service_gap", "largest service gap", unit="tokens", better=LESS,
         form=Form.WHOLE, undefined="no two clients were backlogged together",
         needs=frozenset({Needs.ADMISSION, Needs.CACHED}), presence=ALWAYS,

@@ -14,7 +14,6 @@ from fairbench.metrics.metric import (
     NO_VICTIM,
     NOT_ALONE,
     NOT_ALONE_IN_MEMORY,
-    Better,
     Display,
     Form,
     Metric,
@@ -99,28 +98,17 @@ SESSIONS = (
 
 SIDES = (
     *(
-        Metric(
-            key=f"{side}_busy_ratio",
-            heading=f"busy time of {side} workers over the run",
-            form=Form.PERCENT,
-            most=1.0,
-            undefined="nothing was simulated",
-        )
+        Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
+            form=Form.PERCENT, most=1.0, undefined="nothing was simulated")
         for side in ("prefill", "decode")
     ),
     *(
-        Metric(key=f"{side}_gpu_s", heading=f"busy time of {side} workers", unit="s", digits=1)
+        Metric(f"{side}_gpu_s", f"busy time of {side} workers", unit="s", digits=1)
         for side in ("prefill", "decode")
     ),
-    Metric(
-        key="mean_transfer_ms",
-        heading="mean time of a KV transfer",
-        unit="ms",
-        better=Better.LESS,
-        undefined="no KV cache was transferred",
-    ),
-)
-
+    Metric("mean_transfer_ms", "mean time of a KV transfer", unit="ms", better=LESS,
+        undefined="no KV cache was transferred"),
+)  # fmt: skip
 
 COMPARISON = (
     Metric("best_service_rate_tok_s", "highest service of any scheduler", unit="tok/s",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from fairbench.report.table import cut_middle
 
 WIDTH = 520
 LEFT, RIGHT = 58, 14
+END = WIDTH - RIGHT
 PLOT_PX = 200
 LINE_PX = 1.8  # width of a series, as in the style sheet
 BELOW_PX = 44  # an axis with its label
@@ -117,12 +118,11 @@ class Key(NamedTuple):
     per_row: int = PER_ROW
     left: float = LEFT
 
-    def entry(self, number: int, sample: Callable[[float, float], str], label: str) -> list[str]:
-        """Return an entry by its number, with the sample that ``sample`` draws at its place."""
+    def entry(self, number: int, label: str) -> tuple[float, float, str]:
+        """Return the place of an entry's sample by the entry's number, and its label."""
         row, column = divmod(number, self.per_row)
-        x = self.left + column * (WIDTH - self.left - RIGHT) / self.per_row
-        y = 10 + row * LEGEND_PX
-        return [sample(x, y), text(x + self.label_px, y + 4, cut_middle(label, self.most))]
+        x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
+        return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
 
 
 def scales(
@@ -137,7 +137,7 @@ def scales(
 ) -> tuple[Scale, Scale]:
     """Return the scales of a chart below a legend, for ranges of x and y."""
     top = legend_height(entries, per_row) + 24
-    across = Scale(*x, LEFT, WIDTH - RIGHT, log_x)
+    across = Scale(*x, LEFT, END, log_x)
     return across, Scale(*y, top + plot_px, top, log_y)
 
 
@@ -181,7 +181,7 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
     for tick in scale.ticks():
         y = scale.at(tick)
         shown = f"{tick:.0%}" if percent else tick_text(tick)
-        parts += [line(LEFT, y, WIDTH - RIGHT, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
+        parts += [line(LEFT, y, END, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
     return parts
 
 

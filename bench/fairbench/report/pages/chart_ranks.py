@@ -6,18 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from fairbench.report.pages.chart import (
-    LEFT,
-    RIGHT,
-    WIDTH,
-    Scale,
-    drawing,
-    horizontal_axis,
-    line,
-    log_range,
-    text,
-    vertical_axis,
-)
+from fairbench.report.pages import chart
 
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
@@ -63,31 +52,33 @@ def rank_chart(title: str, marks: Sequence[Labelled], x_axis: Axis, y_axis: Axis
     Precondition: there is at least one mark.
     """
     bottom = TOP + PLOT_PX
-    across = Scale(*_range([one.x for one in marks], x_axis), LEFT, WIDTH - RIGHT, x_axis.log)
-    up = Scale(*_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
-    parts = vertical_axis(up, y_axis.label)
-    parts += horizontal_axis(across, TOP, bottom, x_axis.label)
+    across = chart.Scale(
+        *_range([one.x for one in marks], x_axis), chart.LEFT, chart.END, x_axis.log
+    )
+    up = chart.Scale(*_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
+    parts = chart.vertical_axis(up, y_axis.label)
+    parts += chart.horizontal_axis(across, TOP, bottom, x_axis.label)
     spots = [(across.at(one.x), up.at(one.y)) for one in marks]
     taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots]
-    frame = Box(LEFT, TOP, WIDTH - RIGHT, bottom)
+    frame = Box(chart.LEFT, TOP, chart.END, bottom)
     leaders, drawn = [], []
     for one, (x, y) in zip(marks, spots, strict=True):
         box, steps = free_box(x, y, LETTER_PX * len(one.label), taken, frame)
         taken.append(box)
         middle = (box.left + box.right) / 2
         if steps >= LEADER_FROM:
-            leaders.append(line(x, y, middle, (box.top + box.bottom) / 2, "leader"))
+            leaders.append(chart.line(x, y, middle, (box.top + box.bottom) / 2, "leader"))
         kind = "dot strong" if one.strong else "dot"
         drawn.append(
             f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS:g}" class="{kind}"/>'
-            + text(middle, box.bottom - 2, one.label, "middle")
+            + chart.text(middle, box.bottom - 2, one.label, "middle")
         )
-    return drawing(bottom + BELOW_PX, title, [*parts, *leaders, *drawn])
+    return chart.drawing(bottom + BELOW_PX, title, [*parts, *leaders, *drawn])
 
 
 def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
     if axis.log:
-        return log_range(values)
+        return chart.log_range(values)
     low, high = min(values), max(values)
     free = MARGIN * (high - low) or abs(high) / 10 or 1.0
     return low - free, high + free

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import isinf, isnan, log10
 from typing import NamedTuple
 
 from fairbench.metrics.records import Floats
-from fairbench.report.pages.chart import (
-    BELOW_PX,
-    RIGHT,
-    WIDTH,
-    Key,
-    Scale,
-    drawing,
-    horizontal_axis,
-    legend_height,
-    line,
-    log_range,
-    rect,
-    text,
-)
+from fairbench.report.pages import chart
 from fairbench.report.pages.chart_series import KEY_PX, mark
 from fairbench.report.table import cut_middle
 
@@ -56,18 +42,20 @@ def heat_chart(
         limits: The value of the lightest cell and of the darkest, above 0.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
-    across = Scale(float(edges[0]), float(edges[-1]), CELLS_PX, WIDTH - RIGHT)
-    parts = horizontal_axis(across, TOP_PX, bottom, x_label)
+    across = chart.Scale(float(edges[0]), float(edges[-1]), CELLS_PX, chart.END)
+    parts = chart.horizontal_axis(across, TOP_PX, bottom, x_label)
     for number, row in enumerate(rows):
         y = TOP_PX + CELL_PX * number
-        parts.append(text(CELLS_PX - 8, y + 13, cut_middle(row.label, CELL_CHARACTERS), "end"))
+        parts.append(
+            chart.text(CELLS_PX - 8, y + 13, cut_middle(row.label, CELL_CHARACTERS), "end")
+        )
         for bin_number, value in enumerate(row.values.tolist()):
             if not isnan(value):
                 x, end = across.at(edges[bin_number]), across.at(edges[bin_number + 1])
                 part = opacity(value, limits)
                 look = f'style="fill:{row.colour};opacity:{part:.2f}"'
-                parts.append(rect(x, y + 1, max(0.5, end - x), CELL_PX - 2, look))
-    return drawing(bottom + BELOW_PX, title, [*parts, *_keys(limits, unit)])
+                parts.append(chart.rect(x, y + 1, max(0.5, end - x), CELL_PX - 2, look))
+    return chart.drawing(bottom + chart.BELOW_PX, title, [*parts, *_keys(limits, unit)])
 
 
 def opacity(value: float, limits: tuple[float, float]) -> float:
@@ -87,15 +75,15 @@ def _keys(limits: tuple[float, float], unit: str) -> list[str]:
         value = low * (high / low) ** (number / (KEYS - 1))
         x, part = CELLS_PX + number * KEY_STEP_PX, opacity(value, limits)
         parts += [
-            rect(x, 4, KEY_PX, KEY_PX, f'style="fill:var(--ink);opacity:{part:.2f}"'),
-            text(x + KEY_PX + 4, 14, f"{float(f'{value:.2g}'):,g} {unit}"),
+            chart.rect(x, 4, KEY_PX, KEY_PX, f'style="fill:var(--ink);opacity:{part:.2f}"'),
+            chart.text(x + KEY_PX + 4, 14, f"{float(f'{value:.2g}'):,g} {unit}"),
         ]
     return parts
 
 
 ROW_PX = 22
 LABELS_PX, ROW_CHARACTERS = 180, 20
-DOT_KEY = Key(20, 17, left=0)
+DOT_KEY = chart.Key(20, 17, left=0)
 ARROWS = {
     ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
     "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>',
@@ -125,25 +113,24 @@ def dot_chart(
     ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
     one dot.
     """
-    top = legend_height(len(series)) + 14
+    top = chart.legend_height(len(series)) + 14
     bottom = top + ROW_PX * len(rows)
-    low, high = log_range([reference, *(dot.value for row in rows for dot in row.dots)])
-    across = Scale(low, high, LABELS_PX, WIDTH - RIGHT, log=True)
-    parts = horizontal_axis(across, top, bottom, x_label)
-    parts.append(line(across.at(reference), top - 6, across.at(reference), bottom, "axis"))
+    low, high = chart.log_range([reference, *(dot.value for row in rows for dot in row.dots)])
+    across = chart.Scale(low, high, LABELS_PX, chart.END, log=True)
+    parts = chart.horizontal_axis(across, top, bottom, x_label)
+    parts.append(chart.line(across.at(reference), top - 6, across.at(reference), bottom, "axis"))
     for number, row in enumerate(rows):
         y = top + ROW_PX * (number + 0.5)
-        parts.append(text(LABELS_PX - 10, y + 4, cut_middle(row.label, ROW_CHARACTERS), "end"))
+        parts.append(
+            chart.text(LABELS_PX - 10, y + 4, cut_middle(row.label, ROW_CHARACTERS), "end")
+        )
         for dot in row.dots:
             x, arrow = across.at(dot.value), ARROWS.get(dot.sign, "")
             parts.append(mark(x, y, dot.series, hollow=bool(dot.sign), arrow=arrow))
     for position, (label, number) in enumerate(series.items()):
-        parts += DOT_KEY.entry(position, partial(_dot_sample, series=number), label)
-    return drawing(bottom + BELOW_PX, title, parts)
-
-
-def _dot_sample(x: float, y: float, series: int) -> str:
-    return mark(x + 10, y, series)
+        x, y, name = DOT_KEY.entry(position, label)
+        parts += [mark(x + 10, y, number), name]
+    return chart.drawing(bottom + chart.BELOW_PX, title, parts)
 
 
 BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
@@ -152,14 +139,14 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 def bar_chart(title: str, rows: Sequence[tuple[str, int]]) -> str:
     """Return a bar for each label, with its count beside it."""
     most = max(count for _, count in rows)
-    across = Scale(0.0, float(most), BAR_LABELS_PX, WIDTH - RIGHT - COUNTS_PX)
+    across = chart.Scale(0.0, float(most), BAR_LABELS_PX, chart.END - COUNTS_PX)
     bottom = 6 + BAR_ROW_PX * len(rows)
-    parts = [line(BAR_LABELS_PX, 2, BAR_LABELS_PX, bottom, "axis")]
+    parts = [chart.line(BAR_LABELS_PX, 2, BAR_LABELS_PX, bottom, "axis")]
     for number, (label, count) in enumerate(rows):
         y, end = 6 + BAR_ROW_PX * number, across.at(count)
         parts += [
-            text(BAR_LABELS_PX - 8, y + 13, label, "end"),
-            rect(BAR_LABELS_PX, y, end - BAR_LABELS_PX, BAR_PX, 'style="fill:var(--c0)"'),
-            text(end + 6, y + 13, f"{count:,}"),
+            chart.text(BAR_LABELS_PX - 8, y + 13, label, "end"),
+            chart.rect(BAR_LABELS_PX, y, end - BAR_LABELS_PX, BAR_PX, 'style="fill:var(--c0)"'),
+            chart.text(end + 6, y + 13, f"{count:,}"),
         ]
-    return drawing(bottom + 6, title, parts)
+    return chart.drawing(bottom + 6, title, parts)

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.metrics.records import Floats
-from fairbench.report.pages.chart import (
-    BELOW_PX,
-    LEFT,
-    RIGHT,
-    WIDTH,
-    Key,
-    Scale,
-    axes,
-    colour,
-    curve,
-    drawing,
-    line,
-    log_range,
-    places,
-    rect,
-    scales,
-    shade,
-    stroke,
-)
+from fairbench.report.pages import chart
 from fairbench.report.palette import SERIES
 
-LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)  # the latter if a label is longer
+LINE_KEY, LONG_LINE_KEY = chart.Key(27, 14), chart.Key(27, 22, 2)  # the latter if a label is longer
 
 
 class Series(NamedTuple):
@@ -60,29 +41,25 @@ def line_chart(
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
     every_x = [x for one in series for x in one.x]
     tallest = 1.0 if percent else max(y for one in series for y in one.y) * 1.05 or 1.0
-    across, up = scales(
+    across, up = chart.scales(
         len(series),
-        log_range(every_x) if log_x else (0.0, max(every_x) or 1.0),
+        chart.log_range(every_x) if log_x else (0.0, max(every_x) or 1.0),
         (0.0, tallest),
         log_x=log_x,
         per_row=key.per_row,
     )
-    parts = [shade(across, up, shaded)] if shaded else []
-    parts += axes(across, up, x_label, y_label, percent=percent)
+    parts = [chart.shade(across, up, shaded)] if shaded else []
+    parts += chart.axes(across, up, x_label, y_label, percent=percent)
     for number, one in enumerate(series):
-        look = stroke(number if one.swatch is None else one.swatch)
-        parts.append(curve(across, up, zip(one.x, one.y, strict=True), look))
-        sample = partial(_line_sample, look=look)
-        parts += key.entry(number, sample, one.label)
-    return drawing(up.start_px + BELOW_PX, title, parts)
-
-
-def _line_sample(x: float, y: float, look: str) -> str:
-    return line(x, y, x + 22, y, "series", look)
+        look = chart.stroke(number if one.swatch is None else one.swatch)
+        parts.append(chart.curve(across, up, zip(one.x, one.y, strict=True), look))
+        x, y, name = key.entry(number, one.label)
+        parts += [chart.line(x, y, x + 22, y, "series", look), name]
+    return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
 
 
 KEY_PX = 11
-AREA_KEY = Key(KEY_PX + 5, 15)
+AREA_KEY = chart.Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
@@ -110,13 +87,13 @@ def area_chart(
         shaded: Windows in x behind the areas.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
-    across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
-    parts = [shade(across, up, window) for window in shaded]
-    parts += axes(across, up, x_label, y_label)
+    across, up = chart.scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
+    parts = [chart.shade(across, up, window) for window in shaded]
+    parts += chart.axes(across, up, x_label, y_label)
     below = np.zeros(len(edges) - 1)
     x = np.repeat(edges, 2)[1:-1].tolist()
     looks = [
-        f'style="fill:{"var(--rest)" if one.series is None else colour(one.series)}"'
+        f'style="fill:{"var(--rest)" if one.series is None else chart.colour(one.series)}"'
         for one in areas
     ]
     for one, look in zip(areas, looks, strict=True):
@@ -124,18 +101,15 @@ def area_chart(
         # The outline of a layer is its top, then its bottom backwards.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
-        parts.append(f'<polygon points="{places(across, up, (*top, *back))}" {look}/>')
+        parts.append(f'<polygon points="{chart.places(across, up, (*top, *back))}" {look}/>')
         below = above
     for number, (one, look) in enumerate(zip(areas, looks, strict=True)):
-        parts += AREA_KEY.entry(number, partial(_area_sample, look=look), one.label)
-    return drawing(up.start_px + BELOW_PX, title, parts)
+        left, middle, name = AREA_KEY.entry(number, one.label)
+        parts += [chart.rect(left, middle - KEY_PX / 2, KEY_PX, KEY_PX, look), name]
+    return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
 
 
-def _area_sample(x: float, y: float, look: str) -> str:
-    return rect(x, y - KEY_PX / 2, KEY_PX, KEY_PX, look)
-
-
-POINT_KEY = Key(17, 15)
+POINT_KEY = chart.Key(17, 15)
 POINTS_PX = 220
 MARGIN = 0.06  # of the range of x, free at both ends
 LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
@@ -181,20 +155,19 @@ def point_chart(
     points = [point for one in series for point in one.points]
     every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
     every_y += [] if limit is None else [limit]
-    low, high = log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
+    low, high = (
+        chart.log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
+    )
     x = _x_range(points, whole_x=whole_x)
-    across, up = scales(len(series), x, (low, high or 1.0), log_y=log_y, plot_px=POINTS_PX)
-    parts = axes(across, up, x_label, y_label)
+    across, up = chart.scales(len(series), x, (low, high or 1.0), log_y=log_y, plot_px=POINTS_PX)
+    parts = chart.axes(across, up, x_label, y_label)
     if limit is not None:
-        parts.append(line(LEFT, up.at(limit), WIDTH - RIGHT, up.at(limit), "limit"))
+        parts.append(chart.line(chart.LEFT, up.at(limit), chart.END, up.at(limit), "limit"))
     for number, one in enumerate(series):
         parts += _drawn(one, across, up)
-        parts += POINT_KEY.entry(number, partial(_point_sample, series=one.series), one.label)
-    return drawing(up.start_px + BELOW_PX, title, parts)
-
-
-def _point_sample(x: float, y: float, series: int) -> str:
-    return mark(x + 6, y, series)
+        left, middle, name = POINT_KEY.entry(number, one.label)
+        parts += [mark(left + 6, middle, one.series), name]
+    return chart.drawing(up.start_px + chart.BELOW_PX, title, parts)
 
 
 def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
@@ -206,29 +179,29 @@ def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
     return max(0.0, low - free), high + free
 
 
-def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
+def _drawn(one: PointSeries, across: chart.Scale, up: chart.Scale) -> list[str]:
     parts = []
     if one.joined:
         points = [(point.x, point.y) for point in one.points]
-        parts.append(curve(across, up, points, stroke(one.series)))
-    look = f' style="stroke:{colour(one.series)}"'
+        parts.append(chart.curve(across, up, points, chart.stroke(one.series)))
+    look = f' style="stroke:{chart.colour(one.series)}"'
     for point in one.points:
         x, y = across.at(point.x), up.at(point.y)
         if point.x_ends:
             low, high = (across.at(end) for end in point.x_ends)
-            parts.append(line(low, y, high, y, "interval", look))
+            parts.append(chart.line(low, y, high, y, "interval", look))
         if point.y_ends:
             low, high = (up.at(end) for end in point.y_ends)
-            parts.append(line(x, low, x, high, "interval", look))
+            parts.append(chart.line(x, low, x, high, "interval", look))
         parts.append(mark(x, y, one.series, hollow=point.hollow))
     return parts
 
 
 def mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
     """Return the mark of a series at a place, perhaps with an arrow of a bound."""
-    fill = "none" if hollow else colour(series)
+    fill = "none" if hollow else chart.colour(series)
     shape = SERIES[series % len(SERIES)].shape + arrow
     return (
         f'<g class="mark" transform="translate({x:g} {y:g})" '
-        f'style="stroke:{colour(series)};fill:{fill}">{shape}</g>'
+        f'style="stroke:{chart.colour(series)};fill:{fill}">{shape}</g>'
     )

@@ -64,10 +64,7 @@ def _written(value: Any) -> str:
 
 
 def holds_lines(path: Path) -> bool:
-    """Return whether a file begins as the CSV of a leaderboard does.
-
-    Raises DataError if it cannot be read.
-    """
+    """Return whether a file begins as a leaderboard's CSV. Raises DataError if it is unreadable."""
     head = ",".join(LABELS).encode()
     if path.suffix != ".csv":
         return False
@@ -76,10 +73,7 @@ def holds_lines(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Read the lines of a CSV file, or of a sweep's ``metrics.csv``.
-
-    Raises DataError naming file, line and column for unreadable content.
-    """
+    """Read a CSV file, or a sweep's ``metrics.csv``. Raises DataError (file, line, column)."""
     try:
         reader = csv_reader(path, f"{path}")
         for label in LABELS:

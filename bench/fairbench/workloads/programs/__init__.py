@@ -83,12 +83,7 @@ _HOMES = {
 }
 
 
-def _bundled(kind: str) -> type[Program]:
-    found: type[Program] = imported(_HOMES[kind])
-    return found
-
-
-KINDS: Named[type[Program]] = named(_HOMES, _bundled)
+KINDS: Named[type[Program]] = named(_HOMES, lambda kind: imported(_HOMES[kind]))
 
 
 def program_class(kind: str) -> type[Program]:

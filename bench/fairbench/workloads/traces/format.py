@@ -26,33 +26,17 @@ class Trace(Protocol):
 
     ``synthetic``: what of it nobody recorded, as the file says itself. ``drawn``: its times and
     lengths are drawn anew for each seed, from what was measured. ``pauses``: whether a program has
-    several calls, with time between them.
+    several calls, with time between them. ``left_out`` requests of the file are not in it, which
+    ``who_left_out`` names.
     """
 
-    @property
-    def clients(self) -> tuple[str, ...]: ...
-
-    @property
-    def span_s(self) -> float: ...
-
-    @property
-    def drawn(self) -> bool: ...
-
-    @property
-    def synthetic(self) -> tuple[str, ...]: ...
-
-    @property
-    def pauses(self) -> bool: ...
-
-    @property
-    def left_out(self) -> int:
-        """Return the number of requests of the file that are not in the trace."""
-        ...
-
-    @property
-    def who_left_out(self) -> str:
-        """Return a description of the requests left out, by default "failed requests"."""
-        ...
+    clients: tuple[str, ...]
+    span_s: float
+    drawn: bool
+    synthetic: tuple[str, ...]
+    pauses: bool
+    left_out: int
+    who_left_out: str
 
     def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
         """Yield a client's programs in time order, with all times divided by ``speed``."""

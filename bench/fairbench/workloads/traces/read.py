@@ -39,10 +39,7 @@ def find(name: str) -> Path:
 
 
 def records_of(path: Path) -> Iterator[Place]:
-    """Yield the objects of a file, at least one; a CSV line becomes an object of texts.
-
-    Raises DataError naming file and line.
-    """
+    """Yield a file's objects, or its CSV lines as objects of texts. Raises DataError for none."""
     shown = f"{path}"
     found = _records(path, shown)
     first = next(found, None)
