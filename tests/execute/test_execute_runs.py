@@ -11,7 +11,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.context import RunContext, Silent, run_context
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.one_run import recover_run, run_and_save
+from fairbench.execute.recovery import recover_run, run_and_save
 from fairbench.execute.repeats import repeat
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
@@ -150,7 +150,7 @@ def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatc
     live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
 
     @contextmanager
-    def cluster(parent, *_):
+    def cluster(parent, *_, **__):
         yield None
 
     def run_live(spec, path, *args, interrupted, **options):

@@ -120,7 +120,7 @@ def recover(
     in it.
     """
     from fairbench.cli.output import print_json, print_summary
-    from fairbench.execute.one_run import recover_run
+    from fairbench.execute.recovery import recover_run
 
     result = recover_run(run_dir)
     if as_json:

@@ -1,21 +1,18 @@
-"""A single run, simulated or on real servers: saved, kept in memory, or recovered."""
+"""A single run, simulated or on real servers, saved to a directory or kept in memory."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
-from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.results.directories import FOLDER as LIVE_FOLDER
 from fairbench.results.directories import check_writable, run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_tables import RunResult
-from fairbench.results.store import EXPERIMENT, MANIFEST, begun_run, write_run
+from fairbench.results.store import begun_run, write_run
 from fairbench.sim.records.spool import FOLDER
 from fairbench.sim.run import simulate
 
@@ -59,7 +56,7 @@ def run_simulated(
     """Simulate and save a run; an impossible experiment leaves no directory.
 
     If the run fails or is killed, the directory keeps the records so far (see
-    ``recover_run``).
+    ``execute.recovery``).
     """
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
@@ -70,36 +67,3 @@ def run_simulated(
         write_run(path, spec, result.tables(), result.summary, manifest)
         shutil.rmtree(folder)
     return result, path
-
-
-def recover_run(path: Path) -> RunResult:
-    """Save the finished requests of a killed run, marked incomplete.
-
-    What was under way when it was killed is not in it. Raises UsageError if the directory is not
-    that of such a run, or if the run still goes on.
-    """
-    if (path / MANIFEST).exists():
-        raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
-    name = next((name for name in (LIVE_FOLDER, FOLDER) if (path / name).is_dir()), None)
-    if name is None:
-        raise UsageError(f"{path}: must be the directory of a run that was killed")
-    from fairbench.config.resolve import read_spec
-
-    spec = read_spec(path / EXPERIMENT)
-    watch = Stopwatch.start()
-    recover: Callable[[ExperimentSpec, Path], RunResult]
-    if spec.backend is None:
-        from fairbench.sim.recovery import recover
-    else:
-        from fairbench.live.requirements import require_live_extra
-
-        require_live_extra()
-        from fairbench.live.outcome import recover
-    with run_folder(path, name) as folder:
-        result = recover(spec, folder)
-        manifest = build_manifest(spec, complete=False, watch=watch) | result.about
-        manifest |= {"recovered": True}
-        write_run(path, spec, result.tables(), result.summary, manifest)
-        if name == FOLDER:  # all of it is in the tables now
-            shutil.rmtree(folder)
-    return result
