@@ -151,7 +151,7 @@ def test_earlier_seeds_are_kept_if_a_later_one_never_starts(tmp_path, monkeypatc
     live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
 
     @contextmanager
-    def cluster(parent, *_):
+    def cluster(parent, *_, **__):
         yield None
 
     def run_live(spec, path, *args, interrupted, **options):

@@ -16,7 +16,6 @@ from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
-from fairbench.score.stored_run import score_run
 
 if TYPE_CHECKING:
     pass
@@ -142,6 +141,8 @@ def score(
                 f"--report {report} cannot be given with the directory of a run; use "
                 f"`fairbench report {files[0]}`"
             )
+        from fairbench.score.stored_run import score_run
+
         summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(

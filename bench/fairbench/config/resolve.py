@@ -29,7 +29,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.flags.flag import check_names, placed
+from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, read_preset
@@ -229,9 +229,56 @@ def experiment(
         check_sides(flags)
     given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
     if given.trace:
-        from fairbench.config.traced import traced  # few runs play one
-
         given = traced(given)
     keys = given.keys | ({"backend": given.backend} if given.backend else {})
     read = read_experiment(file) if file else None
     return resolve(keys, given.settings | dict(settings), read, path=file)
+
+
+# Facts that a trace states itself.
+SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
+
+
+def traced(given: Placed) -> Placed:
+    """Return the given flags with those of a trace replaced by the trace's workload.
+
+    ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
+    conflicting flags, DataError for a file that is not a trace.
+    """
+    from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_heavy
+    from fairbench.workloads.traces.columns import given_columns
+    from fairbench.workloads.traces.read import TraceParams, joined_columns
+
+    trace, keys, backend = given.trace, given.keys, given.backend
+    if "file" not in trace:
+        for name, one in RUN.items():
+            if one.key.removeprefix("trace.") in trace:
+                raise UsageError(f"{name} needs --trace")
+        return given
+    for name in (name for name in SAID if name in keys):
+        raise UsageError(
+            f"{name} = {keys[name]}: cannot be combined with --trace, which sets it{SAID[name]}"
+        )
+    if keys.get("clients", 1) < 1:
+        raise UsageError(f"clients = {keys['clients']}: must be above 0")
+    columns = dict(trace.get("columns", {}))
+    if "client" in trace:
+        columns["client"] = trace["client"]
+    given_columns(columns)
+    params = TraceParams(
+        file=str(trace["file"]),
+        format=trace.get("format", "auto"),
+        time_scale=backend.get("time_scale", 1.0),
+        columns=joined_columns(columns),
+        clients=keys.get("clients", 0),
+        spread=trace.get("spread", False),
+        line=trace.get("line", 0),
+        block_size=trace.get("block_size", 0),
+    )
+    workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
+    rest = {key: value for key, value in keys.items() if key != "clients"}
+    return given._replace(
+        keys={"scenario": SCENARIO} | rest | {"workload": workload},
+        backend={key: value for key, value in backend.items() if key != "time_scale"},
+        trace={},
+    )

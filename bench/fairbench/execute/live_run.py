@@ -50,9 +50,8 @@ def run_live_in(
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
-    After any other failure the directory keeps logs and records, see ``execute.recovery``; without
-    records it goes too, and its logs are moved.
-    ``cluster`` are workers that run already.
+    After any other failure the directory keeps logs and records for ``execute.recovery``;
+    without records it goes too, and its logs are moved. ``cluster`` are workers that run already.
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fairbench.core import ServiceBound
-    from fairbench.metrics.records import Requests
+from fairbench.config.resolve import read_spec
+from fairbench.core import ServiceBound
+from fairbench.metrics.catalogue import forget, needing
+from fairbench.metrics.metric import Needs
+from fairbench.metrics.records import Requests, Window
+from fairbench.metrics.summary import summarize
+from fairbench.results.run_facts import cluster_bound, stored_facts
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import EXPERIMENT, SUMMARY, read_run
+from fairbench.results.summary_schema import check_whole
+from fairbench.schedulers.registry import build_local, build_router
 
 
 def score_run(
@@ -16,19 +24,10 @@ def score_run(
 ) -> tuple[dict[str, Any], Requests]:
     """Return the summary of a run's directory in a window, and its requests.
 
-    ``percentiles`` replace those that were chosen when the run was made, if any.
-
-    Facts that the tables do not hold, such as the workload, stay as stored. Raises DataError if the
-    directory is no run or its files were changed.
-    A window's end of None is the stored one.
+    ``percentiles`` replace those that were chosen when the run was made, if any. A window's end of
+    None is the stored one. Facts that the tables do not hold, such as the workload, stay as stored.
+    Raises DataError if the directory is no run or its files were changed.
     """
-    from fairbench.metrics.records import Window
-    from fairbench.metrics.summary import summarize
-    from fairbench.results.run_facts import stored_facts
-    from fairbench.results.run_tables import read_tables
-    from fairbench.results.store import SUMMARY, read_run
-    from fairbench.results.summary_schema import check_whole
-
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)
     tables, stored = read_tables(run), run.summary
@@ -51,11 +50,6 @@ def score_run(
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
     """Return the theorem's bound for the run, or None with the reason."""
-    from fairbench.config.resolve import read_spec
-    from fairbench.results.run_facts import cluster_bound
-    from fairbench.results.store import EXPERIMENT
-    from fairbench.schedulers.registry import build_local, build_router
-
     if stored["bound_source"] is None:
         return None, stored["notes"]["bound_source"]
     spec = read_spec(path / EXPERIMENT)
@@ -65,9 +59,6 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Keep the stored values that the tables lack: token gaps and queueing."""
-    from fairbench.metrics.catalogue import forget, needing
-    from fairbench.metrics.metric import Needs
-
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

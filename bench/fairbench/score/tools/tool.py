@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,28 +107,3 @@ def scaled(value: Any, factor: float) -> Any:
     """Return a number in another unit; other values stay, for a later error."""
     number = number_of(value)
     return value if number is None else number * factor
-
-
-def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
-    """Return start times of requests of which only the order is known.
-
-    Each user sends its next request when the one before has been answered; whoever is free first
-    sends the next of the file. What took no known time takes none.
-    """
-    free_s = [0.0] * users
-    starts = []
-    for latency_s in latencies_s:
-        starts.append(heapq.heappop(free_s))
-        heapq.heappush(free_s, starts[-1] + max(0.0, number_of(latency_s) or 0.0))
-    return starts
-
-
-def placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Give requests without starts those of a closed loop, and return a remark."""
-    if any(one["start"] is not None for one in requests):
-        return ()
-    starts = closed_loop((one["latency"] for one in requests), users)
-    for one, start_s in zip(requests, starts, strict=True):
-        one["start"] = start_s
-    loop = "one after the other" if users == 1 else f"by {users} users in closed loops"
-    return (f"{tool} exports no start times: requests are taken as sent {loop}, in their order",)
