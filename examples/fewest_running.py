@@ -20,13 +20,13 @@ from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingV
 
 
 class FewestRunning(LocalScheduler):
-    """Shares out places in the batch, whatever they cost; requests of a client in order."""
+    """Shares slots of the batch at any cost; requests of a client go in order."""
 
     name = "fewest-running"
 
     @dataclass(frozen=True)
     class Params:
-        """``weights``: in place of the experiment's; of weight 2 is twice the places."""
+        """``weights`` replace the experiment's; weight 2 gives twice the slots."""
 
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
 

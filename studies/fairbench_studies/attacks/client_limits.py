@@ -3,9 +3,9 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # these rows alone, the others unchanged
 
-Runs beside an honest client that sends four times as much, and among four equal clients: with
-limits over without, at the same seeds. The workload is judge unless a row names another. Writes
-results/client-limits.csv, and the table.
+Relates runs with limits to runs without, at the same seeds. One load has an honest client that
+sends four times as much, the other four equal clients. The workload is judge unless a row names
+another. Writes results/client-limits.csv, and the table.
 """
 
 from __future__ import annotations

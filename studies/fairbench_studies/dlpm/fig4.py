@@ -1,7 +1,7 @@
 """Figure 4: the cost of one central DLPM scheduler, by replicas and queue length.
 
-[DLPM] §5.1. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the
-decode step beside them is simulated.
+[DLPM] §5.1. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the decode
+step is simulated.
 """
 
 from __future__ import annotations

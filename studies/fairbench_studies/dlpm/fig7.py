@@ -50,8 +50,8 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the drawn metrics and the title of each.
 
-    Over a whole run of a fixed set of programs every client gets the same whatever the scheduler,
-    so Jain's index is then that of the time in which all clients were active.
+    Over a whole run of a fixed set of programs every client gets the same under any scheduler.
+    Jain's index is then that of the time in which all clients were active.
     """
     if not _whole(cells):
         return COLUMNS

@@ -122,7 +122,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Rival -> the measures that are lower bounds: ours, and the rival's."""
+"""Rival -> the measures that are lower bounds: fair-finish's, and the rival's."""
 
 
 def _marks(

@@ -39,8 +39,8 @@ class Configuration(NamedTuple):
 class Cell(BaseModel):
     """A workload in a scenario, and the seeds of its load in order of running.
 
-    ``full`` of them run unless somebody says how many, ``quick`` in the quick form. Development
-    cells are those that settings were tuned on; test cells have seeds that nothing was.
+    ``full`` is their default number, ``quick`` the number in the quick form. Development cells are
+    those that settings were tuned on; test cells have seeds that nothing was.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -17,9 +17,10 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 class Claimed(NamedTuple):
     """A row of the claim: throughput within the margin of a rival's, and a lower P99.
 
-    ``service``, ``output`` and ``makespan`` are factors by which ours is better. ``p_service`` is
-    the p-value against ours being worse by the margin, after Holm's correction over the claim's
-    rows. P99s are in seconds, ours first, and NaN with too few latencies.
+    ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
+    ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after
+    Holm's correction over the claim's rows. P99s are in seconds, fair-finish first, and NaN with
+    too few latencies.
     """
 
     cell: Cell

@@ -22,8 +22,8 @@ class Verdict(StrEnum):
 class Finding:
     """The measured numbers in words, and the verdict that they give.
 
-    ``verdict`` is by the paper's own measure, ``beside`` by others. ``elsewhere`` says by measure
-    in which places the claim does not hold.
+    ``verdict`` is by the paper's own measure, ``beside`` by other measures. ``elsewhere`` names, by
+    measure, the configurations in which the claim does not hold.
     """
 
     ours: str

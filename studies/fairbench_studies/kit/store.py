@@ -32,7 +32,7 @@ class Filling:
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Run it; who failed."""
+        """Run it; return the failures."""
         return run_jobs(self.store, self.jobs, context)
 
 

@@ -37,7 +37,7 @@ DIGIT_POINTS = 5.6  # width of a digit at 8 points
 
 
 class View(NamedTuple):
-    """Axes: the ranges that they show, and their place in the figure, in inches."""
+    """Axes: the ranges that they show, and their position in the figure, in inches."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -121,7 +121,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield where numbers stand in a view, so that none overlaps a mark or another number.
+    """Yield positions of numbers in a view, so that none overlaps a mark or another number.
 
     Each is x and y in points from the lower left corner, the number, and whether a line joins the
     number and its mark. Numbers of the enlarged points are only there.

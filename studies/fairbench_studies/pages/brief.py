@@ -80,7 +80,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return who gains and loses by sharing, a row for each scheduler and rule."""
+    """Return the gains and losses of clients by sharing, a row for each scheduler and rule."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

@@ -18,7 +18,7 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# Offset of a label from its mark, in points; the others stand to the right.
+# Offset of a label from its mark, in points; other labels are to the right.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

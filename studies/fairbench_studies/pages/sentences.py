@@ -54,7 +54,7 @@ def docstrings() -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Yield the texts of errors that a user sees, with ``<name>`` in place of values."""
+    """Yield the texts of errors that a user sees, with ``<name>`` instead of values."""
     for tree in _trees():
         known = _constants(tree)
         for node in ast.walk(tree):

@@ -4,7 +4,7 @@
     python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
     python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
 
-A block stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def render(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a document with every marked block made anew."""
+    """Return a document with every marked block rendered again."""
     return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
 
 

@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 
 def schema_text() -> str:
-    """Return the text of ``schema.json``, which is stored beside the bundled workloads."""
+    """Return the text of ``schema.json``, which is stored with the bundled workloads."""
     return json.dumps(workload_schema(), indent=2) + "\n"
 
 

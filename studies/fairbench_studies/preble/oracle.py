@@ -16,9 +16,9 @@ from fairbench.schedulers.prefix_tree import truncate
 class Oracle(Router):
     """Prompts with the same prefix group go to one GPU, and stay there.
 
-    [Preble] §H looks at all requests of a workload offline, chooses the layer of its key portions
-    by hand and splits it evenly; its code sends each new group to the next GPU in turn, which is
-    what is done here. Neither load nor caches are looked at.
+    [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions by
+    hand and splits it evenly. Its code sends each new group to the next GPU in turn, and so does
+    this scheduler. Neither load nor caches are looked at.
     """
 
     name = "oracle"

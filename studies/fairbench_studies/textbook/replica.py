@@ -1,7 +1,7 @@
 """The listing's replica and load (Code 24.6.1), for any local scheduler.
 
-Its rules, not ours: prompts cost nothing, memory is tested for a prompt when it is admitted and
-never again, and time counts steps.
+The listing's rules apply: prompts cost nothing, memory is tested only at the admission of a prompt,
+and time counts steps.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ INTRODUCTION = (
 def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
     """Judge every claim whose runs are complete.
 
-    Differing verdicts of ``others``, which hold seeds 1 and up, are shown beside the verdict.
+    Differing verdicts of ``others``, which hold seeds 1 and up, follow the verdict in parentheses.
     """
     judged = []
     for claim in CLAIMS:

@@ -39,10 +39,10 @@ WARMUP_TOKENS = 10_000
 class RoundCost:
     """A round that serves each of ``workers`` once, with ``waiting`` requests queued.
 
-    ``synchronisation_ms`` is wall time: all workers tell their news at once, and each is sent its
-    requests. The others are the scheduler's CPU time: ``update_ms`` of its copies of the trees,
-    ``match_ms`` of every request in every tree, ``dispatch_ms`` of sorting and of DLPM. Each is the
-    lowest decile of many rounds, since whatever else the machine does only adds to it.
+    ``synchronisation_ms`` is wall time: all workers report at once, and each gets its requests. The
+    others are the scheduler's CPU time: ``update_ms`` of its copies of the trees, ``match_ms`` of
+    every request in every tree, ``dispatch_ms`` of sorting and of DLPM. Each is the lowest decile
+    of many rounds, since other work of the machine only adds to it.
     """
 
     workers: int

@@ -22,7 +22,7 @@ class CentralWorkers:
 
     Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all have
     done so; ``collect`` the changes in their caches. The processes end when the context is left or
-    the parent is gone.
+    the parent has ended.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:

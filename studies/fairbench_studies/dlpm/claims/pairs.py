@@ -1,8 +1,8 @@
 """Pairs of schedulers in one configuration, compared by seed, to judge a claim.
 
-A claim holds in a place if the 95% interval of the difference, paired by seed, lies wholly on the
-claim's side of the value at which its sign flips, is reversed if it lies on the other, and is
-inconclusive if it reaches across or is not known. Of a single seed, which has no interval, the
+A claim holds in a configuration if the 95% interval of the difference, paired by seed, lies wholly
+on the claim's side of the value at which its sign flips. The claim is reversed if the interval lies
+on the other side, and otherwise inconclusive. Of a single seed, which has no interval, the
 difference alone decides.
 """
 

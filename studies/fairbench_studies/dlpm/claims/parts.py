@@ -1,8 +1,8 @@
 """A claim of the DLPM paper and its parts, which are judged separately.
 
-A direction *holds*, is *reversed*, or is *inconclusive*, which is no failure. A number that the
-paper states holds if ours is near it, and is *off* if not. A part is *not contended* where no
-client competed for service, and *not testable* where the paper says too little.
+A direction *holds*, is *reversed*, or is *inconclusive*, which is no failure. A number of the paper
+holds if fairbench's is near it, and is *off* otherwise. A part is *not contended* where no client
+competed for service, and *not testable* where the paper says too little.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes our numbers. ``beside`` holds the outcome by measures other than the paper's,
-    which are reported but not counted. ``elsewhere`` names the configurations in which the
+    ``ours`` describes fairbench's numbers. ``beside`` holds the outcome by measures other than the
+    paper's, which are reported but not counted. ``elsewhere`` names the configurations in which the
     statement does not hold.
     """
 

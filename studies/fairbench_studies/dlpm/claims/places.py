@@ -48,7 +48,7 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
     """Return the runs in each configuration, by scheduler.
 
-    A place that was run with several KV pools is none: it is shown in the figure, not judged.
+    A configuration with several KV pools does not count: the figure shows it, but it is not judged.
     """
     found: dict[Place, dict[str, BySeed]] = {}
     several: set[Place] = set()

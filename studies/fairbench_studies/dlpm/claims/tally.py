@@ -48,9 +48,9 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of the configurations.
 
-        It holds (is reversed) if it does in at least four fifths of the contended places that are
-        decided, and these are at least half of all that are contended. An inconclusive place counts
-        for neither side.
+        It holds (is reversed) if it does in at least four fifths of the decided configurations, and
+        if at least half of the contended configurations are decided. An inconclusive configuration
+        counts for neither side.
         """
         if not self.counted:
             return Outcome.UNCONTENDED

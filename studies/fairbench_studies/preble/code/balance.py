@@ -38,7 +38,7 @@ class CodeBalance:
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
         """Balance the heaviest and the lightest GPU, then the second heaviest and so on.
 
-        ``end`` is that of the request just dispatched, the last of so many ``requests``.
+        ``end`` is that of the request just dispatched, the last of ``requests``.
         """
         params = self._params
         chain = _levels(end) - _levels(key_portion(end))

@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """Return the limit that held back the client of an open loop; None if nothing held it back.
 
-    A client with so many connections sends its next request when an answer comes. Then the
+    A client with a number of connections sends its next request when an answer arrives. Then the
     measured times of sending depend on the server, and a replay must not repeat them.
 
     Args:
@@ -110,7 +110,7 @@ class ClosedLoop:
 
     Each counts from when it was made, but is sent only once one of the ``connections`` is free;
     they are given out in the order of making. With ``counted``, the number of tokens of each
-    prompt, the client's ``thread`` counts the prompt of each answer before the client goes on.
+    prompt, the client's ``thread`` counts the prompt of each answer before the client continues.
     """
 
     def __init__(

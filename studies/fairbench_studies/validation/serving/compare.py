@@ -101,7 +101,7 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second, from first request to last answer; 0 if none.
 
-    ``until_tokens`` ends the time at the answer with which so many tokens have been answered.
+    ``until_tokens`` ends the time at the answer that completes this number of tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]

@@ -102,7 +102,7 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The largest output length that requests ask for; nearly all requests reach theirs."""
+        """The largest output length that requests ask for; nearly all requests reach their own."""
         return int(self.output_tokens.max())
 
     @property

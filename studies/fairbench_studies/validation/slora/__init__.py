@@ -1,1 +1,1 @@
-"""Runs of S-LoRA's engine, which VTC-artifact holds, beside their replay."""
+"""Runs of S-LoRA's engine in VTC-artifact, compared with their replay."""

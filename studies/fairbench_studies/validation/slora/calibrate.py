@@ -1,9 +1,9 @@
 """Fits the constants of the measured server that no data sheet or profile gives.
 
-They are what the host adds to the GPU's work: a minibatch's start and merge, a running request's
-part in each decode step (one value for each date of recording: hosts differed), and the way in and
-out of the server. What a prefilled token costs is published and the rest of a decode step derived;
-neither is fitted. The result is frozen in ``replay``.
+They are the host's additions to the GPU's work: a minibatch's start and merge, a running request's
+part of each decode step, and the way in and out of the server. The second has one value for each
+date of recording, because hosts differed. What a prefilled token costs is published and the rest of
+a decode step derived; neither is fitted. The result is frozen in ``replay``.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 def _features(trace: Trace) -> Floats:
     """Return throughput, and low, middle and high times from first to last token.
 
-    Who decodes beside a large minibatch waits for it, who was in it does not: so the spread of
-    these times tells what a prefill costs.
+    Requests that decode during a large minibatch wait for it, and its own requests do not. The
+    spread of these times therefore gives the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

@@ -126,7 +126,7 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the published numbers that can be computed; each also stands in its entry's text."""
+    """Return the published numbers that can be computed; each is also in its entry's text."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

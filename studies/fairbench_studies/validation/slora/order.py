@@ -9,7 +9,7 @@ from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
 # Two measurements that differ by less say nothing about the schedulers: the runs of December 2023
-# are 2 to 3% slower than those of 2024 on the same trace, whatever the scheduler.
+# are 2 to 3% slower than those of 2024 on the same trace under every scheduler.
 RUN_NOISE_PCT = 3.0
 
 

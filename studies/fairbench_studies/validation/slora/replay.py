@@ -46,8 +46,8 @@ PREFILL_OVERHEAD_MS = 14.0
 # Cost of a decode step per running request, mostly in the server's Python loops. The two fitted
 # runs of December 2023 were made on a slower host than the four of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# The way in and out (HTTP, tokenizer), which keeps no one else waiting: with it the one first token
-# that those runs show of a warm and empty server (131 ms for 258 tokens) is as late as measured.
+# The way in and out (HTTP, tokenizer), which delays no other request. It fits the one first token
+# of a warm and empty server in those runs (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
 # A matrix product runs in tiles, the largest of 256 rows: 258 tokens take as long as 512.
 PREFILL_TILE = 256
