@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import ValidationError
+from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat, ValidationError
 
 from fairbench.errors import UsageError, adapter_of, explain, keys_of, unknown_name, validated
 from fairbench.named import Named, named
 
 P = TypeVar("P")
+
+# What many parameters may be; ``Fraction`` and the floats are finite.
+Positive = Annotated[FiniteFloat, Gt(0)]
+NotNegative = Annotated[FiniteFloat, Ge(0)]
+PositiveInt = Annotated[int, Gt(0)]
+NotNegativeInt = Annotated[int, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
+from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.tenants import ROOT, Tenants, parent_of
 
 
@@ -64,9 +61,9 @@ class PriceParams:
     what it took is charged, or given back, when it is over.
     """
 
-    input_weight: Annotated[FiniteFloat, Gt(0)] = 1.0
-    output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
-    assumed_output_tokens: Annotated[int, Ge(0)] = 128
+    input_weight: Positive = 1.0
+    output_weight: NotNegative = 2.0
+    assumed_output_tokens: NotNegativeInt = 128
     corrected: bool = True
 
     def of(self, request: Request) -> float:
@@ -95,7 +92,7 @@ class ShareParams(PriceParams):
     """
 
     tenants: Tenants | None = None
-    weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+    weights: dict[str, Positive] | None = None
 
 
 class SharePolicy(FlowPolicy):

@@ -10,14 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat, PlainValidator
+from annotated_types import Ge
+from pydantic import PlainValidator
 
 from fairbench.errors import unknown_name
 from fairbench.named import imported, named
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import AUTO
-from fairbench.schedulers.params import PartParams, make_params, params_of
+from fairbench.schedulers.params import (
+    NotNegative,
+    NotNegativeInt,
+    PartParams,
+    Positive,
+    make_params,
+    params_of,
+)
 from fairbench.schedulers.registry import local_class, locals_by_name
 from fairbench.tenants import Tenants
 
@@ -67,15 +74,15 @@ class GatewayParams:
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
-    ttl_s: Annotated[FiniteFloat, Ge(0)] = 0.0
-    band_requests: Annotated[int, Ge(0)] = 0
-    max_requests: Annotated[int, Ge(0)] = 0
+    ttl_s: NotNegative = 0.0
+    band_requests: NotNegativeInt = 0
+    max_requests: NotNegativeInt = 0
     priority: dict[str, int] = field(default_factory=dict)
     outputs: Literal["end", "ahead"] | None = None
     client_limit: ClientLimit = None
     tenants: Tenants | None = None
     client_requests: Annotated[int, Ge(1)] | None = None
-    client_reserve: Annotated[FiniteFloat, Ge(0)] = 0.0
+    client_reserve: NotNegative = 0.0
 
     @property
     def limits_clients(self) -> bool:
@@ -108,9 +115,9 @@ class AdmissionParams:
 
     policy: Literal["off", "refuse", "demote"] = OFF
     ahead: Ahead = "fair"
-    margin: Annotated[FiniteFloat, Gt(0)] = 1.0
+    margin: Positive = 1.0
     reroute: bool = True
-    aging_s: Annotated[FiniteFloat, Gt(0)] = 60.0
+    aging_s: Positive = 60.0
     profile: str = ""
 
     @property

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
+from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
 from fairbench.schedulers.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 
 class Autellix(LocalScheduler):
@@ -42,13 +40,13 @@ class Autellix(LocalScheduler):
         """Parameters of Autellix. ``beta`` = 0 never promotes, so that long programs may starve."""
 
         policy: Literal["atlas", "plas"] = "atlas"
-        queues: Annotated[int, Gt(0)] = 8
-        first_s: Annotated[FiniteFloat, Gt(0)] = 2.0
-        beta: Annotated[FiniteFloat, Ge(0)] = 10.0
+        queues: PositiveInt = 8
+        first_s: Positive = 2.0
+        beta: NotNegative = 10.0
         preempt: bool = True
-        preempt_every_s: Annotated[FiniteFloat, Ge(0)] = 0.3
-        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
-        prefill_token_s: Annotated[FiniteFloat, Gt(0)] = 1e-4
+        preempt_every_s: NotNegative = 0.3
+        step_s: Positive = 0.03
+        prefill_token_s: Positive = 1e-4
 
     def __init__(self, params: Params) -> None:
         self.params = params

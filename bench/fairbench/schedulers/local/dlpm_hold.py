@@ -11,6 +11,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.load_cap import BatchCost, step_units
 from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
 FLOOR_UNITS = 4  # under which a step is 4/5 useful
@@ -45,7 +46,7 @@ class HoldingDLPM(DLPM):
 
         quantum: Annotated[int, Ge(1)] = QUANTUM
         hold: bool = True
-        floor: Annotated[int, Ge(0)] = 0
+        floor: NotNegativeInt = 0
 
     params: Params
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import (
@@ -20,6 +19,7 @@ from fairbench.schedulers.base import (
 from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack
+from fairbench.schedulers.params import NotNegativeInt, Positive
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 
@@ -61,11 +61,11 @@ class EDF(LocalScheduler):
         outputs): a step has no more of prompts than lets the running requests keep their pace.
         """
 
-        default_s: Annotated[FiniteFloat, Gt(0)] = 30.0
+        default_s: Positive = 30.0
         aging_s: Annotated[float, Gt(0)] = 60.0
         preempt: Literal["quicker", "recompute", "swap", "no"] = "quicker"
         rescue_s: Annotated[float, Ge(0)] = 0.2
-        progress: Annotated[int, Ge(0)] = 16
+        progress: NotNegativeInt = 16
         chunks: bool = False
 
     def __init__(self, params: Params) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
-
-from annotated_types import Ge, Gt, Le
-from pydantic import FiniteFloat
+from typing import Literal, NamedTuple
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.local.least_counter import LeastCounter
+from fairbench.schedulers.params import Fraction, NotNegative, Positive
 
 
 class _Charge(NamedTuple):
@@ -49,12 +47,12 @@ class Equinox(LeastCounter):
         The second has the rest.
         """
 
-        user_share: Annotated[float, Ge(0), Le(1)] = 0.7
-        output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
-        latency_weight: Annotated[FiniteFloat, Ge(0)] = 0.1
+        user_share: Fraction = 0.7
+        output_weight: NotNegative = 2.0
+        latency_weight: NotNegative = 0.1
         predictor: Literal["average", "oracle"] = "average"
-        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
-        prefill_token_s: Annotated[FiniteFloat, Gt(0)] = 1e-4
+        step_s: Positive = 0.03
+        prefill_token_s: Positive = 1e-4
 
     def __init__(self, params: Params) -> None:
         self.user: dict[str, float] = {}

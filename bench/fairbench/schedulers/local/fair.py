@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
+from typing import Literal, Protocol
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError
@@ -19,6 +16,7 @@ from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
 from fairbench.schedulers.charging.tokens import Charging, Prices, TokenCharging
+from fairbench.schedulers.params import Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
@@ -35,9 +33,9 @@ class FairParams:
     charge: Literal["gpu-time"] | None = None
     sharing: Sharing | None = None
     tenants: Tenants | None = None
-    weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
-    input_weight: Annotated[int, Gt(0)] = 1
-    output_weight: Annotated[int, Gt(0)] = 2
+    weights: dict[str, Positive] | None = None
+    input_weight: PositiveInt = 1
+    output_weight: PositiveInt = 2
 
 
 class ChargingParams(Protocol):

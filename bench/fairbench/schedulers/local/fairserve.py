@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
-from pydantic import FiniteFloat
+from annotated_types import Gt, Le
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, Setup, WaitingView
 from fairbench.schedulers.local.least_counter import LeastCounter
+from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive, PositiveInt
 
 WINDOW_S = 60.0
 
@@ -56,13 +56,13 @@ class FairServe(LeastCounter):
         """
 
         applications: dict[str, str] = field(default_factory=dict)
-        user_rpm: Annotated[int, Ge(0)] = 600
-        application_rpm: Annotated[int, Ge(0)] = 0
-        overload_waiting: Annotated[int, Gt(0)] = 64
+        user_rpm: NotNegativeInt = 600
+        application_rpm: NotNegativeInt = 0
+        overload_waiting: PositiveInt = 64
         overload_usage: Annotated[float, Gt(0), Le(1)] = 0.95
         normalise: bool = True
-        input_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        output_weight: Annotated[FiniteFloat, Gt(0)] = 2.0
+        input_weight: NotNegative = 1.0
+        output_weight: Positive = 2.0
 
     def __init__(self, params: Params) -> None:
         self.counters: dict[str, float] = {}

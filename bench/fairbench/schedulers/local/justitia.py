@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Annotated, Literal
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
+from typing import Literal
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.params import Positive
 
 UNKNOWN_POOL_TOKENS = 100_000
 
@@ -83,7 +81,7 @@ class Justitia(LocalScheduler):
 
         cost: Literal["kv", "tokens"] = "kv"
         predictor: Literal["oracle", "average"] = "oracle"
-        step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
+        step_s: Positive = 0.03
 
     def __init__(self, params: Params) -> None:
         self.params = params

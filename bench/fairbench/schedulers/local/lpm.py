@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge
 
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.params import NotNegativeInt
 
 
 class LPM(LocalScheduler):
@@ -24,7 +22,7 @@ class LPM(LocalScheduler):
         limit, which is the LPM of the papers.
         """
 
-        queue_limit: Annotated[int, Ge(0)] = 0
+        queue_limit: NotNegativeInt = 0
 
     def __init__(self, params: Params) -> None:
         self.params = params

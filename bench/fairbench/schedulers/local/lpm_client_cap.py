@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.local.lpm import LPM
+from fairbench.schedulers.params import PositiveInt
 
 
 class ClientCappedLPM(LPM):
@@ -32,7 +30,7 @@ class ClientCappedLPM(LPM):
         least 1.
         """
 
-        max_running: Annotated[int, Gt(0)] = 16
+        max_running: PositiveInt = 16
 
     params: Params
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
+from typing import Literal
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.local.fair import FairScheduler
+from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 
 POOL_SHARES = 20  # a quantum is the KV pool over this
@@ -66,12 +64,12 @@ class MDRR(FairScheduler):
         ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` as in VTC.
         """
 
-        quantum: Annotated[int, Ge(0)] = 0
+        quantum: NotNegativeInt = 0
         charge: Literal["extend", "input", "gpu-time"] = "extend"
-        input_weight: Annotated[int, Gt(0)] = 1
-        output_weight: Annotated[int, Gt(0)] = 2
+        input_weight: PositiveInt = 1
+        output_weight: PositiveInt = 2
         sharing: Sharing | None = None
-        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+        weights: dict[str, Positive] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import sqrt
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
+from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
 from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
+from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Niyama(LocalScheduler):
@@ -49,12 +47,12 @@ class Niyama(LocalScheduler):
     class Params:
         """Parameters: seconds per prompt token, output token, and wait without a deadline."""
 
-        alpha_s: Annotated[FiniteFloat, Ge(0)] = 0.008
-        step_s: Annotated[FiniteFloat, Gt(0)] = 0.05
+        alpha_s: NotNegative = 0.008
+        step_s: Positive = 0.05
         outputs: Literal["history", "none"] = "history"
-        sigmas: Annotated[FiniteFloat, Ge(0)] = 2.0
-        default_s: Annotated[FiniteFloat, Gt(0)] = 1800.0
-        prefill_tok_s: Annotated[FiniteFloat, Gt(0)] = 8500.0
+        sigmas: NotNegative = 2.0
+        default_s: Positive = 1800.0
+        prefill_tok_s: Positive = 8500.0
         relegate: bool = True
         chunks: bool = False
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Gt
+from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
@@ -30,7 +29,7 @@ class PrebleGroups(LocalScheduler):
         ``no_room`` is ``stop`` as in SGLang or ``skip`` as in Preble's code.
         """
 
-        groups: Annotated[int, Gt(0)] = 10
+        groups: PositiveInt = 10
         no_room: Literal["stop", "skip"] = "stop"
 
     def __init__(self, params: Params) -> None:

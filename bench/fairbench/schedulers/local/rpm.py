@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Gt
+from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.params import PositiveInt
 
 WINDOW_S = 60.0
 
@@ -34,7 +33,7 @@ class RPM(LocalScheduler):
         ``window`` and ``over`` as above.
         """
 
-        limit: Annotated[int, Gt(0)] = 20
+        limit: PositiveInt = 20
         window: Literal["sliding", "fixed"] = "sliding"
         over: Literal["refuse", "delay"] = "refuse"
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from annotated_types import Ge
 
 from fairbench.core import Request
 from fairbench.schedulers.base import (
@@ -17,6 +14,7 @@ from fairbench.schedulers.base import (
     WaitingView,
 )
 from fairbench.schedulers.local.kept_order import least_first
+from fairbench.schedulers.params import NotNegativeInt
 
 CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 
@@ -44,7 +42,7 @@ class SGLangPriority(LocalScheduler):
         of: dict[str, int] = field(default_factory=dict)
         low_first: bool = False
         preempt: bool = True
-        threshold: Annotated[int, Ge(0)] = 10
+        threshold: NotNegativeInt = 10
 
     def __init__(self, params: Params) -> None:
         self.params = params

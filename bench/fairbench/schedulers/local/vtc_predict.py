@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Le
+from typing import Literal
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
@@ -13,6 +11,7 @@ from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.predicted import PredictedCharging
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.params import Fraction
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
 
@@ -38,7 +37,7 @@ class PredictiveVTC(VTC):
 
         predictor: Literal["oracle", "average", "none"] = "oracle"
         cost: CostName = LINEAR
-        error: Annotated[float, Ge(0), Le(1)] = 0.0
+        error: Fraction = 0.0
 
     params: Params
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from pydantic import FiniteFloat
+
+from fairbench.schedulers.params import NotNegative, Positive
 
 ROUTERS = "routers"  # the part whose parameters these are
 
@@ -57,11 +59,11 @@ class RoutersParams:
     skew: Annotated[FiniteFloat, Ge(1)] = 1.0
     favourite: Literal["each", "one"] = "each"
     every_s: Annotated[FiniteFloat, Ge(0.001)] = 0.1
-    delay_s: Annotated[FiniteFloat, Ge(0)] = 0.001
+    delay_s: NotNegative = 0.001
     lost: Share = 0.0
     repeated: Share = 0.0
-    ahead_tok_s: Annotated[FiniteFloat, Ge(0)] = 10_000.0
-    forget_s: Annotated[FiniteFloat, Gt(0)] | None = None
+    ahead_tok_s: NotNegative = 10_000.0
+    forget_s: Positive | None = None
 
     @property
     def shares_sums(self) -> bool:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import Annotated
-
-from annotated_types import Ge
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
+from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench.schedulers.routing.history_tree import HistoryRouter
 
@@ -36,9 +33,9 @@ class AibrixPrefixCache(HistoryRouter):
     class Params:
         """Parameters: ``deviations`` above the mean of requests in flight that a match may have."""
 
-        imbalance: Annotated[int, Ge(0)] = 8
-        deviations: Annotated[FiniteFloat, Ge(0)] = 1.0
-        index_tokens: Annotated[int, Ge(0)] = 200_000
+        imbalance: NotNegativeInt = 8
+        deviations: NotNegative = 1.0
+        index_tokens: NotNegativeInt = 200_000
         whole_percents: bool = True
 
     def __init__(self, params: Params, workers: int) -> None:

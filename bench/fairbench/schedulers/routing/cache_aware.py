@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Gt, Le
-from pydantic import FiniteFloat
+from typing import Literal
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.location_tree import Found
+from fairbench.schedulers.params import Fraction, NotNegative, NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import CountingRouter
 from fairbench.schedulers.routing.history_tree import HistoryNode, HistoryTree
 
@@ -53,14 +51,14 @@ class CacheAware(CountingRouter):
         """
 
         rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"
-        cache_threshold: Annotated[float, Ge(0), Le(1)] = 0.3
-        balance_abs: Annotated[int, Ge(0)] = 64
-        balance_rel: Annotated[FiniteFloat, Ge(0)] = 1.5
-        eviction_interval_s: Annotated[FiniteFloat, Gt(0)] = 60.0
-        max_tree_size: Annotated[int, Gt(0)] = 2**26
+        cache_threshold: Fraction = 0.3
+        balance_abs: NotNegativeInt = 64
+        balance_rel: NotNegative = 1.5
+        eviction_interval_s: Positive = 60.0
+        max_tree_size: PositiveInt = 2**26
         kv_events: bool = False
-        balance_usage: Annotated[float, Ge(0), Le(1)] = 1.0
-        overload_usage: Annotated[float, Ge(0), Le(1)] = 1.0
+        balance_usage: Fraction = 1.0
+        overload_usage: Fraction = 1.0
         rotate_ties: bool = False
         purge_on_leave: bool = False
 

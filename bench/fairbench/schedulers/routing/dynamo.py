@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from math import exp
-from typing import Annotated, Literal, Self
-
-from annotated_types import Ge, Gt, Le
-from pydantic import FiniteFloat
+from typing import Literal, Self
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.params import Fraction, NotNegative, PositiveInt
 from fairbench.schedulers.prefix_tree import Edge
 from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 
@@ -82,10 +80,10 @@ class Dynamo(CountingRouter):
         """Parameters: ``temperature`` above 0 draws by softmax over normalised costs."""
 
         generation: Literal[1, 2] = 2
-        overlap_credit: Annotated[float, Ge(0), Le(1)] = 1.0
-        prefill_scale: Annotated[FiniteFloat, Ge(0)] = 1.0
-        temperature: Annotated[FiniteFloat, Ge(0)] = 0.0
-        block_tokens: Annotated[int, Gt(0)] = 16
+        overlap_credit: Fraction = 1.0
+        prefill_scale: NotNegative = 1.0
+        temperature: NotNegative = 0.0
+        block_tokens: PositiveInt = 16
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

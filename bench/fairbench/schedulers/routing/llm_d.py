@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request, prompt_tokens
+from fairbench.schedulers.params import NotNegative, NotNegativeInt, PositiveInt
 from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench.schedulers.routing.history_tree import HistoryRouter
@@ -41,14 +38,14 @@ class LlmD(HistoryRouter):
         blocks, llm-d's own default.
         """
 
-        prefix_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        load_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        queue_weight: Annotated[FiniteFloat, Ge(0)] = 0.0
-        kv_weight: Annotated[FiniteFloat, Ge(0)] = 0.0
-        queue_threshold: Annotated[int, Gt(0)] = 128
-        block_tokens: Annotated[int, Gt(0)] = 16
-        max_prefix_blocks: Annotated[int, Ge(0)] = 256
-        lru_blocks: Annotated[int, Ge(0)] = 0
+        prefix_weight: NotNegative = 1.0
+        load_weight: NotNegative = 1.0
+        queue_weight: NotNegative = 0.0
+        kv_weight: NotNegative = 0.0
+        queue_threshold: PositiveInt = 128
+        block_tokens: PositiveInt = 16
+        max_prefix_blocks: NotNegativeInt = 256
+        lru_blocks: NotNegativeInt = 0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

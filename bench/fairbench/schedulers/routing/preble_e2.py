@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
 from fairbench.schedulers.routing.preble_load import TimeModel, Windows
@@ -55,20 +55,20 @@ class PrebleE2(PrefixRouter):
         time.
         """
 
-        window_s: Annotated[FiniteFloat, Gt(0)] = 180.0
+        window_s: Positive = 180.0
         exploit: bool = True
         rebalance_threshold: Annotated[float, Ge(1)] = 1.5
         autoscale_factor: Annotated[float, Gt(1)] = 2.0
         imbalance_ratio: Annotated[float, Ge(1)] = 1.5
         eviction_cost: bool = True
-        capacity_tokens: Annotated[int, Ge(0)] = 0
-        default_output_tokens: Annotated[FiniteFloat, Ge(0)] = 45.0
-        prefill_ms_per_token: Annotated[FiniteFloat, Ge(0)] = 0.05031337
-        prefill_base_ms: Annotated[FiniteFloat, Ge(0)] = 5.506
-        prefill_linear_from_tokens: Annotated[int, Ge(0)] = 256
-        prefill_short_ms: Annotated[FiniteFloat, Ge(0)] = 10.5
-        prefill_tiny_ms: Annotated[FiniteFloat, Ge(0)] = 8.96
-        decode_ms_per_token: Annotated[FiniteFloat, Ge(0)] = 12.5
+        capacity_tokens: NotNegativeInt = 0
+        default_output_tokens: NotNegative = 45.0
+        prefill_ms_per_token: NotNegative = 0.05031337
+        prefill_base_ms: NotNegative = 5.506
+        prefill_linear_from_tokens: NotNegativeInt = 256
+        prefill_short_ms: NotNegative = 10.5
+        prefill_tiny_ms: NotNegative = 8.96
+        decode_ms_per_token: NotNegative = 12.5
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
-from pydantic import FiniteFloat
+from annotated_types import Ge
 
 from fairbench.core import Request
+from fairbench.schedulers.params import Fraction, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import lowest
 from fairbench.schedulers.routing.history_tree import HistoryRouter
 from fairbench.schedulers.routing.power_of_two import two_of
@@ -38,11 +38,11 @@ class RayPrefix(HistoryRouter):
         """
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
-        match_rate_threshold: Annotated[float, Ge(0), Le(1)] = 0.1
+        match_rate_threshold: Fraction = 0.1
         do_eviction: bool = False
-        eviction_threshold: Annotated[int, Gt(0)] = 400_000
-        eviction_target: Annotated[int, Gt(0)] = 360_000
-        eviction_interval_s: Annotated[FiniteFloat, Gt(0)] = 10.0
+        eviction_threshold: PositiveInt = 400_000
+        eviction_target: PositiveInt = 360_000
+        eviction_interval_s: Positive = 10.0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

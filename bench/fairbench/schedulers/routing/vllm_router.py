@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 
 
@@ -38,9 +35,9 @@ class VllmRouter(CountingRouter):
         ``window_s`` is for requests per second.
         """
 
-        min_match_tokens: Annotated[int, Ge(0)] = 0
-        chunk_tokens: Annotated[int, Gt(0)] = 32
-        window_s: Annotated[FiniteFloat, Gt(0)] = 60.0
+        min_match_tokens: NotNegativeInt = 0
+        chunk_tokens: PositiveInt = 32
+        window_s: Positive = 60.0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)

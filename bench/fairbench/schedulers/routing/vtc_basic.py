@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
+from fairbench.schedulers.params import NotNegative, Positive
 from fairbench.schedulers.routing.bases import CountingRouter, draw
 
 
@@ -35,15 +32,15 @@ class VtcBasic(CountingRouter):
     class Params:
         """Parameters: weights of the two scores and of tokens, and the window in seconds."""
 
-        fairness_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        utilization_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        input_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
-        output_ratio: Annotated[FiniteFloat, Ge(0)] = 1.5
-        max_load: Annotated[FiniteFloat, Gt(0)] = 100.0
-        min_bucket: Annotated[FiniteFloat, Gt(0)] = 1000.0
-        first_max: Annotated[FiniteFloat, Gt(0)] = 8000.0
-        window_s: Annotated[FiniteFloat, Gt(0)] = 300.0
+        fairness_weight: NotNegative = 1.0
+        utilization_weight: NotNegative = 1.0
+        input_weight: NotNegative = 1.0
+        output_weight: NotNegative = 2.0
+        output_ratio: NotNegative = 1.5
+        max_load: Positive = 100.0
+        min_bucket: Positive = 1000.0
+        first_max: Positive = 8000.0
+        window_s: Positive = 300.0
         true_outputs: bool = False
         drop_all: bool = False
 

@@ -6,14 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
 from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy
+from fairbench.schedulers.params import Positive
 
 
 class DRR(SharePolicy):
@@ -36,7 +33,7 @@ class DRR(SharePolicy):
         ``quantum`` is the number of tokens that a turn grants a client of weight 1.
         """
 
-        quantum: Annotated[FiniteFloat, Gt(0)] = 2_000.0
+        quantum: Positive = 2_000.0
 
     params: Params
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Kthena(FlowPolicy):
@@ -35,10 +32,10 @@ class Kthena(FlowPolicy):
         and only if told to), not that at arrival.
         """
 
-        input_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
-        output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0
-        request_weight: Annotated[FiniteFloat, Ge(0)] = 0.0
-        window_s: Annotated[FiniteFloat, Gt(0)] = 300.0
+        input_weight: NotNegative = 1.0
+        output_weight: NotNegative = 2.0
+        request_weight: NotNegative = 0.0
+        window_s: Positive = 300.0
         refreshed: bool = False
 
     def __init__(self, params: Params) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, PriceParams
+from fairbench.schedulers.params import Positive
 
 
 class LlmdVTC(FlowPolicy):
@@ -31,9 +28,9 @@ class LlmdVTC(FlowPolicy):
     class Params(PriceParams):
         """The parameters of ``PriceParams``, and ``forget_s`` for idle flows (llm-d: 5 min)."""
 
-        output_weight: Annotated[FiniteFloat, Gt(0)] = 3.0
+        output_weight: Positive = 3.0
         corrected: bool = False
-        forget_s: Annotated[FiniteFloat, Gt(0)] = 300.0
+        forget_s: Positive = 300.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

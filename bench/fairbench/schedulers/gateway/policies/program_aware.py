@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
+from fairbench.schedulers.params import NotNegative
 
 
 class ProgramAware(FlowPolicy):
@@ -36,9 +33,9 @@ class ProgramAware(FlowPolicy):
         then their service has decayed to nothing.
         """
 
-        service_weight: Annotated[FiniteFloat, Ge(0)] = 0.8
-        wait_weight: Annotated[FiniteFloat, Ge(0)] = 0.2
-        half_life_s: Annotated[FiniteFloat, Ge(0)] = 60.0
+        service_weight: NotNegative = 0.8
+        wait_weight: NotNegative = 0.2
+        half_life_s: NotNegative = 60.0
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.params import Positive
 from fairbench.tenants import Tenants
 
 
@@ -29,7 +30,7 @@ class TokenBucket(LocalScheduler):
         ``tenants``: with ``tree`` of one outermost tenant, whatever names its clients have.
         """
 
-        rate_per_min: Annotated[FiniteFloat, Gt(0)] = 600.0
+        rate_per_min: Positive = 600.0
         burst: Annotated[FiniteFloat, Ge(1)] = 10.0
         tenants: Tenants | None = None
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
-
-from annotated_types import Ge, Gt
+from typing import Literal, NamedTuple
 
 from fairbench.core import Request
 from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.params import NotNegativeInt, PositiveInt
 
 
 class _Load(NamedTuple):
@@ -37,10 +36,10 @@ class Concurrency(Detector):
         has come. None by default.
         """
 
-        requests: Annotated[int, Gt(0)] = 100
-        tokens: Annotated[int, Gt(0)] = 1_000_000
+        requests: PositiveInt = 100
+        tokens: PositiveInt = 1_000_000
         by: Literal["requests", "tokens", "larger"] = "requests"
-        headroom: Annotated[int, Ge(0)] | None = None
+        headroom: NotNegativeInt | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params

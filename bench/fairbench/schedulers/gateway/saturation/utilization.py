@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import floor
-from typing import Annotated
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.params import Positive
 from fairbench.schedulers.views import WorkerLoad
 
 
@@ -35,10 +32,10 @@ class Utilization(Detector):
         ``poll_s`` is the time between two polls of all workers (llm-d's default: 50 ms).
         """
 
-        waiting: Annotated[FiniteFloat, Gt(0)] = 5.0
-        kv_usage: Annotated[FiniteFloat, Gt(0)] = 0.8
-        poll_s: Annotated[FiniteFloat, Gt(0)] = 0.05
-        stale_s: Annotated[FiniteFloat, Gt(0)] = 0.2
+        waiting: Positive = 5.0
+        kv_usage: Positive = 0.8
+        poll_s: Positive = 0.05
+        stale_s: Positive = 0.2
         credit: bool = False
 
     def __init__(self, params: Params) -> None:
