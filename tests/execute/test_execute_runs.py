@@ -11,7 +11,8 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.context import RunContext, Silent, run_context
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.recovery import recover_run, run_and_save
+from fairbench.execute.one_run import run_and_save
+from fairbench.execute.recovery import recover_run
 from fairbench.execute.repeats import repeat
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
