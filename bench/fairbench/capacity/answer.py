@@ -106,12 +106,7 @@ def answer_json(
 ) -> dict[str, Any]:
     """Return the answer for every choice in order, with cheaper alternatives.
 
-    Args:
-        clusters: Experiments of the plan, with its question and targets.
-        found: Smallest sufficient cluster and tested sizes of each choice, in order.
-        judge: Function that returns the verdicts on the targets, given a choice and a number of
-            replicas.
-        summaries: Function that returns the summaries of all seeds, given the same.
+    ``judge`` and ``summaries`` are of a choice and a number of replicas.
     """
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]

@@ -185,11 +185,7 @@ def best_fair(found: Diagnosis) -> Replayed | None:
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
     """Return the floods with client numbers of another table.
 
-    Args:
-        found: Floods with client numbers of ``of``.
-        of: Traffic in which the floods were found.
-        to: Traffic whose client numbers are wanted; floods of clients that are not in it are left
-            out.
+    Floods of clients that are not in ``to`` are left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]

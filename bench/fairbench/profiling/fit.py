@@ -157,13 +157,7 @@ def fitted(
 
 
 def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
-    """Return relative errors in percent: mean, percentiles, largest, and bias.
-
-    Args:
-        c: Coefficients of the form by name.
-        it: Iterations.
-        times_ms: Times of the iterations, in ms, shape (n_iterations,).
-    """
+    """Return relative errors in percent: mean, percentiles, largest, and bias."""
     off = 100 * (predicted_ms(c, it) / times_ms - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}

@@ -77,11 +77,7 @@ def columns_of(
 ) -> Columns:
     """Return the records of one run as columns. Raises DataError for another layout.
 
-    Args:
-        layout: How the objects are laid out.
-        objects: The objects of the file, each with its place.
-        line: Which of several runs in one file, from 1.
-        names: What the user says fields are called.
+    ``names`` are those that the user gave to fields.
     """
     if layout.shape is Shape.REQUEST:
         if line is not None:

@@ -169,16 +169,7 @@ def _of_other_clock(times: Floats, others: Floats) -> Flags:
 
 
 def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
-    """Return numbers, also from texts; NaN for none. DataError names the request.
-
-    Args:
-        values: Values of one field, one for each request.
-        field: Name of the field in messages.
-        where: Name of the file in messages.
-
-    Returns:
-        Numbers, shape (n_values,).
-    """
+    """Return numbers, also from texts; NaN for none. DataError names the request."""
     found = []
     for row, value in enumerate(values):
         try:

@@ -51,15 +51,7 @@ def request(
     """Return a request with fairbench's field names and times in seconds.
 
     An answer that was not streamed, so without a time to its first token, has all tokens at once.
-
-    Args:
-        more: Further fields; lists and objects in them are left out.
-        start: Start of the request, in seconds, or None if unknown.
-        ttft: Time to the first token, in seconds, or None if the answer was not streamed.
-        latency: Time to the end of the answer, in seconds.
-        input_tokens: Number of input tokens.
-        output_tokens: Number of output tokens.
-        **optional: Values of fields in ``OPTIONAL``; the others are None.
+    Lists and objects in ``more`` are left out; optional fields that are not given are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     return {
