@@ -12,10 +12,11 @@ from fairbench.live.backends.registry import live_backend
 from fairbench.live.plugins.config import (
     EVICTION,
     Evicting,
+    PluginReport,
     config_from,
     plugin_config,
+    require_active,
 )
-from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang import release
 from fairbench.live.plugins.sglang.eviction import check_eviction, check_tree
 from fairbench.live.plugins.sglang.hooks import Hooks

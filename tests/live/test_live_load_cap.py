@@ -1,5 +1,6 @@
 """Test the load cap inside real servers: both engines, the settings and the effect."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -7,9 +8,14 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugins.config import LOAD_CAP, config_from, plugin_config
+from fairbench.live.plugins.config import (
+    LOAD_CAP,
+    PluginReport,
+    config_from,
+    plugin_config,
+    require_active,
+)
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.views import ArmedQueue
@@ -93,6 +99,9 @@ def test_as_in_the_simulator_a_sglang_batch_is_full_after_a_refusal(number, full
     assert not hooks.home.capped  # of that pass
 
 
+ENGINE = SimpleNamespace(running=[], now_s=lambda: 0.0)  # vLLM's scheduler
+
+
 class Theirs:
     """The fields of vLLM's request that the plugin reads."""
 
@@ -108,8 +117,9 @@ class Theirs:
 def vllm_pass(home: VLLMHome) -> list[Theirs]:
     """Return what vLLM admits with room for all, by peeking at and popping the queue's head."""
     admitted = []
-    while (theirs := home.head()) is not None:
-        home.pop()
+    home.begin_pass()
+    while (theirs := home.peek_request()) is not None:
+        home.pop_request()
         theirs.status = SimpleNamespace(name="RUNNING")
         admitted.append(theirs)
     home.end_pass()
@@ -117,12 +127,12 @@ def vllm_pass(home: VLLMHome) -> list[Theirs]:
 
 
 def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
-    home = VLLMHome(plugin_config("fcfs", CAP), Ledger(), SimpleNamespace(running=[]))
+    home = VLLMHome(plugin_config("fcfs", CAP), Ledger(), ENGINE)
     for number in range(6):
-        home.arrived(Theirs(number), 0.0)
+        home.add_request(Theirs(number))
     first, second = vllm_pass(home)
     assert vllm_pass(home) == []
-    home.preempted(first, 0.0)
+    home.prepend_request(first)
     assert vllm_pass(home) == [first]
     second.num_output_tokens = 10
     home.produced(second)
@@ -133,13 +143,14 @@ def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
 
 @pytest.mark.parametrize("local", ["fcfs", "justitia", "autellix"])
 def test_whom_vllm_passes_over_is_not_offered_again_in_the_pass(local):
-    home = VLLMHome(plugin_config(local, {}), Ledger(), SimpleNamespace(running=[]))
+    home = VLLMHome(plugin_config(local, {}), Ledger(), ENGINE)
     for number in range(2):
-        home.arrived(Theirs(number), 0.0)
+        home.add_request(Theirs(number))
     offered = []
-    while (theirs := home.head()) is not None:  # neither of them ever runs
+    home.begin_pass()
+    while (theirs := home.peek_request()) is not None:  # neither of them ever runs
         offered.append(theirs.request_id)
-        home.pop()
+        home.pop_request()
     assert offered == ["r0", "r1"]
     home.end_pass()
     assert len(home.view) == 0
@@ -149,12 +160,13 @@ def test_whom_vllm_passes_over_is_not_offered_again_in_the_pass(local):
 def test_a_session_of_vllm_waits_again_between_its_turns(local):
     settings = {LOAD_CAP: 400} | ({f"{local}.max_running": 1} if local == "lpm-client-cap" else {})
     cache = SimpleNamespace(get_computed_blocks=lambda theirs: (None, 0))
-    engine = SimpleNamespace(running=[], kv_cache_manager=cache)
+    clock = count()
+    engine = SimpleNamespace(running=[], kv_cache_manager=cache, now_s=lambda: float(next(clock)))
     home = VLLMHome(plugin_config(local, settings), Ledger(), engine)
     session = Theirs(0)
-    for turn in range(5):
+    for _ in range(5):
         session.status = SimpleNamespace(name="WAITING")
-        home.arrived(session, float(turn))
+        home.add_request(session)
         assert vllm_pass(home) == [session]
         assert home.cap.tokens == 164
     home.gone(session)

@@ -10,8 +10,13 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins import sglang as plugin
-from fairbench.live.plugins.config import config_from, plugin_config
-from fairbench.live.plugins.report import PluginReport, fetch_report, require_active
+from fairbench.live.plugins.config import (
+    PluginReport,
+    config_from,
+    fetch_report,
+    plugin_config,
+    require_active,
+)
 from fairbench.live.plugins.sglang import release
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import check_server

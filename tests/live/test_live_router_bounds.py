@@ -22,7 +22,6 @@ from fairbench.live.json_errors import Problem
 from fairbench.live.plugins import ledger
 from fairbench.live.plugins.sglang.requests import client_of
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router import metrics
 from fairbench.live.router.app import router_app
 from fairbench.live.router.calls import GenerateApi
 from fairbench.live.router.charges import Charge
@@ -84,7 +83,7 @@ def page_of(registry):
 
 
 def test_labels_cover_the_latest_clients_and_sums_stay(monkeypatch):
-    monkeypatch.setattr(metrics, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
     for number in range(1000):
@@ -102,9 +101,9 @@ def test_the_plugins_entries_are_bounded_too(monkeypatch):
     for number in range(100):
         kept.count("arrivals", f"client-{number}")
         kept.count("arrivals", "modest")
-    assert len(list(kept.clients())) == 4
-    assert kept.of_client("modest")["arrivals"] == 100
-    assert kept.of_client(OTHERS)["arrivals"] == 98
+    assert len(kept.items()) == 4
+    assert kept.of("modest")["arrivals"] == 100
+    assert kept.of(OTHERS)["arrivals"] == 98
     assert kept.total("arrivals") == 200
 
 

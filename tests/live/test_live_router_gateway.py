@@ -15,7 +15,7 @@ from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.flight import Flight
+from fairbench.live.router.ingress import Flight
 from fairbench.live.router.loads import PolledLoads, Told, told_by
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway

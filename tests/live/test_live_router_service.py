@@ -6,8 +6,8 @@ import pytest
 from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.live import headers
+from fairbench.live.plugins import ledger
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.live.router import metrics
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_smallest_pool_bounds_the_assumed_cache():
 
 
 def test_clients_beyond_a_bound_share_a_label(monkeypatch):
-    monkeypatch.setattr(metrics, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(ledger, "MAX_CLIENTS", 2)
 
     async def run():
         async with cluster(1) as (under_test, _):

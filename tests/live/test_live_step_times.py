@@ -75,6 +75,9 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
     assert counters["a"] > counters["b"]
 
 
+ENGINE = SimpleNamespace(now_s=lambda: 0.0)  # vLLM's scheduler
+
+
 def theirs(name, client, prompt, outputs, computed):
     """The fields of vLLM's request that the plugin reads."""
     return SimpleNamespace(
@@ -91,10 +94,10 @@ def theirs(name, client, prompt, outputs, computed):
 
 
 def test_inside_vllm_a_step_is_split_among_decoders_and_chunks():
-    home = VLLMHome(plugin_config("vtc", {"vtc.charge": "gpu-time"}), Ledger(), SimpleNamespace())
+    home = VLLMHome(plugin_config("vtc", {"vtc.charge": "gpu-time"}), Ledger(), ENGINE)
     decodes, chunk = theirs("0", "a", 100, 5, 105), theirs("1", "b", 400, 0, 256)
     for one in (decodes, chunk):
-        home.arrived(one, 0.0)
+        home.add_request(one)
         home.scheduler.on_admitted(home._tracked[one.request_id].request, 1, recompute=False)
     home.produced(decodes)
     told = []

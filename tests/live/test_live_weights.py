@@ -21,9 +21,8 @@ from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import same_workers
-from fairbench.live.plugins.config import config_from, plugin_config
+from fairbench.live.plugins.config import PluginReport, config_from, plugin_config, require_active
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.processes.router import router_recipe

@@ -8,8 +8,7 @@ import pytest
 from sglang_cpu_client import burst, run_bursts, run_once_under_way
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.report import fetch_report
+from fairbench.live.plugins.config import fetch_report, plugin_config
 
 pytestmark = [
     pytest.mark.slow,

@@ -4,8 +4,7 @@ import pytest
 from sglang_cpu_client import burst, run_bursts
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import Evicting, plugin_config
-from fairbench.live.plugins.report import fetch_report, require_active
+from fairbench.live.plugins.config import Evicting, fetch_report, plugin_config, require_active
 
 pytestmark = [
     pytest.mark.slow,

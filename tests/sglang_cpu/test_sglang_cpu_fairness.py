@@ -14,8 +14,7 @@ import pytest
 from sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.report import fetch_report, require_active
+from fairbench.live.plugins.config import fetch_report, plugin_config, require_active
 
 pytestmark = [
     pytest.mark.slow,

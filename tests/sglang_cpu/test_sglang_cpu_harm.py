@@ -6,8 +6,7 @@ import pytest
 from live_router import GENERATE, Worker, router_before, until
 from sglang_cpu_server import sglang_server, why_absent
 
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.report import fetch_report
+from fairbench.live.plugins.config import fetch_report, plugin_config
 from fairbench.live.processes.addresses import WorkerAddress
 
 pytestmark = [

@@ -151,9 +151,5 @@ def _serving(
         if not target.foreign_router:
             target = replace(target, objectives=objectives(spec), names=sent_names(spec))
         yield _Serving(
-            target,
-            served,
-            workers.servers,
-            router,
-            lambda: backend.remarks(workers.servers),
+            target, served, workers.servers, router, lambda: backend.remarks(workers.servers)
         )

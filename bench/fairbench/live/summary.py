@@ -95,11 +95,7 @@ def _message(said: str) -> str:
 
 
 def summary_of(
-    spec: ExperimentSpec,
-    records: LiveRecords,
-    tables: Tables,
-    result: DriveResult,
-    served: Served,
+    spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
     """Return the summary as JSON types: metrics, the experiment and its server."""
     facts = replace(_facts(spec, result, served), failed=_failed(records))

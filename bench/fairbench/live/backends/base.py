@@ -12,8 +12,13 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
-from fairbench.live.plugins.config import Evicting, PluginConfig, plugin_config
-from fairbench.live.plugins.report import fetch_report, require_active
+from fairbench.live.plugins.config import (
+    Evicting,
+    PluginConfig,
+    fetch_report,
+    plugin_config,
+    require_active,
+)
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.servers import Recipe, Server

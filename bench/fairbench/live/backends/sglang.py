@@ -14,7 +14,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugins.report import fetch_report
+from fairbench.live.plugins.config import fetch_report
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython

@@ -12,7 +12,7 @@ from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugins.report import PluginReport, require_active
+from fairbench.live.plugins.config import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.process import Place

@@ -88,8 +88,7 @@ def _flush_cache(emulator: EmulatedWorker) -> web.Response:
     if emulator.engine.flush_cache():
         return web.Response(text="Cache flushed.\n")
     return web.Response(
-        text="Not flushed: there are running or waiting requests.\n",
-        status=HTTPStatus.BAD_REQUEST,
+        text="Not flushed: there are running or waiting requests.\n", status=HTTPStatus.BAD_REQUEST
     )
 
 

@@ -25,10 +25,7 @@ class PublishingCache(KVCache):
     """
 
     def __init__(
-        self,
-        capacity: int,
-        streams: TokenStreams,
-        send: Callable[[list[Event]], None] | None,
+        self, capacity: int, streams: TokenStreams, send: Callable[[list[Event]], None] | None
     ) -> None:
         super().__init__(capacity)
         self._streams = streams

@@ -168,10 +168,7 @@ class EngineQueue(MatchedQueue[Spot]):
     """
 
     def __init__(
-        self,
-        matches: KeptMatches,
-        running: RunningView,
-        matched: Callable[[Request], int],
+        self, matches: KeptMatches, running: RunningView, matched: Callable[[Request], int]
     ) -> None:
         super().__init__(matches, cache_aware=True)
         self.running = running

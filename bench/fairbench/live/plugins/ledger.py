@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 from fairbench.live.headers import OTHERS
 from fairbench.schedulers.base import LocalScheduler
@@ -24,6 +24,9 @@ MAX_CLIENTS = 1000  # with totals, or labels, of their own
 BALANCE_EVERY_S = 1.0
 
 
+Totals: TypeAlias = "defaultdict[str, float]"
+
+
 class Ledger:
     """Totals per client; beyond a limit, the longest inactive clients share one entry.
 
@@ -31,40 +34,38 @@ class Ledger:
     """
 
     def __init__(self, on_count: Callable[[str, str, int], None] | None = None) -> None:
-        self._clients: dict[str, Counter[str]] = {}  # the longest unused first
-        self._totals: Counter[str] = Counter()
+        self._clients: dict[str, Totals] = {}  # the longest unused first
+        self._all: Totals = defaultdict(int)
         self._on_count = on_count
 
     def count(self, what: str, client: str, amount: int = 1) -> None:
         """Add to one of ``COUNTED``."""
-        self._of(client)[what] += amount
-        self._totals[what] += amount
+        self.of(client)[what] += amount
+        self._all[what] += amount
         if self._on_count is not None:
             self._on_count(what, client, amount)
 
-    def _of(self, client: str) -> Counter[str]:
-        counts = self._clients.pop(client, None)
-        if counts is None:
-            counts = Counter()
+    def of(self, client: str) -> Totals:
+        """Return the client's totals, to be added to."""
+        totals = self._clients.pop(client, None)
+        if totals is None:
+            totals = defaultdict(int)
             if len(self._clients) - (OTHERS in self._clients) >= MAX_CLIENTS:
                 self._forget_one()
-        self._clients[client] = counts
-        return counts
+        self._clients[client] = totals
+        return totals
 
     def _forget_one(self) -> None:
-        others = self._clients.pop(OTHERS, Counter())
-        others.update(self._clients.pop(next(iter(self._clients))))
+        others = self._clients.pop(OTHERS, None) or defaultdict(int)
+        for what, amount in self._clients.pop(next(iter(self._clients))).items():
+            others[what] += amount
         self._clients[OTHERS] = others
 
-    def clients(self) -> Iterator[str]:
-        return iter(self._clients)
+    def items(self) -> Iterable[tuple[str, Totals]]:
+        return self._clients.items()
 
-    def of_client(self, client: str) -> dict[str, int]:
-        counts = self._clients.get(client, Counter())
-        return {what: counts[what] for what in COUNTED}
-
-    def total(self, what: str) -> int:
-        return self._totals[what]
+    def total(self, what: str) -> float:
+        return self._all[what]
 
 
 class Exporter:

@@ -15,13 +15,7 @@ from fairbench.files.toml_text import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
 from fairbench.live.processes.process import HERE, LocalPlace
-from fairbench.live.processes.servers import (
-    HEALTH_TIMEOUT_S,
-    Recipe,
-    Server,
-    start_all,
-    stop_all,
-)
+from fairbench.live.processes.servers import HEALTH_TIMEOUT_S, Recipe, Server, start_all, stop_all
 from fairbench.live.sent_names import objective_flags, sent_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings

@@ -158,11 +158,7 @@ def admin_app(
     middlewares = [errors_as_json, problems_as_answers, guard]
     app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
     app.add_routes(
-        [
-            web.get(PATH, show),
-            web.post(PATH, add),
-            web.delete(PATH + r"/{worker:\d{1,9}}", drain),
-        ]
+        [web.get(PATH, show), web.post(PATH, add), web.delete(PATH + r"/{worker:\d{1,9}}", drain)]
     )
     return app
 

@@ -33,8 +33,8 @@ from fairbench.live.router.exchange import (
     How,
     WorkerFailed,
 )
-from fairbench.live.router.flight import ANYWHERE, Flight, Wish
 from fairbench.live.router.health import Health, Progress
+from fairbench.live.router.ingress import ANYWHERE, Flight, Wish
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.traces import Trace
 from fairbench.targets import Due

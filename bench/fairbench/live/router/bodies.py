@@ -130,7 +130,7 @@ class BodyMemory:
         if own > self._most - self._all - more:
             raise too_many(
                 f"the long bodies of this client would take {own >> 20} MiB of memory, "
-                "more than the limit allows; send fewer at a time",
+                "more than the limit allows; send fewer at a time"
             )
         self._had[client] = own
         self._all += more

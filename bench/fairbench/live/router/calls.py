@@ -194,11 +194,7 @@ class ChatApi(Api):
 
 
 def _openai_call(
-    given: Fields,
-    body: OpenAI,
-    ids: array[int],
-    max_new_tokens: int | None,
-    limits: PromptLimits,
+    given: Fields, body: OpenAI, ids: array[int], max_new_tokens: int | None, limits: PromptLimits
 ) -> Call:
     _check_sampling(given, body, limits)
     said = {name: getattr(body, name) for name in BODY_CLIENTS}

@@ -57,12 +57,7 @@ def reported(usage: Usage, asked: Asked) -> Charge:
 
 
 def broken_off(
-    usage: Usage,
-    asked: Asked,
-    elapsed_s: float,
-    token_s: float | None,
-    *,
-    left: bool = False,
+    usage: Usage, asked: Asked, elapsed_s: float, token_s: float | None, *, left: bool = False
 ) -> Charge:
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 

@@ -18,8 +18,7 @@ from fairbench.live.json_errors import Problem, unavailable
 from fairbench.live.router.assumed_cache import AssumedCaches
 from fairbench.live.router.charges import NOTHING, Charge
 from fairbench.live.router.deadlines import NO_PROMISE, Promise
-from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
-from fairbench.live.router.ingress import Alarm, Ingress
+from fairbench.live.router.ingress import ANYWHERE, Alarm, Flight, Ingress, OnSent, Wish, pages_of
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder

@@ -24,11 +24,14 @@ from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.json_errors import Problem
 from fairbench.live.router.answers import StreamReader, Usage, abort_of, is_object, usage_of
 from fairbench.live.router.calls import Call
-from fairbench.live.router.flight import Flight
+from fairbench.live.router.ingress import Flight
 
 # End of an exchange. LEFT: the client left. EVICTED: another request took its slot. LOST, RETRIED:
 # the worker did, and nobody else or another one was asked.
-OK, ERROR, LEFT, EVICTED, LOST, RETRIED = "ok", "error", "left", "evicted", "lost", "retried"
+OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
+    *("ok", "error", "left"),
+    *("evicted", "lost", "retried"),
+)
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
 EVENTS = "text/event-stream"
 SERVED, REFUSED = range(200, 300), range(400, 600)

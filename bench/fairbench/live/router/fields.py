@@ -135,10 +135,10 @@ def _named(body: type[msgspec.Struct]) -> frozenset[str]:
 # Fields that are passed on: those that are read here, and others that engines know.
 SAMPLING = _named(Sampling) | {"json_schema", "structural_tag"}
 GENERATE = _named(Generate) - {"routing_key"} | {
-    *("sampling_params", "return_text_in_logprobs", "image_data", "audio_data", "video_data"),
+    *("sampling_params", "return_text_in_logprobs", "image_data", "audio_data", "video_data")
 }
 _OPENAI = _named(OpenAI) - {"safety_identifier", "prompt_cache_key"} | {
-    *("model", "logprobs", "response_format", "json_schema", "structural_tag"),
+    *("model", "logprobs", "response_format", "json_schema", "structural_tag")
 }
 COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
 CHAT = _OPENAI | {

@@ -122,10 +122,7 @@ async def hold_requests(
     if policy is not None:
         terms = served_routers(settings).terms(len(config.workers)) if config.peers else None
         queue = build_gateway(
-            *(policy, saturation, settings),
-            router=router,
-            setup=setup,
-            terms=terms,
+            *(policy, saturation, settings), router=router, setup=setup, terms=terms
         )
     if admission.is_on:
         setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))

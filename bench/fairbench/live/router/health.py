@@ -19,7 +19,7 @@ from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.flight import Flight
+from fairbench.live.router.ingress import Flight
 from fairbench.live.router.loads import METRICS, USAGE, page_of, samples
 
 log = logging.getLogger(__name__)

@@ -46,8 +46,7 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            f"{what} is missing or wrong: send Authorization: Bearer KEY",
+            HTTPStatus.UNAUTHORIZED, f"{what} is missing or wrong: send Authorization: Bearer KEY"
         )
 
 

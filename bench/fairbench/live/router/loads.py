@@ -95,10 +95,7 @@ async def page_of(
     """Return a page of ``worker`` at ``path``, or None without one within ``timeout``."""
     try:
         async with session.get(
-            worker.url + path,
-            headers=worker.authorization,
-            timeout=timeout,
-            allow_redirects=False,
+            worker.url + path, headers=worker.authorization, timeout=timeout, allow_redirects=False
         ) as answer:
             body = await answer.read()
             return body if answer.ok else None

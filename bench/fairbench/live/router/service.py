@@ -59,11 +59,7 @@ class Service(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    config: RouterConfig,
-    router: Router,
-    text: TextTokens,
-    metrics: RouterMetrics,
-    traces: Traces,
+    config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics, traces: Traces
 ) -> AsyncIterator[Service]:
     """Run the service, together with health checks and the KV event subscribers."""
     keep_large_buffers_apart()

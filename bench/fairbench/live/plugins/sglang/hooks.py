@@ -133,11 +133,7 @@ class Hooks:
         from sglang.srt.managers.io_struct import AbortReq
 
         message = f"refused by {self._config.local}"
-        reason = {
-            "type": "abort",
-            "status_code": HTTPStatus.TOO_MANY_REQUESTS,
-            "message": message,
-        }
+        reason = {"type": "abort", "status_code": HTTPStatus.TOO_MANY_REQUESTS, "message": message}
         aborted = AbortReq(rid=req.rid, finished_reason=reason)
         scheduler.ipc_channels.send_to_tokenizer.send_output(aborted, req)
         return True
@@ -235,8 +231,8 @@ class Hooks:
             "hooks": {target: self.calls[target] for target in self.by_target()},
             "counters": {what: ledger.total(what) for what in COUNTED},
             "clients": {
-                client: {**ledger.of_client(client), "balance": balances.get(client)}
-                for client in ledger.clients()
+                client: {what: totals[what] for what in COUNTED} | {"balance": balances.get(client)}
+                for client, totals in ledger.items()
             },
         }
 

@@ -5,7 +5,7 @@ vLLM admits by peeking at the head of its queue: the head is what our scheduler 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fairbench.core import Request
@@ -21,7 +21,10 @@ from fairbench.schedulers.token_pages import segments_of
 
 
 class Home(EngineHome):
-    """The host of a scheduler inside vLLM: it receives events and returns the next candidate."""
+    """The host of a scheduler, which is the ``RequestQueue`` that vLLM's scheduler has.
+
+    ``engine`` is vLLM's scheduler. Its ``is_full()`` says that nobody would be admitted at all.
+    """
 
     view: LiveQueue | BlockQueue
 
@@ -40,6 +43,7 @@ class Home(EngineHome):
         self._candidate: Tracked | None = None
         self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
         self._over = False  # the scheduler names nobody else in this pass
+        self._in_pass = False
         self.now_s = 0.0  # of the pass
 
     @staticmethod
@@ -55,9 +59,15 @@ class Home(EngineHome):
 
     # Requests come and go.
 
-    def arrived(self, theirs: Theirs, now_s: float) -> None:
-        """Handle a request that vLLM has queued."""
-        tracked = self._tracked.get(theirs.request_id)
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __iter__(self) -> Iterator[Theirs]:
+        return iter([self._ours[request].theirs for request in self.view.queue_order()])
+
+    def add_request(self, theirs: Theirs) -> None:
+        """Append a request that vLLM has queued."""
+        now_s, tracked = self._engine.now_s(), self._tracked.get(theirs.request_id)
         if tracked is None:
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
@@ -75,24 +85,30 @@ class Home(EngineHome):
         self._tracked[theirs.request_id] = tracked
         return tracked
 
-    def preempted(self, theirs: Theirs, now_s: float) -> None:
-        """Handle a running request that lost its memory and waits again."""
+    def prepend_request(self, theirs: Theirs) -> None:
+        """Take back a running request that lost its memory."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
         tracked.prompt = segments_of(theirs.all_token_ids)
-        self.scheduler.on_retract(tracked.request, self.view, now_s)
+        self.scheduler.on_retract(tracked.request, self.view, self._engine.now_s())
         self.view.take_in(tracked.request, first=True)
 
-    def passed_over(self, theirs: Theirs) -> None:
-        """Handle a request that vLLM skipped for a reason of its own."""
-        self.view.take_in(self._tracked[theirs.request_id].request, first=True)
+    def prepend_requests(self, requests: Iterable[Theirs]) -> None:
+        """Take back requests that vLLM skipped for a reason of its own, the last one first."""
+        self._close_pass()
+        for theirs in requests:
+            self.view.take_in(self._tracked[theirs.request_id].request, first=True)
 
-    def left(self, theirs: Theirs) -> None:
-        """Handle the abort of a waiting request. A request that does not wait is ignored."""
+    def remove_request(self, theirs: Theirs) -> None:
+        """Remove an aborted request. One that does not wait is ignored."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self.view.leave(tracked.request)
+
+    def remove_requests(self, requests: Iterable[Theirs]) -> None:
+        for theirs in requests:
+            self.remove_request(theirs)
 
     def produced(self, theirs: Theirs) -> None:
         """Account a step's new tokens of a request."""
@@ -118,10 +134,6 @@ class Home(EngineHome):
                 prompts.append(Prompt(one.request, end - tokens, tokens, complete))
         self._times.step(started_s, ended_s, prompts, decoding)
 
-    def waiting(self) -> list[Theirs]:
-        """Return vLLM's waiting requests, in order of arrival."""
-        return [self._ours[request].theirs for request in self.view.queue_order()]
-
     def _matched(self, request: Request) -> int:
         """Return the cached tokens of what would be prefilled, by vLLM's own look-up."""
         theirs = self._ours[request].theirs
@@ -130,7 +142,16 @@ class Home(EngineHome):
 
     # An admission pass.
 
-    def head(self) -> Theirs | None:
+    def begin_pass(self) -> None:
+        self._in_pass, self.now_s = True, self._engine.now_s()
+
+    def __bool__(self) -> bool:
+        """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""
+        if not self._in_pass or self._engine.is_full():
+            return len(self) > 0
+        return self.peek_request() is not None
+
+    def peek_request(self) -> Theirs | None:
         """Return the scheduler's next candidate, or None if the pass has no more."""
         self._settle()
         if self._candidate is None and not self._over:
@@ -155,9 +176,9 @@ class Home(EngineHome):
             found = resume(self._selection, False)
         return None
 
-    def pop(self) -> Theirs:
+    def pop_request(self) -> Theirs:
         """Remove the head from the queue; vLLM runs it, or puts it back after the pass."""
-        theirs = self.head()
+        theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None
         self.view.leave(self._popped.request)
@@ -176,7 +197,12 @@ class Home(EngineHome):
             self._selection = None
 
     def end_pass(self) -> None:
-        """End the pass, after vLLM's last look at its queue in this step."""
+        """End the pass, after vLLM's last look at its queue in this step; idempotent."""
+        if self._in_pass:
+            self._in_pass = False
+            self._close_pass()
+
+    def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
             if self._candidate is not None:  # there was no room for it
@@ -185,64 +211,3 @@ class Home(EngineHome):
         self._selection = self._candidate = None
         self._over = False
         super().end_pass()
-
-
-class SchedulerQueue:
-    """The ``RequestQueue`` that vLLM's scheduler gets in the place of its own.
-
-    ``is_full()`` says that vLLM would admit nobody, whoever it is.
-    """
-
-    def __init__(self, home: Home, now_s: Callable[[], float], is_full: Callable[[], bool]) -> None:
-        self._home = home
-        self._now_s = now_s
-        self._is_full = is_full
-        self._in_pass = False
-
-    def begin_pass(self) -> None:
-        self._in_pass, self._home.now_s = True, self._now_s()
-
-    def end_pass(self) -> None:
-        """End the pass of a step. A second call has no effect."""
-        if self._in_pass:
-            self._in_pass = False
-            self._home.end_pass()
-
-    def __bool__(self) -> bool:
-        """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""
-        if not self._in_pass or self._is_full():
-            return len(self) > 0
-        return self._home.head() is not None
-
-    def __len__(self) -> int:
-        return len(self._home.view)
-
-    def __iter__(self) -> Iterator[Theirs]:
-        return iter(self._home.waiting())
-
-    def add_request(self, request: Theirs) -> None:
-        self._home.arrived(request, self._now_s())
-
-    def prepend_request(self, request: Theirs) -> None:
-        """Take back a preempted request."""
-        self._home.preempted(request, self._now_s())
-
-    def prepend_requests(self, requests: Iterable[Theirs]) -> None:
-        """Take back skipped requests, the last one first."""
-        self._home.end_pass()
-        for request in requests:
-            self._home.passed_over(request)
-
-    def peek_request(self) -> Theirs:
-        """Return the head. Precondition: there is one."""
-        return self._home.head()
-
-    def pop_request(self) -> Theirs:
-        return self._home.pop()
-
-    def remove_request(self, request: Theirs) -> None:
-        self._home.left(request)
-
-    def remove_requests(self, requests: Iterable[Theirs]) -> None:
-        for request in requests:
-            self._home.left(request)

@@ -20,7 +20,7 @@ from fairbench.live.plugins.config import LOCAL, config_from
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
 from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
-from fairbench.live.plugins.vllm.home import Home, SchedulerQueue
+from fairbench.live.plugins.vllm.home import Home
 from fairbench.live.plugins.vllm.release import check_config, check_version
 from fairbench.live.plugins.vllm.views import kept_blocks
 from fairbench.live.step_times import FittedCosts
@@ -59,22 +59,22 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
 
     def _settle(self) -> None:
         ledger = Ledger(self._exporter.count if self._exporter else None)
-        self.home = Home(self._config, ledger, self, self._kept)
-        self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
+        self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Return whether vLLM would admit nobody."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
     def schedule(self, *args: Any, **named: Any) -> Any:
         """Run one step, in which vLLM asks our queue which requests to admit."""
-        self.waiting.begin_pass()
+        self.home.begin_pass()
         self._begun_s = self.home.now_s
         self._rank_victims()
         try:
             return super().schedule(*args, **named)
         finally:
-            self.waiting.end_pass()
+            self.home.end_pass()
 
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to our preemption order before memory may run out.
@@ -99,7 +99,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        self.waiting.end_pass()  # before vLLM adds the step's tokens to what is computed
+        self.home.end_pass()  # before vLLM adds the step's tokens to what is computed
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -143,7 +143,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         return success
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
