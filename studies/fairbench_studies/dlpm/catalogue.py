@@ -101,7 +101,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     known = figures_of(preset)
     if name not in known:
         raise UsageError(
-            f"--preset {preset}: is for {', '.join(known) or 'no figure'}, not for {name}"
+            f"--preset {preset}: reproduces {', '.join(known) or 'no figure'}, not {name}"
         )
     return known[name]
 
