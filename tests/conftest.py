@@ -23,7 +23,6 @@ TESTS = Path(__file__).parent
 # Some fast files of every part: what one runs after each change, and .ci/run with other Pythons.
 SMOKE = {
     "test_api.py",
-    "test_layering.py",
     "test_tenants.py",
     "cli/test_cli_list.py",
     "cli/test_cli_run.py",
