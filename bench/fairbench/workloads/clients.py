@@ -249,9 +249,6 @@ def client_targets(
 
     Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
     then from the workload. Raises UsageError.
-
-    Args:
-        given: Targets that the user chose, such as ``NAME.ttft`` -> time.
     """
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")
