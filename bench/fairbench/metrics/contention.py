@@ -185,11 +185,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the queued fraction of each client's call time in the window; 0 without calls.
-
-    Returns:
-        Fractions in [0, 1], shape (n_clients,).
-    """
+    """Return the queued fraction of each client's call time in the window; 0 without calls."""
     clients = len(facts.clients)
     sums = []
     for client, start_s, end_s in call_times(requests, facts):
