@@ -22,11 +22,7 @@ def client_names(run: StoredRun) -> list[str]:
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service per second between times, shape (clients, intervals).
-
-    Args:
-        edges_s: Bounds of the intervals, ascending, in seconds, shape (n_edges,).
-    """
+    """Return each client's service per second between times, shape (clients, intervals)."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -53,14 +49,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 
 
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
-    """Return the fraction of each interval in which the workers computed something.
-
-    Args:
-        edges_s: Bounds of the intervals, ascending, in seconds, shape (n_edges,).
-
-    Returns:
-        Fractions, shape (n_edges - 1,).
-    """
+    """Return the fraction of each interval in which the workers computed something."""
     log = read_service(run)
     # The clients of one batch share its stretch, which must count once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)

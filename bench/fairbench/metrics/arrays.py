@@ -103,14 +103,8 @@ class Piecewise:
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
     """Return the seconds of each client's intervals that lie before each time.
 
-    Args:
-        client: Client of each interval, an index, shape (n_intervals,).
-        start_s: Starts in seconds, shape (n_intervals,).
-        end_s: Ends in seconds, shape (n_intervals,); an end before the start counts as the start.
-        times: Ascending times in seconds, shape (n_times,).
-
-    Returns:
-        Lengths in seconds, shape (n_clients, n_times).
+    Intervals have the shape (n_intervals,); an end before the start counts as the start. The result
+    for ascending ``times`` has the shape (n_clients, n_times).
     """
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)

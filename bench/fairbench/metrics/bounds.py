@@ -39,14 +39,7 @@ class Instants:
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
         """Return whether one of a queue's instants lies in (start, end].
 
-        Args:
-            queue: Queue of each row, shape (n_rows,).
-            start_s: Start of each stretch, in seconds, shape (n_stretches,).
-            end_s: End of each stretch, in seconds, shape (n_stretches,).
-            stretch: Index of each row's stretch, shape (n_rows,).
-
-        Returns:
-            Flags, shape (n_rows,).
+        ``queue``, ``stretch`` (an index) and the result are of each row, times of each stretch.
         """
         first = places(self._keys, self._key(queue, start_s, stretch, "right"))
         after = places(self._keys, self._key(queue, end_s, stretch, "right"))
@@ -85,12 +78,8 @@ def places(keys: Ints, values: Ints) -> Ints:
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """Return U = w_e * L_input + w_q * M in weighted tokens, one client's overdraft.
 
-    ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that is more.
-
-    Args:
-        largest_input: L_input, the most input tokens of any request.
-        tokens: M, in tokens.
-        weights: Weights of extend and output tokens.
+    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the KV
+    pool, or ``largest_remaining_output`` where that is more.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -100,13 +89,8 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
     M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that
-    is more (docs/appendix/theory.md).
-
-    Args:
-        largest_input: L_input, the most input tokens of any request.
-        pool: M, the KV pool of a worker, in tokens.
-        weights: Weights of extend and output tokens.
-        remaining: Result of ``largest_remaining_output``, in tokens; 0 if it does not count.
+    is more (docs/appendix/theory.md). ``largest_input`` is L_input, the most input tokens of any
+    request, and ``pool`` is M, the KV pool of a worker in tokens.
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -153,11 +137,6 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
     The value is taken just after every admission, from the outputs that the run really produced.
     With over-committed memory it can exceed M: a client then decodes more than the pool without a
     new admission. A retracted request counts as still running.
-
-    Args:
-        requests: Table of the run's requests.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

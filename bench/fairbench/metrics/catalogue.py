@@ -167,11 +167,7 @@ class Notes:
         self.reasons[key] = text
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
-        """Return a percentile's value and note if it is undefined or a lower bound.
-
-        Args:
-            reason: Reason if the value is undefined, or "" for the catalogue's reason.
-        """
+        """Return a percentile's value and note if it is undefined or a lower bound."""
         if percentile.censored and isfinite(percentile.value_s):
             self._censored[key] = None
         return self.value(key, percentile.value_s, reason)

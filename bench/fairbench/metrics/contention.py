@@ -49,9 +49,6 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     The first token comes after the run's shortest time for a call with at least as much to compute.
     A call that was never admitted counts its whole input. The other tokens come at the pace of one
     of the fastest answers.
-
-    Args:
-        output_tokens: Output tokens of each request, shape (n_requests,).
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
@@ -68,9 +65,6 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     The time from arrival to first token equals the actual time from admission to first token. The
     other tokens come at the median pace. Only the wait for admission is lost, or all of a refused
     call.
-
-    Args:
-        output_tokens: Output tokens of each request, shape (n_requests,).
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -191,11 +185,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the queued fraction of each client's call time in the window; 0 without calls.
-
-    Returns:
-        Fractions in [0, 1], shape (n_clients,).
-    """
+    """Return the queued fraction of each client's call time in the window; 0 without calls."""
     clients = len(facts.clients)
     sums = []
     for client, start_s, end_s in call_times(requests, facts):

@@ -159,13 +159,7 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if it is not judged.
 
-    Args:
-        service: Service in weighted tokens, shape (n_clients, n_windows).
-        entitlement: Entitlement in weighted tokens, shape (n_clients, n_windows).
-        held_up: Whether a client was held up, shape (n_clients, n_windows).
-
-    Returns:
-        Shares, shape (n_clients, n_windows).
+    Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]

@@ -78,11 +78,7 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return the flood of a client and its excess demand; nothing without a flood.
-
-    Args:
-        limit: Weighted tokens a second from which on a client floods.
-    """
+    """Return the flood of a client and its excess demand; nothing without a flood."""
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
     flood = _flood(traffic, left, rows, others)
@@ -198,11 +194,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
 
 
 def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
-    """Return the harm in these rows.
-
-    Args:
-        usual_s: Usual wait of each client.
-    """
+    """Return the harm in these rows."""
     victims = _victims(traffic, rows, held_up, usual_s)
     hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(

@@ -82,11 +82,7 @@ class ClientGoodput:
 
 
 def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterator[ClientGoodput]:
-    """Yield the goodput counts of the clients with these indices.
-
-    Args:
-        which: Indices of clients in ``facts.clients``.
-    """
+    """Yield the goodput counts of the clients with these indices."""
     clients = len(facts.clients)
     programs, program_bounds = in_order(tables.programs.client, clients)
     requests, request_bounds = in_order(tables.requests.client, clients)

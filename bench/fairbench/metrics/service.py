@@ -119,11 +119,7 @@ def cumulative(
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
-    """Return the amounts that each row books at its start, at its end, and per step.
-
-    Returns:
-        Three arrays in (weighted) tokens, each of shape (n_rows,).
-    """
+    """Return the (weighted) tokens that each row books at its start, at its end, and in steps."""
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
     extend = weights.extend * log.extend_tokens.astype(np.float64)

@@ -77,13 +77,7 @@ def merged(start: Floats, end: Floats) -> Intervals:
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
     """Return the unions of intervals per queue, with their queues (numbers from 0).
 
-    Args:
-        queue: Queue of each interval, a number from 0, shape (n_intervals,).
-        start: Starts in seconds, shape (n_intervals,).
-        end: Ends in seconds, shape (n_intervals,).
-
-    Returns:
-        Queues, shape (n_unions,), and unions, ordered by queue and start.
+    Arguments have the shape (n_intervals,), results (n_unions,), ordered by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)

@@ -49,9 +49,6 @@ def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     """Return ``mean [low, high]``, with > or < for bounds, or - if no run defines it.
 
     A single run has no interval.
-
-    Args:
-        digits: Number of decimals.
     """
     if interval is None:
         return "-"

@@ -52,10 +52,8 @@ def stacked(
 ) -> RenderableType:
     """Return one table of all columns, or several, each of at most ``width`` columns of text.
 
-    Args:
-        columns: metrics in their order; those with the lowest ``dropped`` go to the next table
-            first.
-        make: builds the table of some columns, labels of rows included.
+    Columns with the lowest ``dropped`` go to the next table first. ``make`` builds a table of some
+    columns, labels of rows included.
     """
     ruler = Console(width=10 * width)
 

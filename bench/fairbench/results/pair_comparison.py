@@ -134,11 +134,7 @@ def by_place(sides: Iterable[Side]) -> list[list[Side]]:
 
 
 def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
-    """Compare one side with another. Raises UsageError if they have no common seed.
-
-    Args:
-        baseline: The side that is the reference.
-    """
+    """Compare one side with another. Raises UsageError if they have no common seed."""
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:
         raise UsageError(

@@ -252,9 +252,6 @@ def client_targets(
 
     Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
     then from the workload. Raises UsageError.
-
-    Args:
-        given: Targets that the user chose, such as ``NAME.ttft`` -> time.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

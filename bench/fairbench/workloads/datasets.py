@@ -108,9 +108,6 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
 
     Raises UsageError for a missing tokenizer or package, DataError (file, line, field) for a file
     that cannot be read or does not fit the kind.
-
-    Args:
-        dataset_path: Path of the file, or ``hf:OWNER/NAME``.
     """
     if not schemas_for(kind):
         raise UsageError(

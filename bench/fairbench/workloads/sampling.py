@@ -17,11 +17,7 @@ _PHI = NormalDist().cdf
 
 
 def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
-    """Draw the length of a prompt part: lognormal, at least 1, at most ``LONGEST_INPUT`` means.
-
-    Args:
-        sigma: Spread of the logarithm of the length; 0 makes the length constant.
-    """
+    """Draw the length of a prompt part: lognormal, at least 1, at most ``LONGEST_INPUT`` means."""
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
 
 
@@ -45,11 +41,7 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 
 
 def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int) -> None:
-    """Raise ValueError unless a mean below ``max_new_tokens`` is possible.
-
-    Args:
-        sigma: Spread of the logarithm of the length; 0 also allows a mean of ``max_new_tokens``.
-    """
+    """Raise ValueError unless a mean below ``max_new_tokens`` is possible."""
     if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
         raise ValueError(
             f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"

@@ -67,11 +67,7 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Return text at a position.
-
-    Args:
-        anchor: Part of the text at ``x``: ``start``, ``middle`` or ``end``.
-    """
+    """Return text at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
@@ -172,11 +168,7 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Return the grid and ticks beside a chart, with its label above them.
-
-    Args:
-        percent: Whether ticks are written in percent.
-    """
+    """Return the grid and ticks beside a chart, with its label above them."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.at(tick)

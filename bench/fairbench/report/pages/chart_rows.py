@@ -36,10 +36,8 @@ def heat_chart(
 ) -> str:
     """Return cells whose opacity is the logarithm of their value, between two limits.
 
-    Args:
-        edges: Bounds of the bins, shape (bins + 1,), in the unit of x.
-        rows: With values of shape (bins,).
-        limits: The value of the lightest cell and of the darkest, above 0.
+    ``edges`` bound the bins, shape (bins + 1,), in the unit of x; rows have values of shape
+    (bins,). ``limits`` are the values of the lightest cell and of the darkest, above 0.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
     across = chart.Scale(float(edges[0]), float(edges[-1]), CELLS_PX, chart.END)

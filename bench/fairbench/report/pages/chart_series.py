@@ -81,10 +81,8 @@ def area_chart(
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
-    Args:
-        edges: Bounds of the bins, shape (bins + 1,), in the unit of x.
-        areas: At least one, with values of shape (bins,).
-        shaded: Windows in x behind the areas.
+    ``edges`` bound the bins, shape (bins + 1,), in the unit of x; there is an area, and areas have
+    values of shape (bins,). ``shaded`` are windows in x behind them.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = chart.scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))

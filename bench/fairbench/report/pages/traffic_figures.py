@@ -102,11 +102,7 @@ def waits_figure(
     limits: tuple[float, float],
     measured: str,
 ) -> Figure:
-    """Return the median waits over time of heavy clients, all others, and some of these.
-
-    Args:
-        limits: The waits of the lightest and of the darkest cell, s.
-    """
+    """Return the median waits over time of heavy clients, all others, and some of these."""
     edges = _edges(traffic)
     rows = [
         HeatRow(printable(name), _medians(traffic, [name], edges), colour(number))
