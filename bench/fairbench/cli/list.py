@@ -37,7 +37,16 @@ def list_names(
 
     Parts are listed with the parameters that `--set` takes, presets with the values they set.
     """
-    sections: dict[Kind, Callable[[], Iterator[str]]] = {one: globals()[f"_{one}"] for one in Kind}
+    sections = {
+        Kind.SCHEDULERS: _schedulers,
+        Kind.ROUTERS: _routers,
+        Kind.GATEWAYS: _gateways,
+        Kind.WORKLOADS: _workloads,
+        Kind.PROFILES: _profiles,
+        Kind.PRESETS: _presets,
+        Kind.ENGINES: _engines,
+        Kind.EVICTIONS: _evictions,
+    }
     wanted = [kind] if kind else list(sections)
     typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
 
