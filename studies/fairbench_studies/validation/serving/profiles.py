@@ -18,7 +18,7 @@ VLLM_REQUEST_MS = 1.5
 # each iteration and to each request in it. Fitted to the time per output token of two runs, with 6
 # and with about 130 requests at a time (``measured.FITTED``); what ``vtc`` adds is not known.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
-# The name of a GPU with an SXM socket from ``nvidia-smi`` or a cloud: "NVIDIA A100-SXM4-80GB".
+# Names that ``nvidia-smi`` and clouds give to GPUs with SXM sockets: "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
