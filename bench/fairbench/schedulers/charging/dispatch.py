@@ -48,14 +48,19 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
-    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end."""
+    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end.
+
+    With ``ahead`` a client's mean output is charged at dispatch, and the difference at the end.
+    """
 
     token_ps: Callable[[], float] | None = None
     """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
 
-    def __init__(self, extend_weight: int, output_weight: int) -> None:
+    def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
+        self._answers = MeanAnswers() if ahead else None
+        self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
         self._paid: dict[int, dict[str, float]] = {}  # of requests under way, by their ids
 
     def prepare(self, name: str, setup: Setup) -> None:
@@ -64,6 +69,10 @@ class DispatchCharging:
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         """Return the charge of each client for a request; ``tokens`` of its prompt count."""
         paid = self._paid[request.request_id] = self._prompt(request, tokens, worker)
+        if self._answers is not None:
+            expected = self.output_weight * self._answers.expected(request.client)
+            self._ahead[request.request_id] = expected
+            paid[request.client] = paid.get(request.client, 0) + expected
         return paid
 
     def _prompt(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -72,10 +81,12 @@ class DispatchCharging:
     def finished(self, request: Request, output_tokens: int) -> float:
         """Return the remaining charge of a request that has ended; negative is a refund."""
         self._paid.pop(request.request_id, None)
-        return self.output_weight * output_tokens
+        cost = self.output_weight * output_tokens
+        return cost if self._answers is None else cost - self._ahead.pop(request.request_id, 0)
 
     def failed(self, request: Request) -> dict[str, float]:
         """Return the amounts that clients had paid for a dispatch that has failed."""
+        self._ahead.pop(request.request_id, None)
         return self._paid.pop(request.request_id, {})
 
     def payers(self) -> set[str]:
@@ -89,17 +100,21 @@ class DispatchCharging:
         """Record the GPU time that a request took at its worker."""
 
     def answered(self, client: str, output_tokens: int) -> None:
-        """Note the length of an answer."""
+        if self._answers is not None and output_tokens:
+            self._answers.finished(client, output_tokens)
 
     def forget(self, client: str) -> None:
-        """Begin anew with a client."""
+        if self._answers is not None:
+            self._answers.forget(client)
 
 
 class SharedDispatchCharging(DispatchCharging):
     """Charges a prompt to the clients that share its prefix, as in ``SharedCharges``."""
 
-    def __init__(self, extend_weight: int, output_weight: int, sharing: Sharing) -> None:
-        super().__init__(extend_weight, output_weight)
+    def __init__(
+        self, extend_weight: int, output_weight: int, sharing: Sharing, *, ahead: bool
+    ) -> None:
+        super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
         self._shared: dict[int, SharedCharges] = {}  # by worker
 
@@ -117,11 +132,15 @@ class TimeDispatchCharging(DispatchCharging):
 
     _charges: GPUCharges
 
-    def __init__(self, extend_weight: int, output_weight: int) -> None:
-        super().__init__(extend_weight, output_weight)
+    def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
+        super().__init__(extend_weight, output_weight, ahead=ahead)
         self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
 
     def prepare(self, name: str, setup: Setup) -> None:
+        if self._answers is not None:
+            raise UsageError(
+                f"{name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
+            )
         self._charges = gpu_charges(name, setup)
         self.token_ps = self._charges.token_ps
 
@@ -141,58 +160,14 @@ class TimeDispatchCharging(DispatchCharging):
         return super().failed(request)
 
 
-class OutputsAhead(DispatchCharging):
-    """Charges a client's mean output length at dispatch, and the difference at the end."""
-
-    def __init__(self, prompts: DispatchCharging) -> None:
-        super().__init__(prompts.extend_weight, prompts.output_weight)
-        self._prompts = prompts
-        self._answers = MeanAnswers()
-        self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
-
-    def prepare(self, name: str, setup: Setup) -> None:
-        if isinstance(self._prompts, TimeDispatchCharging):
-            raise UsageError(
-                f"{name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
-            )
-
-    def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
-        paid = self._prompts.dispatched(request, tokens, worker)
-        expected = self.output_weight * self._answers.expected(request.client)
-        self._ahead[request.request_id] = expected
-        paid[request.client] = paid.get(request.client, 0) + expected
-        return paid
-
-    def finished(self, request: Request, output_tokens: int) -> float:
-        cost = self._prompts.finished(request, output_tokens)
-        return cost - self._ahead.pop(request.request_id, 0)
-
-    def failed(self, request: Request) -> dict[str, float]:
-        self._ahead.pop(request.request_id, None)
-        return self._prompts.failed(request)
-
-    def payers(self) -> set[str]:
-        return self._prompts.payers()
-
-    def left(self, worker: int) -> None:
-        self._prompts.left(worker)
-
-    def answered(self, client: str, output_tokens: int) -> None:
-        if output_tokens:
-            self._answers.finished(client, output_tokens)
-
-    def forget(self, client: str) -> None:
-        self._answers.forget(client)
-
-
 def dispatch_charging(
     extend_weight: int, output_weight: int, charge: Charge, *, ahead: bool
 ) -> DispatchCharging:
     """Return the charging method that a router's parameters select.
 
     Args:
-        extend_weight: The price of a token of a prompt.
-        output_weight: The price of a token of an output.
+        extend_weight: Price of a token of a prompt.
+        output_weight: Price of a token of an output.
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only what
             the chosen worker does not hold. ``split`` and ``owner`` charge the latter to the
             clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
@@ -202,9 +177,8 @@ def dispatch_charging(
             end. By default outputs are charged when a request is over (line 22), so that the
             worker that finishes least looks cheapest.
     """
-    charging = DispatchCharging(extend_weight, output_weight)
     if charge == GPU_TIME:
-        charging = TimeDispatchCharging(extend_weight, output_weight)
-    elif charge == "split" or charge == "owner":
-        charging = SharedDispatchCharging(extend_weight, output_weight, charge)
-    return OutputsAhead(charging) if ahead else charging
+        return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)
+    if charge == "split" or charge == "owner":
+        return SharedDispatchCharging(extend_weight, output_weight, charge, ahead=ahead)
+    return DispatchCharging(extend_weight, output_weight, ahead=ahead)

@@ -16,15 +16,10 @@ WINDOW = 5  # of the moving average
 class PredictedCharging(TokenCharging):
     """Charges the predicted output at admission, and corrects the charge as tokens come.
 
-    Args:
-        account: Whose balances are charged.
-        prices: What a token costs.
-        sharing: Who pays for a prefix that several clients share.
-        predict: The predicted number of outputs of a request, given the moving average of its
-            client's last outputs (0 before the first).
-        cost: What a request of so many input and output tokens costs; None is by ``prices``.
-        charges_at_finish: Whether each step that ends a request charges one token more for those
-            that go on beyond their prediction ([VTC-artifact]).
+    ``predict`` returns the expected outputs of a request, given the moving average of its client's
+    last outputs (0 before the first). Without a ``cost`` of so many input and output tokens,
+    ``prices`` hold. With ``charges_at_finish`` each step that ends a request charges one token more
+    for those that go on beyond their prediction ([VTC-artifact]).
     """
 
     refunds = False  # it charges ahead by itself
