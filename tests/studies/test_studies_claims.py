@@ -390,6 +390,17 @@ def test_the_page_begins_with_its_result(monkeypatch):
     assert not any(line.startswith("### 100") for line in lines)
 
 
+def test_a_part_that_cannot_be_tested_is_not_counted_as_judged_at_both(monkeypatch):
+    monkeypatch.setattr(
+        "fairbench_studies.dlpm.claims.table._basis", lambda source: f"basis {source}"
+    )
+    (judged, other), settings = page()
+    left_out = Part("left out", UNTESTABLE, "")
+    parts = {title: [*some, left_out] for title, some in judged.parts.items()}
+    text = claims_markdown([judged._replace(parts=parts), other], settings)
+    assert "Of the 2 parts that are judged at both, 1 hold" in text
+
+
 def test_the_page_as_files(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench_studies.dlpm.claims.table._basis", str)
     markdown, table = write(*page(), tmp_path / "results")

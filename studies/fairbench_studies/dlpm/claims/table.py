@@ -135,6 +135,7 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
         for one in judged
         if len(one.parts) == 2
         for both in _same(*(one.parts[title] for title in titles))
+        if all(part.outcome in COUNTED for part in both)
     ]
     first, second = (pairs.count(which) for which in ((True, False), (False, True)))
     return (
