@@ -188,19 +188,11 @@ class NoCap(LoadCap):
 
     def __init__(self) -> None:
         super().__init__(NONE)
-        self.enter = self.leave = _uncounted
-        self.finish = _uncounted_end
+        self.enter = self.leave = lambda request: None
+        self.finish = lambda request, output_tokens: None
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
         return True
-
-
-def _uncounted(request: Request) -> None:
-    pass
-
-
-def _uncounted_end(request: Request, output_tokens: int) -> None:
-    pass
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:

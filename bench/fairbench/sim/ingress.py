@@ -97,9 +97,7 @@ class Ingress:
             self._refuse(sequence.request)
 
     def _refuse(self, request: Request) -> None:
-        sequence = self._held.pop(request)
-        sequence.status = REFUSED
-        sequence.on_done(sequence)
+        self._held.pop(request).refuse()
 
     def _send(self, request: Request, worker: int) -> None:
         if not 0 <= worker < len(self._workers):

@@ -62,7 +62,7 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        self._prefill_us = 0
+        self.prefill_us = 0  # the part of L that is prefill
         self._output_tokens = 0
         self._price_outputs()
 
@@ -79,11 +79,7 @@ class GpuWindow:
     @property
     def load_us(self) -> int:
         """The load L: prefill times, plus the time of an average output for each request."""
-        return self._prefill_us + len(self._assigned) * self._decode_us
-
-    @property
-    def prefill_us(self) -> int:
-        return self._prefill_us
+        return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
     def decode_us(self) -> int:
@@ -104,7 +100,7 @@ class GpuWindow:
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
         """Add a request to this GPU, with the prefill time of its missing tokens."""
         self._assigned.append((now_s, prefill_us, end))
-        self._prefill_us += prefill_us
+        self.prefill_us += prefill_us
 
     def finish(self, now_s: float, output_tokens: int) -> None:
         self._finished.append((now_s, output_tokens))
@@ -120,7 +116,7 @@ class GpuWindow:
         dropped: list[PrebleNode] = []
         while self._assigned and self._assigned[0][0] <= start_s:
             _, prefill_us, end = self._assigned.popleft()
-            self._prefill_us -= prefill_us
+            self.prefill_us -= prefill_us
             dropped.append(end)
         return dropped
 
