@@ -24,7 +24,7 @@ class NotReplayed:
 class Report:
     """The comparison of one file.
 
-    ``whole`` is the JSON object, ``text`` the tables for people.
+    ``whole`` is the report as a JSON object, ``text`` as tables.
     """
 
     whole: dict[str, Any]
@@ -56,7 +56,7 @@ def each(
     """Convert each item, and collect the items that cannot be converted.
 
     Raises:
-        UsageError: nothing could be made of any item; the error of the first one.
+        UsageError: every item failed; the message is that of the first one.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []

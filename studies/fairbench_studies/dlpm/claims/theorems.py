@@ -122,8 +122,8 @@ class _History(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        What a stretch books that one of them cuts counts whole, which overstates a lead by the
-        outputs of that stretch at most.
+        A stretch that begins or ends outside the interval counts as a whole, which overstates a
+        lead by at most the outputs of that stretch.
         """
         first = int(np.searchsorted(self.times, start_s))
         after = int(np.searchsorted(self.times, end_s, "right"))

@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
 
 The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
-the client with the most cached input. Output tokens and the time until all programs were done do
-not.
+the client with the most cached input. Output tokens and the time until all programs are done favour
+no scheduler.
 """
 
 from __future__ import annotations
