@@ -54,7 +54,7 @@ def assert_same(one, other):
     assert repr(one.to_pylist()) == repr(other.to_pylist())  # NaN differs from itself
 
 
-def test_a_run_equals_the_commands_saved_one(result, tmp_path):
+def test_a_run_equals_the_run_saved_by_the_command(result, tmp_path):
     command = ["run", "--workload", "chat", "--scenario", "none", "--num-programs", "1"]
     command += ["--scheduler", "vtc", "--seed", "3", "--result-dir", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
@@ -254,7 +254,7 @@ def test_a_plot_shows_every_client(result, swept):
         assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_plot_without_the_extra_names_it(result, monkeypatch):
+def test_the_error_of_a_plot_without_the_extra_names_the_extra(result, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: None)
     with pytest.raises(fairbench.UsageError, match="pip install"):
         result.plot()

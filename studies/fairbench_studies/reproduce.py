@@ -65,8 +65,8 @@ def reproduce(
 ) -> None:
     """Run the missing simulations of a figure of the DLPM paper, then draw it.
 
-    Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
-    again, also after a crash or Ctrl-C.
+    Or judge all claims of the paper, or map where they hold. Finished runs are never repeated, even
+    after a crash or Ctrl-C.
     """
     from fairbench_studies.reproduction import Asked, carry_out
 

@@ -112,7 +112,7 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
     assert files(cut.store.path) == files(whole.store.path)
 
 
-def test_the_twins_results_are_kept_with_it(tmp_path):
+def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
     # One run of the twin is kept, the trial after it is not.

@@ -130,7 +130,7 @@ def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(unfini
         ("min_share_of_goodput", "goodput_worst_share", "min_share_of_goodput"),
     ],
 )
-def test_a_metric_of_several_names_is_printed_under_one(name, key, printed):
+def test_a_metric_with_several_names_is_printed_under_the_main_name(name, key, printed):
     slo = parse_slo(f" {name} >= 80%")
     assert slo.metric == key
     assert slo.text == f"{printed} >= 80%"

@@ -61,7 +61,7 @@ def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
     assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
 
 
-def test_more_seeds_are_added_to_existing_ones(compared, tmp_path, in_this_process):
+def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path, in_this_process):
     folder = tmp_path / "copy"
     shutil.copytree(compared[1], folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
@@ -195,7 +195,7 @@ def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path, in_this_proce
     assert engines == {"vllm"}
 
 
-def test_flags_of_a_trace_need_one(tmp_path):
+def test_flags_of_traces_need_a_trace(tmp_path):
     result = invoke("fcfs", "vtc", "--trace-format", "azure", "--result-dir", tmp_path)
     assert result.exit_code == 2
     assert "trace_format needs --trace" in result.stderr

@@ -115,7 +115,7 @@ COMMANDS = {
 @pytest.mark.parametrize(
     ("command", "bomb"), [(command, bomb) for command, bombs in COMMANDS.items() for bomb in bombs]
 )
-def test_a_bomb_of_3_gigabytes_takes_less_than_one(command, bomb, tmp_path):
+def test_a_bomb_of_3_gigabytes_takes_less_than_1_gigabyte_of_memory(command, bomb, tmp_path):
     path = tmp_path / "bomb.jsonl.gz"
     path.write_bytes(gzip.compress(BOMBS[bomb]) * 3200)  # gzip's files may be many in a row
     memory, line = limited([*command.split(), str(path)])

@@ -1,4 +1,4 @@
-"""Test files that once took gigabytes or never ended: a one-line error, nothing half written."""
+"""Test files that could take gigabytes or never end: a one-line error, nothing half written."""
 
 import gzip
 import json

@@ -68,7 +68,7 @@ def test_without_a_kind_everything_is_listed():
         assert listed(kind) in everything + "\n"
 
 
-def test_parameters_are_listed_as_set_takes_them():
+def test_parameters_are_listed_in_the_form_that_set_accepts():
     kinds = ("schedulers", "routers", "gateways", "workloads", "engines")
     text = "\n".join(listed(kind) for kind in kinds)
     lines = [line.strip() for line in text.split("\n") if line.startswith("    ")]

@@ -121,7 +121,7 @@ def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients, elap
     assert len(progress_line(progress, elapsed_s)) <= 80
 
 
-def test_the_progress_of_tasks_counts_them(monkeypatch, capsys):
+def test_the_progress_counts_tasks(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     with shown_progress().tasks([3.0, 1.0]) as done:

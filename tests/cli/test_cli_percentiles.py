@@ -26,7 +26,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_a_run_keeps_and_shows_them(run):
+def test_a_run_keeps_and_shows_its_percentiles(run):
     summary = json.loads((run / "summary.json").read_text())
     assert summary["percentiles"] == "25,90"
     assert summary["p25_ttft_ms"] <= summary["p90_ttft_ms"]

@@ -61,7 +61,9 @@ def test_without_studies_a_line_names_the_installation(no_studies, tmp_path, arg
     assert "fairbench-llm[studies]" in line
 
 
-def test_the_checkout_that_the_current_folder_is_in_has_them(no_studies, tmp_path, monkeypatch):
+def test_studies_are_found_in_the_checkout_around_the_current_folder(
+    no_studies, tmp_path, monkeypatch
+):
     checkout(tmp_path, "answer = 42")
     (tmp_path / "docs").mkdir()
     monkeypatch.chdir(tmp_path / "docs")

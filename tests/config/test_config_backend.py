@@ -65,7 +65,7 @@ def test_an_endpoint_keeps_its_own_settings():
     assert spec.settings == {}
 
 
-def test_a_flag_changes_the_stored_backend_and_keeps_the_rest_of_it():
+def test_a_flag_changes_one_setting_of_the_stored_backend():
     spec = resolve({"backend": {"tp": 2}}, {}, stored(SGLANG))
     assert spec.backend == SGLang(tp=2)
     assert spec.model == "models/tiny"

@@ -85,7 +85,7 @@ def test_a_profile_that_its_gpu_does_not_imply_stays_whole():
     assert resolve({"gpu": "h100"}, {}, file) == resolve({"gpu": "h100"})
 
 
-def test_the_defaults_are_the_documented_ones():
+def test_the_defaults_are_as_documented():
     spec = resolve({})
     assert (spec.scheduler, spec.router, spec.local) == ("d2lpm", "d2lpm", "dlpm")
     assert (spec.dp, spec.seed, spec.burstiness, spec.clients) == (1, 0, 1.0, 3)

@@ -28,7 +28,7 @@ def test_priorities_are_a_table():
     assert reread(spec) == spec
 
 
-def test_without_one_nothing_is_stored_of_it():
+def test_without_a_gateway_no_setting_of_gateways_is_stored():
     spec = resolve({"workload": "chat"})
     assert (spec.gateway, spec.saturation) == (None, None)
     assert "gateway" not in to_toml(spec)

@@ -70,7 +70,7 @@ def test_the_name_of_a_preset_decides_nothing():
     assert identity(spec) == identity(spec.model_copy(update={"preset": None}))
 
 
-def test_a_sweep_may_have_one():
+def test_a_sweep_may_have_a_preset():
     swept = make_sweep({"name": "s", "base": PAPER, "grid": {"dp": [1, 2]}})
     assert [spec.settings["engine.max_total_tokens"] for spec in points(swept)] == [20_000] * 2
 

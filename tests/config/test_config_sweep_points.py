@@ -48,7 +48,7 @@ def test_a_duration_of_the_base_holds_for_every_workload():
     assert [spec.duration_s for spec in found] == [480.0, 480.0]
 
 
-def test_identical_points_are_one():
+def test_identical_points_run_once():
     # LPM has no quantum.
     grid = {"workload": "chat", "scheduler": ["lpm", "dlpm"], "dlpm.quantum": [1000, 5000]}
     found = points(sweep(grid=grid))

@@ -172,7 +172,7 @@ def test_progress_names_the_log_and_few_requests_are_no_diagnosis(tmp_path):
     assert "trace-monday" in result.stderr
 
 
-def test_ordinary_requests_during_a_flood_are_not_part_of_it():
+def test_ordinary_requests_do_not_count_as_part_of_a_flood():
     """Ten clients ask once a minute; c3 floods from 300 to 360 s with four requests a second."""
     sent = steady(10, 60.0, 1200.0) + [(300 + n / 4, "c3") for n in range(241)]
     sent.sort()

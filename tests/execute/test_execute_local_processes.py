@@ -58,7 +58,7 @@ def test_no_more_processes_than_processors(monkeypatch, tmp_path):
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 1
 
 
-def test_a_task_that_fails_or_dies_takes_no_other_with_it():
+def test_a_failed_or_dead_task_does_not_affect_other_tasks():
     tasks = [pool_tasks.refuse, pool_tasks.stumble, pool_tasks.die, partial(pool_tasks.double, 4)]
     refused, stumbled, died, done = results(tasks)
     assert done == 8

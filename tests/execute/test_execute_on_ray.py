@@ -41,7 +41,7 @@ def address():
         yield cluster.address
 
 
-def test_a_sweep_is_byte_for_byte_the_local_one(address, tmp_path):
+def test_a_sweep_on_ray_equals_a_local_sweep_byte_for_byte(address, tmp_path):
     base = {"workload": "chat", "scenario": "none", "num_programs": 1}
     sweep = make_sweep({"name": "mine", "base": base, "grid": [{"scheduler": ["vtc", "fcfs"]}]})
     specs = points(sweep)
@@ -57,7 +57,7 @@ def test_a_sweep_is_byte_for_byte_the_local_one(address, tmp_path):
     assert outcomes[0].comparison["cells"] == outcomes[1].comparison["cells"]
 
 
-def test_a_task_that_fails_or_dies_takes_no_other_with_it(address, tmp_path):
+def test_a_failed_or_dead_task_does_not_affect_other_tasks(address, tmp_path):
     keep = Saving(pool_tasks.keep, tmp_path / "kept")
     tasks = [pool_tasks.refuse, pool_tasks.stumble, pool_tasks.die, keep]
     found = dict(RayCluster(address).run(tasks, Interruption()))

@@ -122,7 +122,7 @@ def test_json_that_no_reader_can_rely_on(text, complaint):
     assert str(error.value) == complaint
 
 
-def test_json_that_only_looks_like_it():
+def test_unusual_but_valid_json_is_read():
     text = f'[{2**64 - 1}, {-(2**63)}, 0.{"1" * 40}, "{"9" * 40}", "\\ud83d\\ude00", "[[[[[["]'
     assert parsed(text.encode(), "it") == json.loads(text)
     assert parsed(b"[NaN, 1e999]", "it")[1] == float("inf")

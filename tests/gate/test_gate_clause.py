@@ -29,7 +29,7 @@ def test_no_loss_has_no_sign_to_get_wrong():
     assert [limit(text, "0.5") for text in texts] == [Fraction("0.5")] * 4
 
 
-def test_a_metric_of_a_client_has_the_clients_name_in_it():
+def test_the_metric_of_a_client_contains_the_clients_name():
     clause = parse_clause("clients.a.b:c.p99_s:+1", KNOWN)
     assert (clause.metric, clause.more_is_better) == ("clients.a.b:c.p99_s", False)
 
@@ -75,7 +75,7 @@ def test_a_metric_without_a_worse_side_has_no_clause():
 
 
 @pytest.mark.parametrize("name", ["min_share", "worst_share", "min_entitlement_ratio"])
-def test_a_metric_of_several_names_is_printed_under_one(name):
+def test_a_metric_with_several_names_is_printed_under_the_main_name(name):
     clause = parse_clause(f"{name}:-0.02", {"min_entitlement_ratio"})
     assert clause.metric == "min_entitlement_ratio"
     assert clause.text == "min_share:-0.02"

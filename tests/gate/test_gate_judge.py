@@ -181,7 +181,7 @@ def brute_force(first, second):
     return sum(rank_sum(chosen) >= observed for chosen in splits) / len(splits)
 
 
-def test_the_rank_test_is_that_of_every_split_counted_one_by_one():
+def test_the_rank_test_equals_counting_every_split():
     random = Random(1)
     for _ in range(60):
         first, second = (

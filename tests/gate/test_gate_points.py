@@ -169,7 +169,7 @@ def test_simulated_seeds_are_judged_together_and_their_changes_listed_apart(tmp_
     assert all(row.verdict is Verdict.FAIL for row in without.rows)
 
 
-def test_repeats_of_a_seed_are_one_value_of_it(tmp_path):
+def test_repeats_of_a_seed_count_as_one_value(tmp_path):
     for side, values in (("a", (1.0, 3.0, 4.0)), ("b", (2.0, 4.0, 5.0))):
         for number, one in enumerate(values):
             spec = {"backend": {"base_url": "http://127.0.0.1:1"}, "scheduler": "as served"}

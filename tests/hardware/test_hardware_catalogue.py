@@ -10,7 +10,7 @@ from shared_data import PROFILES, needs
 
 
 @needs(PROFILES)
-def test_the_bundled_coefficients_are_the_shared_ones():
+def test_the_bundled_coefficients_equal_the_shared_files():
     text = (PROFILES / "engine_profiles.json").read_text(encoding="utf-8")
     shared = {key.lower(): value for key, value in json.loads(text)["profiles"].items()}
     ours = "a10g-24gb/llama-2-7b/tp1/slora-fitted"  # fitted here, see fairbench validate
@@ -23,7 +23,7 @@ def test_the_bundled_coefficients_are_the_shared_ones():
 
 
 @needs(PROFILES)
-def test_the_bundled_pools_are_the_shared_ones():
+def test_the_bundled_pools_equal_the_shared_files():
     data = json.loads((PROFILES / "kv_pools.json").read_text(encoding="utf-8"))
     pools = {key.lower(): value for key, value in data["pools"].items()}
     of_one_gpu = {name.rsplit("/", 2)[0]: name for name in profile_ids() if "/tp1/" in name}

@@ -47,7 +47,7 @@ def test_without_chunks_a_mixed_step_is_a_decode_step(profile, sequences, contex
     assert profile.step_ps([], sequences, context) == profile.decode_ps(sequences, context)
 
 
-def test_tokens_of_both_go_through_the_linear_layers_as_one():
+def test_a_mixed_step_is_cheaper_than_prefill_and_decode_apart():
     profile = PROFILES[0]
     both = profile.step_ps([(0, 100)], 50, 0)
     alone = profile.prefill_ps([(0, 100)]) + profile.decode_ps(50, 0)

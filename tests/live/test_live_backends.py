@@ -97,7 +97,7 @@ def answering(**answers):
         ({}, False),
     ],
 )
-def test_an_endpoint_that_is_an_emulator_reports_it(answers, emulated):
+def test_an_endpoint_reports_whether_it_is_an_emulator(answers, emulated):
     with answering(**answers) as url:
         told = told_by(f"{url}/", {"Authorization": "Bearer k"})
     served = live_backend(spec_of("endpoint")).served(told)

@@ -73,7 +73,7 @@ def test_the_limit_on_files_leaves_each_client_a_worker(monkeypatch):
         assert connections.most_connections() == most
 
 
-def test_only_idle_connections_are_closed_for_new_ones(monkeypatch, caplog):
+def test_only_idle_connections_are_closed_for_new_connections(monkeypatch, caplog):
     async def run():
         async with server(monkeypatch, most=8) as (port, released):
             busy = [await opened(port, ASKED.replace(b"/ ", b"/slow ")) for _ in range(4)]

@@ -196,7 +196,7 @@ def test_the_total_retry_time_is_limited(asks, least, most):
     assert {(r.status, r.error) for r in records.requests} == {("refused", "HTTP 429: busy")}
 
 
-def test_how_long_a_request_may_wait_is_a_flag_and_ten_minutes_without_it():
+def test_a_flag_limits_the_wait_of_a_request_which_is_ten_minutes_by_default():
     for more, longest_s in ({}, 600.0), ({"longest_wait_s": 3}, 3.0):
         fields = {"base_url": "http://127.0.0.1:1", "rate_limited": "wait", **more}
         backend = live_backend(resolve({"backend": fields}))

@@ -322,7 +322,7 @@ def test_drivers_with_wrong_clocks_give_one_drivers_records(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_drivers_equals_a_run_of_one(tmp_path):
+def test_a_run_of_two_drivers_equals_a_run_of_one_driver(tmp_path):
     for name, flags in (("one", []), ("two", ["--drivers", "2"])):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()

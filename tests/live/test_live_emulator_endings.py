@@ -47,7 +47,9 @@ TEXTS = st.lists(st.sampled_from(["b", " ", "c b", "a a", "ab bc", "zz", "bc ca 
     st.frozensets(st.integers(2, 4), max_size=2),
     st.booleans(),
 )
-def test_an_output_ends_where_looking_token_by_token_ends_it(ids, room, texts, tokens, keep):
+def test_an_output_ends_at_the_token_that_a_search_token_by_token_finds(
+    ids, room, texts, tokens, keep
+):
     stops = Stops(tuple(texts), tokens, keep)
     expected = brute_force(ids, len(ids) + room, stops)
     ending = ending_of(ids, len(ids) + room, stops, Spelled())

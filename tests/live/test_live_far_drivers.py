@@ -80,7 +80,7 @@ def asked(records):
 
 
 @pytest.mark.slow
-def test_remote_drivers_give_the_records_of_a_local_one(tmp_path):
+def test_remote_drivers_give_the_records_of_a_local_driver(tmp_path):
     spec = small_spec("chat", clients=3, num_programs=4)
     drive_here(spec, tmp_path / "here")
     places = [Watched(), Watched()]
@@ -214,7 +214,7 @@ def test_a_driver_that_dies_before_naming_itself_is_reported(tmp_path, monkeypat
         started(Quiet(), tmp_path)
 
 
-def test_the_address_for_a_host_is_a_local_one():
+def test_the_address_for_a_host_is_a_local_address():
     assert address_facing(LOOPBACK) == LOOPBACK
 
 

@@ -103,7 +103,7 @@ def test_a_router_that_fails_to_start_is_shown_by_its_log(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_nothing_of_it(tmp_path):
+def test_an_interrupted_run_leaves_no_router_behind(tmp_path):
     flags = [*RUN, "--duration", "20000", "--router-command", PROXY, "--result-dir", tmp_path]
     with running(*flags) as process:
         records = "*/live/requests.jsonl"
@@ -122,7 +122,7 @@ def test_an_interrupted_run_leaves_nothing_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("round_robin", "round-robin"), ("cache_aware", "cache-aware")]
 )
-def test_the_real_router_of_sglang_hits_as_often_as_our_model_of_it(tmp_path, theirs, ours):
+def test_the_router_of_sglang_hits_as_often_as_its_model(tmp_path, theirs, ours):
     command = f"{SMG} launch --host {{host}} --port {{port}} --prometheus-host {{host}} "
     command += f"--prometheus-port {{port2}} --policy {theirs} --worker-urls {{worker_urls}}"
     found, path, _ = ran(tmp_path, *SHORT, "--router-command", command)
@@ -190,7 +190,7 @@ def test_an_answer_names_its_worker():
         ({}, False),
     ],
 )
-def test_a_router_is_ready_when_no_page_of_its_denies_it(pages, ready):
+def test_a_router_is_ready_when_none_of_its_pages_denies_it(pages, ready):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(pages.get(self.path, 404))

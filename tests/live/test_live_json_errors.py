@@ -42,7 +42,7 @@ def test_a_path_that_is_not_there_is_a_404_in_json(server, path):
 
 
 @SERVERS
-def test_a_wrong_method_is_a_json_405_with_the_allowed_ones(server):
+def test_a_wrong_method_gets_a_json_405_with_the_allowed_methods(server):
     status, sent, said = ask(server, "GET", "/v1/completions")
     assert (status, sent["Allow"], said["error"]["code"]) == (405, "POST", 405)
     status, sent, _ = ask(server, "DELETE", "/v1/models")

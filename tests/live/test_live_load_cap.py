@@ -187,12 +187,12 @@ def test_auto_waits_until_the_servers_own_steps_are_known():
     assert home.cap.most_tokens == pytest.approx(500, rel=0.01)
 
 
-def test_without_a_cap_nothing_is_measured_for_it():
+def test_without_a_cap_no_costs_are_measured():
     assert Home(plugin_config("fcfs", {}), Ledger(), lambda _: [], lambda req: 0).costs is None
     assert LOAD_CAP not in plugin_config("fcfs", {LOAD_CAP: "none"}).params
 
 
-def test_it_travels_with_the_settings_and_is_proved():
+def test_the_cap_is_passed_with_the_settings_and_reported_back():
     config = plugin_config("dlpm", CAP)
     assert config_from(plugin_config("dlpm", CAP).environment()) == config
     told = PluginReport(**Hooks(config, "0.5.23").report())
@@ -204,7 +204,7 @@ def test_it_travels_with_the_settings_and_is_proved():
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "emulator"])
-def test_every_backend_with_our_schedulers_obeys_it(kind):
+def test_every_backend_with_schedulers_of_fairbench_obeys_the_cap(kind):
     spec = resolve(
         {"backend": kind, "model": "m"} if kind != "emulator" else {"backend": kind}, CAP
     )

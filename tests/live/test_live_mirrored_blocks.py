@@ -114,7 +114,7 @@ def test_an_unnamed_client_loses_its_blocks_first():
     assert pool.gone == ["third", "second", "first", mine]
 
 
-def test_a_spare_block_goes_before_older_used_ones():
+def test_a_spare_block_is_evicted_before_older_used_blocks():
     pool = MirroredPool("lfu", 4, CLIENTS)
     for client, name, tokens in (("y", "older", 2), ("x", "twice", 4)):
         pool.start(client, prompt(name, tokens))

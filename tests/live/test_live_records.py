@@ -240,7 +240,7 @@ def summary(*requests, spec=None, served=SGLANG, result=RESULT):
     )
 
 
-def test_the_summary_has_every_key_of_a_simulated_one():
+def test_the_summary_has_every_key_of_a_simulated_run():
     live = summary(DONE, UNDER_WAY)
     simulated = simulate(small_spec("chat", scheduler="dlpm")).summary
     assert simulated.keys() <= live.keys()

@@ -73,7 +73,7 @@ def test_any_loss_leaves_the_books_right(steps):
 
 
 @given(STEPS)
-def test_without_events_the_cache_is_the_simulated_one(steps):
+def test_without_events_the_assumed_cache_equals_the_simulated_cache(steps):
     heard, plain = [], []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     same = AssumedCache(80, lambda *evicted: plain.append(evicted))

@@ -117,7 +117,7 @@ def test_so_are_its_series(monkeypatch):
 
 
 def test_a_servers_own_requests_belong_to_no_client():
-    """Such requests were once charged to the unnamed client."""
+    """Test that such requests are not charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH
     asked.rid = "1234"
@@ -134,7 +134,7 @@ JUNK = {
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_wrongly_compressed_body_leaves_no_traceback(path, junk, caplog):
-    """Each such request once left three tracebacks."""
+    """Test that such a request leaves no traceback."""
 
     async def run():
         async with cluster(1) as (worker_side, (worker,)):

@@ -112,7 +112,7 @@ def ask(under_test, client, body=None):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_flood_does_not_turn_others_away(stream):
-    """The flood once took every slot, and all others got 429."""
+    """Test that a flood does not take every slot, so that other clients do not get 429."""
 
     async def run():
         body = {**PATHS[GENERATE], "stream": stream}

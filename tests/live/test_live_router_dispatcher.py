@@ -81,7 +81,7 @@ def request(dispatcher, tokens=100, kind=0, client="ann"):
     return dispatcher.make_request(client, ids(tokens, kind), 8, -1, 0)
 
 
-def test_a_prompt_is_its_whole_pages_and_its_length_is_the_true_one():
+def test_a_prompt_is_cut_to_whole_pages_and_keeps_its_true_length():
     dispatcher = home(Spy())
     for tokens in (0, 7, 8, 9, 255, 256, 257, 271, 272, 5000):
         made, longer = request(dispatcher, tokens), segments_of(ids(6000))

@@ -95,7 +95,7 @@ async def served_by(under_test, requests):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_requests_under_which_a_worker_died_are_not_tried_at_another_one(stream):
+def test_requests_that_ran_at_a_dead_worker_are_not_repeated(stream):
     """Any of the requests may have killed the worker. The other worker's request is answered."""
 
     async def run():
@@ -118,7 +118,7 @@ def test_requests_under_which_a_worker_died_are_not_tried_at_another_one(stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_requests_that_a_dead_worker_never_saw_are_served_by_another_one(stream):
+def test_requests_that_a_dead_worker_never_received_go_to_another_worker(stream):
     async def run():
         async with cluster(2, router=NEVER) as (under_test, workers):
             await workers[0].stop()  # nobody has noticed yet
@@ -370,7 +370,7 @@ def test_a_workers_error_is_forwarded_unchanged():
     asyncio.run(run())
 
 
-def test_an_error_in_a_stream_counts_as_one():
+def test_an_error_in_a_stream_counts_as_an_error():
     async def run():
         faults = only_first(Fault("error", after=2))
         async with null_server(faults=faults) as server, router_before([server]) as under_test:
@@ -487,7 +487,7 @@ def test_a_client_that_leaves_during_a_health_check_is_counted():
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stream_that_ends_without_a_word_gets_one(path):
+def test_a_stream_that_ends_early_gets_an_error(path):
     """The tokens that arrived are charged, as for any broken request."""
 
     async def run():

@@ -203,7 +203,7 @@ def test_a_client_cannot_choose_the_id_in_sampling_params():
 
 
 @pytest.mark.parametrize(("written", "meant"), [("64.0", 64), ("6.4e1", 64), ("-0.0", 0)])
-def test_an_integer_written_as_a_float_reaches_the_worker_as_one(written, meant):
+def test_an_integer_written_as_a_float_reaches_the_worker_as_an_integer(written, meant):
     async def run(path, body):
         async with cluster(1) as (under_test, (worker,)):
             url = under_test.url + path

@@ -48,7 +48,7 @@ def ask(under_test, client):
 
 
 @pytest.mark.usefixtures("holding")
-def test_requests_wait_at_the_router_and_go_one_by_one():
+def test_requests_wait_at_the_router_and_are_sent_singly():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, client) for client in "abc"]

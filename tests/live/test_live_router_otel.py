@@ -217,7 +217,7 @@ def test_serve_sends_spans_where_its_variables_say():
     assert b"fairbench-router" in body
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch):
+def test_the_error_without_the_extra_names_the_extra(monkeypatch):
     monkeypatch.setattr("fairbench.live.router.traces.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
     assert result.exit_code == 2

@@ -22,8 +22,8 @@ def stream(end):
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("hide", [False, True])
-def test_every_end_of_line_is_one(end, hide):
-    """Streams with CRLF were once delayed to their end and counted as 0 tokens."""
+def test_every_kind_of_line_end_is_recognised(end, hide):
+    """Test that a stream with CRLF passes word by word, and that its tokens are counted."""
     reader = StreamReader(hide_usage=hide)
     passed = [reader.feed(bytes([byte])) for byte in stream(end)]
     assert reader.usage() == Usage(None, 3, None)
@@ -57,7 +57,7 @@ def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(mon
 
 
 def test_searched_bytes_are_not_searched_again():
-    """32 MiB without a blank line once took 50 s, since each chunk was searched from the start."""
+    """Test that 32 MiB without a blank line are not searched from the start at each chunk."""
 
     class Counting(bytearray):
         searched = 0

@@ -155,7 +155,7 @@ def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
     asyncio.run(run())
 
 
-def test_openais_own_client_streams_through_it():
+def test_openais_client_streams_through_the_server():
     openai = pytest.importorskip("openai")
 
     async def run():
@@ -240,7 +240,7 @@ async def null_process():
 
 
 @pytest.mark.slow
-def test_workers_that_it_starts_end_with_it(tmp_path):
+def test_workers_started_by_serve_end_with_serve(tmp_path):
     emulators = ("--dp", "2", "--backend", "emulator", "--log-dir", str(tmp_path))
 
     async def run():

@@ -111,7 +111,7 @@ def test_a_point_whose_servers_fail_stops_no_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_a_worker_has_died_the_next_point_has_new_ones(tmp_path):
+def test_after_a_worker_has_died_the_next_point_has_new_workers(tmp_path):
     sweep = write(tmp_path, "dp = 2\nseed = [0, 1]", "duration_s = 30.0")
     store = SweepStore(tmp_path / "mine")
     with running("sweep", sweep, "--result-dir", tmp_path) as process:

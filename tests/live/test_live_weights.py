@@ -40,7 +40,7 @@ def test_the_flag_is_written_in_its_input_form():
 
 
 def test_the_plugin_prepares_its_scheduler_with_them():
-    config = config_from(plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS).environment())
+    config = config_from(plugin_environment("dlpm", {"dlpm.quantum": 100}, WEIGHTS))
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
     home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
     quanta = [
@@ -75,7 +75,7 @@ def live(kind, **flags):
     return resolve(backend | ({"model": "m"} if kind == "sglang" else {}))
 
 
-def test_a_live_run_starts_its_processes_with_them(monkeypatch):
+def test_a_live_run_passes_the_weights_to_its_processes(monkeypatch):
     monkeypatch.setattr("fairbench.live.processes.server_python.MISSING", "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     spec = live("emulator")

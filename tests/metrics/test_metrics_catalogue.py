@@ -108,7 +108,7 @@ def test_it_is_in_comparisons_and_over_seeds(toy, tmp_path):
     assert "longest input, tokens" in dict(interval_lines.results_of(combined))
 
 
-def test_the_gate_the_schema_and_the_documents_know_it(toy, tmp_path):
+def test_the_gate_and_the_schema_know_a_new_metric(toy, tmp_path):
     summary = chat()
     known = values_of(summary)
     assert parse_clause(f"{toy}:+10%", known).limit(Fraction(10)) == 11

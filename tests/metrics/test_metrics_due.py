@@ -162,7 +162,7 @@ def test_requests_after_the_window_are_not_due():
     assert short.tolist() == [2 * COST, 0]
 
 
-def test_a_thinking_user_is_not_taken_for_a_starved_one():
+def test_a_thinking_user_does_not_count_as_starved():
     """The run ends while users think: none of their calls waits or was delayed before."""
     calls = [*IDLE[:2], *IDLE[4:]]
     table = [program(0, 4, requests=2, status=UNFINISHED), IDLE_PROGRAMS[1]]

@@ -90,7 +90,7 @@ def test_undefined_and_unknown_values_are_shown():
     assert list(run_warnings({**FINE, **changes})) == []
 
 
-def test_a_lower_bound_is_written_as_one():
+def test_a_lower_bound_is_marked_as_such():
     changes = {"victim_p99_s": 150.0, "censored": ["victim_p99_s"]}
     (warning,) = run_warnings({**FINE, **changes})
     assert "(> 150 s)" in warning

@@ -56,7 +56,7 @@ def test_sglangs_policy_is_a_scheduler_and_its_other_settings_are_not():
     ]
 
 
-def test_points_are_named_by_all_of_it():
+def test_points_that_differ_only_in_seed_are_named_by_all_settings():
     specs = [resolve({"workload": "chat", "seed": seed}) for seed in (0, 1)]
     assert point_names(specs) == ["chat s1 dp 1, d2lpm, seed 0", "chat s1 dp 1, d2lpm, seed 1"]
 

@@ -40,7 +40,7 @@ def test_finished_runs_come_in_the_order_of_the_points(store):
     assert names == ["lpm", "dlpm"]
 
 
-def test_runs_of_other_points_are_not_in_it(store):
+def test_runs_of_other_points_do_not_count_as_finished(store):
     stored(store.runs, {"scheduler": "fcfs"})
     assert store.finished() == {}
 
@@ -134,7 +134,7 @@ def test_bounds_are_named_in_the_tables(store):
     assert [client["censored"] for client in clients] == ["", "p99_s", ""]
 
 
-def test_metrics_of_live_runs_are_listed_with_simulated_ones(store):
+def test_metrics_of_live_and_simulated_runs_are_listed_together(store):
     stored(store.runs, {"scheduler": "vtc"})
     live = {"simulated": False, "emulated": True, "errors": {"timeout": 2}, "lateness_p99_ms": 1.5}
     stored(store.runs, {"scheduler": "lpm"}, **live)

@@ -63,7 +63,7 @@ def test_a_preemption_is_answered_and_is_no_admission(done):
     assert preempted == [Preempt(REQUESTS[0])]
 
 
-def test_a_host_without_preemption_refuses_it():
+def test_a_host_without_preemption_refuses_to_preempt():
     told = []
     drive(selection(told, [Preempt(REQUESTS[0])]), lambda _: Tried.ADMITTED)
     assert told == [False, "out of candidates", "closed"]

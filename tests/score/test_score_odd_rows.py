@@ -236,7 +236,7 @@ def test_impossible_values_are_named(tmp_path, change, complaint):
     assert complaint in str(caught.value)
 
 
-def test_a_missing_value_is_minus_one(tmp_path):
+def test_a_missing_value_counts_as_minus_one(tmp_path):
     scored = scored_rows(tmp_path, {}, {"ttft": -1, "latency": -1})
     assert scored.requests.status.tolist() == [FINISHED, REFUSED]
 

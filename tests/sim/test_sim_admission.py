@@ -93,7 +93,7 @@ def test_a_flood_that_is_refused_leaves_room_for_whom_nothing_was_promised():
     assert waits["refuse"] < waits["off"]
 
 
-def test_a_gateway_continues_to_queue_behind_it():
+def test_a_gateway_queues_requests_behind_an_admission_limit():
     flags = {"gateway": "fcfs", "saturation": "concurrency"}
     spec = busy("refuse", "fcfs", ahead="all", flags=flags)
     result = simulate(resolve({}, {"concurrency.requests": 4}, spec.model_dump(exclude_none=True)))

@@ -189,7 +189,7 @@ def test_each_requests_gpu_time_is_counted_if_its_router_asks(charge, more):
     assert any(worker.batch._time.each > 0 for worker in workers) == (charge == "gpu-time")
 
 
-def test_a_router_that_receives_gpu_time_asks_for_it():
+def test_a_router_that_receives_gpu_time_requests_it():
     class Hearing(RoundRobin):
         def on_gpu_time(self, request, worker, gpu_s):
             self.heard_s = gpu_s

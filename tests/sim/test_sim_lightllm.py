@@ -172,7 +172,7 @@ def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
         assert [times[0] for times in server.run().times()].count(0) == first
 
 
-def test_a_request_waits_until_the_batch_can_be_decoded_to_its_end_with_it():
+def test_a_request_waits_until_memory_suffices_for_the_whole_batch():
     """After prefill each of two has 11 tokens and 9 to go, so they peak at 2 * 11 + 9 * 2 = 40."""
     for pool, together in ((40, False), (41, True)):
         server = Server(pool=pool)

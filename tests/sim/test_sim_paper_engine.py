@@ -1,4 +1,4 @@
-"""Test the engine of 2024: passes ten steps apart, and unrestrained siblings."""
+"""Test the engine of 2024: passes are ten steps apart, and siblings run without a limit."""
 
 from math import ceil
 

@@ -175,7 +175,7 @@ def test_d2lpm_routers_know_all_credits_where_there_is_a_ledger():
 
 
 @pytest.mark.parametrize("form", ["exchange", "ledger"])
-def test_policies_without_totals_cannot_share_them(form):
+def test_policies_without_totals_cannot_share_totals(form):
     flags = {"router": "least-loaded", "gateway": "drr", "saturation": "concurrency"}
     with pytest.raises(
         UsageError, match="the router least-loaded or the gateway drr has no counters"

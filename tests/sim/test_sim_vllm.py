@@ -131,7 +131,7 @@ def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():
     assert home.steps() == [(0, 10, 0), (1100, 9, 5), (2200, 5, 6)]
 
 
-def test_a_prompt_is_served_from_whole_cached_blocks_and_never_all_of_it():
+def test_a_prompt_hits_whole_cached_blocks_and_never_completely():
     home = VLLMHome()
     home.send(prompt("A", 32), 1)
     again = home.send(prompt("A", 32), 1, at_ps=10**12)
@@ -260,7 +260,7 @@ def random_records(seed, scheduler, *, step_by_step):
 
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
 @settings(max_examples=20, deadline=None)
-def test_many_steps_at_once_leave_the_same_records_as_one_by_one(seed, scheduler):
+def test_many_steps_at_once_leave_the_same_records_as_single_steps(seed, scheduler):
     at_once = random_records(seed, scheduler, step_by_step=False)
     one_by_one = random_records(seed, scheduler, step_by_step=True)
     assert at_once.records() == one_by_one.records()

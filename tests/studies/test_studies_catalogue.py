@@ -104,7 +104,7 @@ def test_timings_of_another_shape_are_an_error(tmp_path):
         FIGURES["fig4"].read(tmp_path)
 
 
-def test_without_seaborn_the_error_names_it(tmp_path, monkeypatch):
+def test_the_error_without_seaborn_names_seaborn(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: name != "seaborn" or None)
     with pytest.raises(
         UsageError, match=r'figures need the package seaborn: pip install "fairbench-llm\[plot\]"'

@@ -144,7 +144,7 @@ def test_the_command_shows_valid_runs_and_fails(tmp_path):
 
 @needs(JUDGE_RUNS)
 @pytest.mark.slow
-def test_the_dlpm_run_comes_out_with_nothing_fitted_to_it():
+def test_the_dlpm_run_is_predicted_without_fitting():
     runs = {one["run_id"]: program_run(one, "f") for one in json.loads(JUDGE_RUNS.read_text())}
     run = runs["dlpm-judge-rerun-lpn_mdrr"]
     found = compare_programs(run, *replay(run))

@@ -53,7 +53,7 @@ def test_slices_add_up_to_the_window_and_windows_to_the_run():
         assert sum(part[client] for part in parts) == pytest.approx(10 + 2 * 5)
 
 
-def test_a_request_of_one_token_and_a_refused_one():
+def test_service_of_a_request_of_one_token_and_of_a_refused_request():
     odd = Trace(
         np.array([0, 1]), np.array([7, 7]), np.array([1, 9]), np.array([0.0, 0.0]),
         np.array([1.0, np.nan]), np.array([1.0, np.nan]),

@@ -216,7 +216,7 @@ class TestSettings:
             ({"misbehaving.rate_multiple": -1}, r"rate_multiple = -1"),
         ],
     )
-    def test_wrong_ones(self, changes, message):
+    def test_wrong_settings_of_clients_are_refused(self, changes, message):
         with pytest.raises(UsageError, match=message) as raised:
             with_settings(load_workload("tot"), changes)
         assert "\n" not in str(raised.value)
@@ -281,7 +281,7 @@ class TestMix:
         with pytest.raises(ValueError, match=complaint):
             WorkloadSpec.model_validate(table)
 
-    def test_a_client_cannot_be_both(self):
+    def test_a_client_cannot_be_in_two_groups(self):
         table = load_workload("mix").model_dump(mode="json", exclude_none=True)
         table["scenarios"]["s1"]["misbehaving"] = [{"client": 2}]
         with pytest.raises(

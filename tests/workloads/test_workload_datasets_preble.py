@@ -80,7 +80,7 @@ def test_a_react_trajectory(tmp_path):
     assert item.exchanges[0][0] <= 1 <= item.exchanges[1][0] + 1
 
 
-def test_agents_with_one_policy_share_it(tmp_path):
+def test_agents_with_the_same_policy_share_its_text(tmp_path):
     rows = [
         json.dumps({"traj": [{"role": "system", "content": "p" * 460},
                              {"role": "assistant", "content": key * 46}]})

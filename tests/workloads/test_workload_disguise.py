@@ -41,7 +41,7 @@ class TestPadding:
         assert {call.prompt[0] for call in after} == {Segment("client-0/padding", 300)}
         assert [call.max_new_tokens for call in after] == [call.max_new_tokens for call in before]
 
-    def test_the_demand_includes_it(self):
+    def test_the_demand_includes_the_padding(self):
         plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
         assert padded.demand == demand_of(calls_of(padded))
         assert padded.demand.input_tokens == plain.demand.input_tokens + 4 * 300

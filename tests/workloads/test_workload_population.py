@@ -209,7 +209,7 @@ class TestPresence:
         assert sum(found) == pytest.approx(0.5 * 100 * 60 / 4, rel=0.3)
         assert len(set(found)) > 20
 
-    def test_a_group_has_its_own_and_a_count_has_no_end_to_it(self):
+    def test_a_group_has_its_own_presence_and_excludes_a_count_of_programs(self):
         windows = {"windows": [[0.0, 1.0]]}
         wrong = [{"client": 8, "presence": windows}]
         plans = plan_clients(spec(misbehaving=wrong), "s1")

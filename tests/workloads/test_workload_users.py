@@ -80,7 +80,7 @@ def test_a_loop_without_thinking_lasts_for_hours():
         cluster.clock.clear()
 
 
-def test_programs_that_are_refused_at_once_make_room_for_the_next_one_by_one():
+def test_programs_that_are_refused_at_once_make_room_for_the_next_program():
     began, first = [], []
 
     def start(program, on_end):

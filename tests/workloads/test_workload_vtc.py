@@ -106,7 +106,7 @@ def test_another_machine_is_one_flag_away_and_stays_chosen(tmp_path):
     assert again == spec
 
 
-def test_the_machine_of_a_workload_goes_with_it():
+def test_a_workload_brings_its_machine():
     spec = resolve({"workload": "vtc-overload"})
     assert resolve({}, file=stored(spec)) == spec
     assert resolve({"scheduler": "fcfs"}, file=stored(spec)).engine == "lightllm"

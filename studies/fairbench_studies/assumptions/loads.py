@@ -3,8 +3,8 @@
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
 Writes results/tables/default-loads.csv (of a GPU of its own: default-loads-GPU.csv). Half an hour
-on two cores. The rule, and why, is in docs/studies/assumptions.md. The files' own rates only say
-where to begin: three times as much has to overload a replica.
+on two cores. The rule, and why, is in docs/studies/assumptions.md. The search begins at the rates
+in the workload files; three times these rates must overload a replica.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return the programs/s per well-behaved client that one replica completes under overload.
 
-    All clients flood the replica. The count is the arrivals of five minutes or more, over the time
-    until the last of them is done.
+    All clients flood the replica. The result is the number of arrivals in five minutes or more,
+    divided by the time until the last of them is done.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)

@@ -1,6 +1,6 @@
 """Rediscovery: whether a search finds the known attacks without hints.
 
-What it finds under other schedulers counts only if it does.
+The results under other schedulers count only if the search finds the known attacks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all attacks are found or trials run out; return a row for each.
 
     A known attack is found by a behaviour of its kind that does at least nine tenths of its harm at
-    the same seeds. Raises Interrupted, and what a simulation raised.
+    the same seeds. Raises Interrupted, and the error of a failed simulation.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

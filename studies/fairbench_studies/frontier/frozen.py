@@ -40,7 +40,7 @@ class Cell(BaseModel):
     """A workload in a scenario, and the seeds of its load in order of running.
 
     ``full`` is their default number, ``quick`` the number in the quick form. Development cells are
-    those that settings were tuned on; test cells have seeds that nothing was.
+    those that settings were tuned on; test cells have seeds on which no setting was tuned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -1,8 +1,8 @@
 """Tests of fair-finish against a rival: paired by seed, stratified, and corrected.
 
 A gain is the logarithm of a ratio, above 0 where fair-finish is better. A seed draws the load, so
-both sides of a pair had the same one. Cells are fixed and may differ in what is gained there; what
-is tested is the mean over them, whose variance is that of the seeds within each cell.
+both sides of a pair had the same one. Cells are fixed and may have different gains. The test is of
+the mean over cells, whose variance comes from the seeds within each cell.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Point(NamedTuple):
 class Plan:
     """The runs of some cells and configurations, each over its seeds.
 
-    ``seeds`` is how many of each cell that has any, where not those of the form.
+    ``seeds`` replaces the form's number of seeds in each cell that has any.
     """
 
     def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:

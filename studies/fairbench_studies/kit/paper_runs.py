@@ -20,7 +20,7 @@ class Fill(Protocol):
 def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: bool) -> int:
     """Run the missing simulations; return the number of complete seeds.
 
-    Raises Interrupted when interrupted, and what a run raised.
+    Raises Interrupted when interrupted, and the error of a failed run.
     """
     from fairbench.execute.context import run_context
     from fairbench.report.progress import shown_progress

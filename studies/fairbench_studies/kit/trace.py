@@ -1,7 +1,7 @@
 """A run of which only the requests' latencies are known.
 
-Measured runs of other people come like this: no service log, no admission times. Simulated replays
-are reduced to the same columns, so that both sides of a comparison go through the same functions.
+Measured runs of other people have no service log and no admission times. Simulated replays are
+reduced to the same columns, so that both sides of a comparison go through the same functions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
 
     A request's service is spread evenly from its first to its last token, as in VTC-artifact
     (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. After the last
-    arrival, the difference only reflects whose queue is left.
+    arrival, the difference only shows which clients still have queued requests.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

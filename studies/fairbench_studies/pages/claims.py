@@ -99,7 +99,7 @@ def claims_on_cells() -> str:
             told(fairer(qa, "jain_index_actual") and fairer(qa, "jain_index")),
         ),
         (
-            "D2LPM throughput at least Preble's, but for long-qa s2 at 8 replicas",
+            "D2LPM throughput at least Preble's, except in long-qa s2 at 8 replicas",
             f"below Preble in {listed(False)}; above in {listed(True)}",
             told(min(ratios.values()) >= 1),
         ),

@@ -23,7 +23,7 @@ from fairbench_studies.kit.table_text import (
 def runs_table(rows: Iterable[Row]) -> str:
     """Return every number of some runs, a row per scheduler.
 
-    Runs collected before it was kept do not say whether they were below saturation.
+    Runs whose rows have no field for it do not say whether they were below saturation.
     """
     rows = list(rows)
     kept_limits = all("demand_limited" in row for row in rows)

@@ -18,7 +18,7 @@ class Oracle(Router):
 
     [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions by
     hand and splits it evenly. Its code sends each new group to the next GPU in turn, and so does
-    this scheduler. Neither load nor caches are looked at.
+    this scheduler. The scheduler uses neither load nor caches.
     """
 
     name = "oracle"
@@ -28,7 +28,7 @@ class Oracle(Router):
         """Parameters: ``by`` groups prompts by their first ``layer_tokens``, or by client.
 
         With 0 the layer begins where the prompts seen so far first differ, such as after a system
-        prompt. ``groups`` are remembered at most, the latest.
+        prompt. At most the latest ``groups`` groups are remembered.
         """
 
         by: Literal["prefix", "client"] = "prefix"

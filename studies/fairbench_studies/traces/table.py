@@ -3,8 +3,8 @@
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
 
-Writes results/tables/traces.csv. The traces themselves are not part of this project: the
-workload files say which they are.
+Writes results/tables/traces.csv. The project does not contain the traces; the workload files name
+them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class NotReplayed:
 class Report:
     """The comparison of one file.
 
-    ``whole`` is the JSON object, ``text`` the tables for people.
+    ``whole`` is the report as a JSON object, ``text`` as tables.
     """
 
     whole: dict[str, Any]
@@ -72,8 +72,8 @@ def each(
     """Convert each item, and collect the items that cannot be converted.
 
     Raises:
-        UsageError: nothing could be made of any item; the error of the first one. The errors of
-            ``replayed`` runs do not say which run it was, so its name is put in front.
+        UsageError: every item failed; the message is that of the first one, after its name if it is
+            one of the ``replayed`` runs, whose errors lack it.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []

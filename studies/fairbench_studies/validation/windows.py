@@ -1,8 +1,8 @@
 """Service in windows of a run, simulated and measured, computed in the same way.
 
 Whole-run totals are fixed by the trace where nothing is refused, because late service counts too.
-What a scheduler decides shows only while work still arrives, so service is taken to the last
-arrival, and in slices of it.
+The scheduler's decisions are visible only while work arrives, so service is counted up to the last
+arrival, and in slices of that time.
 
 Of a request only arrival, first token and end are known. Its input and first output token count at
 the first token, the other output tokens evenly from there to the end. (VTC-artifact spreads the

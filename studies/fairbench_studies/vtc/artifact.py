@@ -2,7 +2,7 @@
 
 Of a request only arrival, first token and end are known, so its whole service is spread evenly from
 the first token to the last (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). Refused
-requests are left out. Service is input + 2 x output tokens, or any ``weights``.
+requests do not count. Service is input + 2 x output tokens, or any ``weights``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def reproduce_vtc(
 ) -> None:
     """Run missing simulations, draw figures 3 to 14 of seed 0, and judge the claims.
 
-    Raises Interrupted when interrupted, and what a run raised.
+    Raises Interrupted when interrupted, and the error of a failed run.
     """
     seeds = filled(fill, folder, executor, quick=quick, show=show)
     results = read(folder)

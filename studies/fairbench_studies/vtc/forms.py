@@ -18,8 +18,9 @@ from fairbench.schedulers.sharing import Sharing
 class ArtifactCharging(TokenCharging):
     """Charging with a free first token, and one more token for each step that ends a request.
 
-    The token more is charged for every running request, those that end in the step included. This
-    charging replays that code's records: Theorem 4.4 does not hold.
+    Each step charges one more token to every running request, including requests that end in the
+    step. Theorem 4.4 does not hold for this form, which is only for replaying the artifact's
+    records.
     """
 
     refunds = False

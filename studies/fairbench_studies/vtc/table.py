@@ -21,7 +21,8 @@ INTRODUCTION = (
 def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
     """Judge every claim whose runs are complete.
 
-    Differing verdicts of ``others``, which hold seeds 1 and up, follow the verdict in parentheses.
+    ``others`` holds the results of seeds 1 and up. If their verdicts differ, they follow in
+    parentheses.
     """
     judged = []
     for claim in CLAIMS:

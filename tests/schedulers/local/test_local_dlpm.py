@@ -127,7 +127,7 @@ def test_select_is_the_literal_algorithm(refill, no_room, rejoin, block):
         assert at.scheduler.credit == literal.q
 
 
-def test_the_closed_form_refill_equals_the_repeated_one():
+def test_the_closed_form_refill_equals_repeated_refills():
     """The comparison covers thousands of random states, including idle debtors."""
     for seed in range(3000):
         rng = random.Random(seed)

@@ -49,7 +49,7 @@ def test_a_retracted_request_frees_its_slot():
     assert len(desk.run_pass()) == 1
 
 
-def test_weights_and_at_least_one():
+def test_the_cap_follows_the_weights_and_is_at_least_one_request():
     desk = Desk(make(2, {"heavy": 2.6, "light": 0.1}))
     desk.arrive(*(call(n, client) for n, client in enumerate(["heavy", "light"] * 9)))
     assert Counter(r.client for r in desk.run_pass()) == {"heavy": 5, "light": 1}

@@ -45,7 +45,7 @@ def test_a_share_on_the_border_of_a_group_is_in_the_upper_one(groups):
     assert all(order.index(border) < order.index(below) for below, border in lower)
 
 
-def test_one_round_draws_ten_nine_to_one():
+def test_one_round_draws_ten_requests_of_the_first_group_down_to_one_of_the_last():
     at, call = desk(), Calls()
     for tokens in range(0, 100, 10):
         for _ in range(30):

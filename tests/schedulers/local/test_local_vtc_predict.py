@@ -53,7 +53,7 @@ def test_unproduced_predictions_are_refunded_at_the_end():
     assert at.scheduler.counters == {"a": 30 + 2 * 4}
 
 
-def test_tokens_beyond_the_prediction_are_charged_one_by_one():
+def test_tokens_beyond_the_prediction_are_charged_singly():
     at, call = desk(predictor="average"), Calls()
     first, second = call("a", tail=5, max_new=9), call("a", tail=5, max_new=9)
     assert serve(at, first, 4) == 5 + 2 * 4  # predicted 0: as plain VTC

@@ -47,7 +47,7 @@ def mostly_decoding(each, ratio):
 
 
 @given(events, st.sets(workers), st.sampled_from([1.0, 1.5, inf]), st.sampled_from([0, 16]))
-def test_all_windows_together_equal_single_ones(events, chosen, ratio, few):
+def test_all_windows_together_equal_single_windows(events, chosen, ratio, few):
     windows, each, now_s = Windows(WINDOW_S, TIMES, 2.0), {}, 0.0
     for worker in range(WORKERS):
         windows.join(worker)

@@ -33,7 +33,7 @@ def spent(made, client, worker):
     return sum(one.charged_totals().get(client, {}).get(worker, 0.0) for one in made)
 
 
-def test_only_schedulers_with_totals_exchange_them():
+def test_only_schedulers_with_totals_exchange_totals():
     assert isinstance(routers(1)[0], Exchanges)
     assert not isinstance(LeastLoaded(LeastLoaded.Params(), 2), Exchanges)
 

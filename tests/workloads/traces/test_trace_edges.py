@@ -83,7 +83,7 @@ def test_an_end_is_in_the_unit_of_its_time(read, text, end_s):
     assert read(text).table().end_s.tolist() == [end_s]
 
 
-def test_a_latency_with_times_of_guessed_unit_needs_its_own(read):
+def test_a_latency_needs_a_unit_if_the_unit_of_times_is_guessed(read):
     with pytest.raises(
         DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"
     ):

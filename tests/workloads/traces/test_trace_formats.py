@@ -163,7 +163,7 @@ def test_runs_measured_on_servers_have_their_lists_inside(write):
         read_trace(TraceParams(path, line=2))
 
 
-def test_no_run_is_chosen_of_a_file_that_is_one(write):
+def test_trace_line_is_refused_for_a_file_with_a_single_run(write):
     path = write("time,isl,osl\n0,1,1\n1,2,2\n")
     with pytest.raises(
         UsageError,

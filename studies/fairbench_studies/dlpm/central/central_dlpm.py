@@ -17,7 +17,7 @@ class TreeDelta(NamedTuple):
     """The changes of a worker's cache since its last turn.
 
     ``inserted`` are prompts; ``evicted`` are prefixes and how many of their last tokens were
-    evicted. Content that was inserted and evicted since is in neither.
+    evicted. Content that was both inserted and evicted since the last report is in neither.
     """
 
     inserted: tuple[Prompt, ...]

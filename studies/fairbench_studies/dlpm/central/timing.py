@@ -1,7 +1,7 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
-Measured are the scheduler and its messages, between processes of this machine. The workers' caches
-and the decode step it is compared with are simulated.
+The scheduler and its messages between processes of this machine are measured. The workers' caches
+are simulated, and so is the decode step with which the time is compared.
 """
 
 from __future__ import annotations

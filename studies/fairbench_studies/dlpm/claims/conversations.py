@@ -50,7 +50,7 @@ def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
             f"LPM {good['lpm']:.0f} s, VTC {good['vtc']:.0f} s, D2LPM {good['d2lpm']:.0f} s",
         ),
         in_every("VTC delays clients 2 and 3", delayed, f"up to {delay_s:.0f} s"),
-        number("by up to 80 s (50 to 110)", delay_s, 50, 110, f"{delay_s:.0f} s"),
+        number("the delay is up to 80 s (50 to 110)", delay_s, 50, 110, f"{delay_s:.0f} s"),
         in_every(
             "D2LPM serves the reformed client 2 sooner than client 3",
             heard,

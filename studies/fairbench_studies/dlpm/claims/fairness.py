@@ -91,7 +91,7 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
     at = by_place(cells)
     names = run_of(PAPER_MEANS, cells)
     found = {name: [tally(pair, at) for pair in WAITS[name]] for name in names}
-    parts = [part_of(f"longer under {CALLED[name]}", found[name]) for name in names]
+    parts = [part_of(f"they wait longer under {CALLED[name]}", found[name]) for name in names]
     # No factor is known if D2LPM's own latency is only a lower bound.
     factors = {
         name: [
@@ -128,7 +128,7 @@ CLAIMS = (
     ),
     Claim(
         6,
-        "the well-behaved wait longer under Preble, RR+LPM and VTC than under D2LPM",
+        "well-behaved clients wait longer under Preble, RR+LPM and VTC than under D2LPM",
         "up to 7.18x, 9.55x, 7.96x; on average 2.90x, 4.06x, 2.98x",
         "[DLPM] §6.2",
         "fig7",

@@ -54,7 +54,7 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     return [
         _part(text, gains(str(most), str(least)), at),
         *(
-            _part(f"at {most:,} above {CALLED[name]}, {where}", gains(str(most), name), at)
+            _part(f"with Q^w {most:,} above {CALLED[name]}, {where}", gains(str(most), name), at)
             for name in others
         ),
     ]

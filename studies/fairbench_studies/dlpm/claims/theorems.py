@@ -122,8 +122,8 @@ class _History(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        What a stretch books that one of them cuts counts whole, which overstates a lead by the
-        outputs of that stretch at most.
+        A stretch that begins or ends outside the interval counts as a whole, which overstates a
+        lead by at most the outputs of that stretch.
         """
         first = int(np.searchsorted(self.times, start_s))
         after = int(np.searchsorted(self.times, end_s, "right"))
@@ -142,7 +142,7 @@ CLAIMS = (
     ),
     Claim(
         38,
-        "a backlogged client gets no less than any other, but for 2U + 2Q^u",
+        "a backlogged client's service is at most 2U + 2Q^u below any other client's",
         "Theorem 4.2",
         "[DLPM] Theorem 4.2",
         "fig7",
@@ -151,7 +151,7 @@ CLAIMS = (
     ),
     Claim(
         39,
-        "on several workers: clients backlogged at each differ by at most that for each of them",
+        "on several workers: two backlogged clients differ by at most 2 (U + Q^u) per worker",
         "Theorem 5.1",
         "[DLPM] Theorem 5.1",
         "fig7",

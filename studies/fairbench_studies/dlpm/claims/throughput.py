@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
 
 The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
-the client with the most cached input. Output tokens and the time until all programs were done do
-not.
+the client with the most cached input. Output tokens and the time until all programs are done favour
+no scheduler.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
     ours = f"{rates[0]:,.0f} to {rates[1]:,.0f} tok/s, {rates[1] / rates[0] / 2:.2f}x by replica"
     return [
         Part("the hit rate falls", fell, shown),
-        Part("from 95% to 50%", Outcome.HOLDS if near else Outcome.OFF, shown),
-        Part("a replica serves less at 8 than at 4", slower, ours),
+        Part("hit rate from 95% to 50%", Outcome.HOLDS if near else Outcome.OFF, shown),
+        Part("a replica serves less if there are 8 than if there are 4", slower, ours),
     ]
 
 
@@ -161,7 +161,7 @@ CLAIMS = (
     ),
     Claim(
         4,
-        "D2LPM's throughput is at least Preble's, but for long-qa s2 at 8 replicas",
+        "D2LPM's throughput is at least Preble's, except in long-qa s2 at 8 replicas",
         "Preble wins there only",
         "[DLPM] §6.2",
         "fig7",

@@ -41,7 +41,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
     return [
         *(
             Part(
-                f"done before {CALLED[name]}",
+                f"D2LPM is done before {CALLED[name]}",
                 one.outcome,
                 f"{CALLED[name]} takes {one.bound}{gains[name]:.2f}x D2LPM's {done_s:,.0f} s",
             )
@@ -116,8 +116,14 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
     longest_s, busy = (fmean(one[field] for one in found) for field in (0, 1))
     called, idlest = CALLED[preble], f"{busy:.0%} busy in the idlest {STALL_S:g} s"
     return [
-        in_every(f"{called}: half idle for 300 s", [one.busy <= 0.5 for one in found], idlest),
-        number(f"{called}: at 1/4 (20 to 35%)", busy, 0.20, 0.35, idlest),
+        in_every(
+            f"{called}: the cluster is half idle for 300 s",
+            [one.busy <= 0.5 for one in found],
+            idlest,
+        ),
+        number(
+            f"{called}: the cluster is 1/4 busy for 300 s (20 to 35%)", busy, 0.20, 0.35, idlest
+        ),
         number(
             f"{called}: clients 1, 2 wait up to 600 s (400 to 800)",
             longest_s,
@@ -180,8 +186,7 @@ CLAIMS = (
     ),
     Claim(
         36,
-        "trees on four A10G: D2LPM's response times are lower than VTC's, and not as high as "
-        "RR+LPM's and Preble's",
+        "trees on four A10G: D2LPM's response times are lower than VTC's, RR+LPM's and Preble's",
         "shown, not stated in numbers",
         "[DLPM] §7.1",
         "fig9",
@@ -190,7 +195,7 @@ CLAIMS = (
     ),
     Claim(
         10,
-        "Preble herds client 0 on one worker: clients 1 and 2 queue, the cluster idles",
+        "Preble sends client 0 to one worker: clients 1 and 2 queue while other workers idle",
         "up to 600 s of queueing, 300 s at 1/4 of the cluster",
         "[DLPM] §7.1",
         "fig9",

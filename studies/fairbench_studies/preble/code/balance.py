@@ -28,7 +28,8 @@ class BalanceParams(Protocol):
 class CodeBalance:
     """Moves key nodes from heavily loaded GPUs to the lightest GPU, the cheapest nodes first.
 
-    Where a GPU has only one, it gets the lightest as its second GPU, once it waits twice as long.
+    If a GPU has a single key node, that node gets the lightest GPU as its second one once its
+    requests wait twice as long.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:

@@ -47,9 +47,9 @@ class PrebleE2Code(PrefixRouter):
     class Params:
         """The parameters, by default as in the authors' code; the value inf turns a mechanism off.
 
-        ``rebalance_after``: not before so many requests a GPU; ``rebalance_min_hits``: only nodes
-        with so many requests in the window; ``rebalance_max_chain``: not for a request whose leaf
-        is so many levels below its key node. ``hit_ratio`` is that of the last
+        Key nodes move only after ``rebalance_after`` requests a GPU, only if they have
+        ``rebalance_min_hits`` requests in the window, and not for a request whose leaf is
+        ``rebalance_max_chain`` levels below its key node. ``hit_ratio`` is that of the last
         ``hit_ratio_window_s``, as this router sees it. ``first_tpot_s`` is the time per output
         token before any is seen. Prefill times as for ``preble-e2``.
         """

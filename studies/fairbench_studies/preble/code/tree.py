@@ -13,8 +13,8 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 class KeyCount:
     """Requests of the window whose key node is ``node``, and the tokens of their prompts.
 
-    ``context_tokens`` are those above a request's own leaf; ``output_tokens`` is what the last of
-    them allowed.
+    ``context_tokens`` are those above a request's own leaf; ``output_tokens`` is the output limit
+    of the last request.
     """
 
     node: PrebleNode

@@ -64,8 +64,8 @@ class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
     Answers that arrive while it counts are read together afterwards. ``go_on`` is called for each
-    answer once all prompts of its batch have been counted. ``read_ps`` holds the time at which each
-    answer was read, by the number of its request.
+    answer once all prompts of its batch have been counted. ``read_ps`` maps the number of a request
+    to the time at which its answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:

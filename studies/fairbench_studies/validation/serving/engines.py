@@ -116,7 +116,8 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM schedules ahead by default.
 
-    A run that does not name its release is taken to be newer: those of the data were made in 2026.
+    A run that does not name its release is assumed to be newer, because all such runs of the data
+    were made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]
     return not parts or tuple(map(int, parts)) >= ASYNC_FROM

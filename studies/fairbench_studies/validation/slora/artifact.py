@@ -1,9 +1,9 @@
 """The schedulers of VTC-artifact, by its folder names, as fairbench's schedulers.
 
-A folder's name says all: ``VTC``, ``VTC_oracle`` (lengths known), ``VTC_pred_50`` (off by up to
-50%), ``VTC_predict`` (a moving average), each also with ``_profile`` (charges the profiled cost
-instead of weighted tokens), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. Source:
-[VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
+The name of a folder states scheduler and settings: ``VTC``, ``VTC_oracle`` (lengths known),
+``VTC_pred_50`` (off by up to 50%), ``VTC_predict`` (a moving average), each also with ``_profile``
+(charges the profiled cost instead of weighted tokens), ``WVTC`` (weighted), ``LCF``, ``FCFS``,
+``LShare/rpmN``. Source: [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fits the constants of the measured server that no data sheet or profile gives.
 
-They are the host's additions to the GPU's work: a minibatch's start and merge, a running request's
-part of each decode step, and the way in and out of the server. The second has one value for each
-date of recording, because hosts differed. What a prefilled token costs is published and the rest of
-a decode step derived; neither is fitted. The result is frozen in ``replay``.
+The fitted numbers are the host's additions to the GPU's work: a minibatch's start and merge, a
+running request's part of each decode step, and the way in and out of the server. The second has one
+value for each date of recording, because hosts differed. What a prefilled token costs is published
+and the rest of a decode step derived; neither is fitted. The result is frozen in ``replay``.
 """
 
 from __future__ import annotations

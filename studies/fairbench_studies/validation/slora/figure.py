@@ -35,7 +35,7 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw to each of ``paths``, in the format of its suffix. Needs matplotlib.
 
-    Open marks are of runs that were fitted to. The same comparison gives the same SVG.
+    Open marks show the runs used for fitting. The same comparison gives the same SVG.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -1,7 +1,8 @@
 """The dates of measured runs, because servers of different dates charged differently.
 
-The records carry no date. The history of VTC-artifact does: the table below holds the commit that
-last wrote each file (192c2e2 and its ancestors). A record may give its date in ``recorded``.
+The records have no date, so the table below takes it from the history of VTC-artifact: it holds the
+commit that last wrote each file (192c2e2 and its ancestors). A record may give its date in
+``recorded``.
 """
 
 from __future__ import annotations
