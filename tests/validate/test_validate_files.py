@@ -47,6 +47,7 @@ def with_columns(record, **columns):
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
+        ({"client": None}, "field 'client' must hold a name for each request"),
         ({"submit_s": None}, "field 'submit_s' must hold a number for each request"),
         ({"ttft_s": None}, "field 'ttft_s' must hold a number for each answered request"),
         ({"ttft_s": 9.0}, "field 'ttft_s' = 9: must be at most the request's latency_s"),

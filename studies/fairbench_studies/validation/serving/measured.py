@@ -181,6 +181,8 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
             raise DataError(f"{where}: columns: field {name!r} must be a list of values")
         if len(given[name]) != len(given["client"]):
             raise DataError(f"{where}: columns: field {name!r} must be as long as field 'client'")
+    if None in given["client"]:
+        raise DataError(f"{where}: columns: field 'client' must hold a name for each request")
     n, nan = len(given["client"]), float("nan")
     failed = {name: _failed_as_zero(given, name) for name in COUNTS}
     values = {**given, **failed}
