@@ -40,7 +40,7 @@ def test_the_flag_is_written_in_its_input_form():
 
 
 def test_the_plugin_prepares_its_scheduler_with_them():
-    config = config_from(plugin_environment("dlpm", {"dlpm.quantum": 100}, WEIGHTS))
+    config = config_from(plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS).environment())
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
     home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
     quanta = [
