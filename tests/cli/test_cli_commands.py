@@ -71,7 +71,7 @@ def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     modules = done.stderr.split()
     ours = [module for module in modules if module.split(".")[0] == "fairbench"]
-    assert len(ours) <= 220, sorted(ours)
+    assert len(ours) <= 213, sorted(ours)
     unwanted = ("fairbench.live", "fairbench.workloads.traces.formats", *absent)
     assert not [one for one in modules if one.startswith(unwanted)]
 

@@ -82,7 +82,6 @@ def test_useful_service_of_each_client_in_a_window():
 
 def test_rows_tell_useful_service_and_padding_where_there_is_any():
     known = facts(clients=3, window=Window(1.0, 5.0))
-    assert useful_service(TABLES, known, Notes()) == []
     first, *others = known.clients
     padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))
     rows = useful_service(TABLES, padded, Notes())

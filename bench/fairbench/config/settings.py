@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError, about, unknown_name
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
@@ -61,6 +62,11 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
         elif value is not None:
             yield prefix + key, value
+
+
+def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of tables, as TOML by flat key."""
+    return {key: toml_value(value) for key, value in flat(tables)}
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

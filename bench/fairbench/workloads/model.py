@@ -103,8 +103,9 @@ def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
     for wrong in scenario.misbehaving:
         at = f"{where}.misbehaving"
         _check_padding(at, wrong, count)
-        with _at():
-            parse_targets(wrong.targets or {}, f"{at}.targets")
+        if wrong.targets:
+            with _at():
+                parse_targets(wrong.targets, f"{at}.targets")
         make_params(
             spec.program, {**spec.params, **scenario.params, **wrong.params}, f"{at}.params"
         )
