@@ -34,9 +34,9 @@ from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
-from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contract import Replica, WorkerOf, WorkerParts, contract_of
 from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of
+from fairbench.sim.in_flight import Deadlines
 from fairbench.sim.memory import hit_rates_alone, managed_memory
 from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog

@@ -25,7 +25,7 @@ from fairbench.sim.disaggregated.sglang_decode import SGLangDecode
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
 from fairbench.sim.engine.contract import EngineContract, Replica, WorkerParts, contract_of
 from fairbench.sim.engine.sglang.contract import PrefillOnly
-from fairbench.sim.engine.vllm.contract import VLLMPrefillOnly
+from fairbench.sim.engine.vllm.worker import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence
 
 

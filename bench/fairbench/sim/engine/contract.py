@@ -122,7 +122,7 @@ class EngineContract(Protocol):
 # Paths, not classes, so that a run imports only its own engine.
 CONTRACTS: Mapping[str, str] = {
     DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
-    "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
+    "vllm": "fairbench.sim.engine.vllm.worker:VLLMContract",
     "lightllm": "fairbench.sim.engine.lightllm.worker:LightLLMContract",
 }
 
