@@ -8,7 +8,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.gateway.orders import EarliestDeadline
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.deadlines import Deadlines
+from fairbench.sim.in_flight import Deadlines
 from fairbench.sim.run import simulate
 from fairbench.targets import alone
 

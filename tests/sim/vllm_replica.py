@@ -20,7 +20,7 @@ from vllm_seam import RealEngine, admitted, vllm
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.admission import Booking
-from fairbench.sim.engine.vllm.contract import VLLMContract
+from fairbench.sim.engine.vllm.worker import VLLMContract
 from fairbench.sim.records.service_log import PrefillShare
 
 

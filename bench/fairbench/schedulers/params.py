@@ -17,7 +17,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# Types of many parameters; ``Fraction`` and the floats are finite.
+# Types of parameters; the floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]

@@ -12,9 +12,8 @@ from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_to
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.deadlines import NO_DEADLINE, Deadlines
 from fairbench.sim.engine.contract import Replica
-from fairbench.sim.in_flight import InFlight, Reacting
+from fairbench.sim.in_flight import NO_DEADLINE, Deadlines, InFlight, Reacting
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import DECODE_COLUMNS, RequestLog

@@ -1,11 +1,13 @@
-"""Clients that start their next program when one of their requests ends in a way they react to."""
+"""Clients of a simulation: how many programs they have in flight, reactions, and deadlines."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from fairbench.targets import Due, RequestCosts, alone
+from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
 
@@ -58,3 +60,29 @@ class Reacting(InFlight):
             going, self._waiting = self._waiting, deque()
             for program in going:
                 self._go(program)
+
+
+NO_DEADLINE = Due(None, None)
+
+
+class Deadlines:
+    """The deadlines of requests, computed from the targets of their clients' plans.
+
+    A target that is a multiple of the latency alone assumes an answer of ``max_new_tokens`` tokens.
+    The actual length is unknown in advance, whereas metrics use the actual length.
+    """
+
+    def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
+        self._targets = {plan.client: plan.targets for plan in plans if plan.targets}
+        self._costs = costs
+
+    def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
+        """Return the deadlines of a request of this client that arrives at ``arrival_s``."""
+        if client not in self._targets:
+            return NO_DEADLINE
+        targets = self._targets[client]
+        lone = None
+        if targets.of_alone:
+            assert self._costs is not None, "multiples need a timing profile"
+            lone = alone(self._costs, input_tokens, max_new_tokens)
+        return targets.due(arrival_s, lone, max_new_tokens)

@@ -32,15 +32,16 @@ from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contract import CONTRACTS, Replica, WorkerOf, WorkerParts
 from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of, setup_of
+from fairbench.sim.in_flight import Deadlines
 from fairbench.sim.memory import hit_rates_alone, managed_memory
 from fairbench.sim.progress import Progress, progress_of
 from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
+from fairbench.sim.run import no_collector
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
 from fairbench.workloads.plan import (

@@ -38,8 +38,8 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM chooses the client, and the client's most urgent request goes next.
 
     Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
-    urgent gets no more than its share, up to the bound. What is urgent, ``UrgentDLPM`` says;
-    requests that are late or have no deadline keep DLPM's order behind the others of their client.
+    urgent gets no more than its share, up to the bound. ``UrgentDLPM`` defines urgency. Requests
+    that are late or have no deadline keep DLPM's order behind the others of their client.
     """
 
     name = "dlpm-edf"

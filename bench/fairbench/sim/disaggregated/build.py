@@ -30,7 +30,7 @@ from fairbench.sim.engine.contract import (
     WorkerParts,
 )
 from fairbench.sim.engine.sglang.contract import PrefillOnly
-from fairbench.sim.engine.vllm.contract import VLLMPrefillOnly
+from fairbench.sim.engine.vllm.worker import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence
 
 

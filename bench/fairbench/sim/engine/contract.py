@@ -122,7 +122,7 @@ class EngineContract(Protocol):
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
         DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
-        "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
+        "vllm": "fairbench.sim.engine.vllm.worker:VLLMContract",
         "lightllm": "fairbench.sim.engine.lightllm.worker:LightLLMContract",
     }
 )

@@ -5,13 +5,17 @@ vLLM's ``async_scheduling`` is off. Rules: docs/appendix/engine.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, TypeVar
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.vllm_params import VLLMLimits, VLLMParams, vllm_limits
 from fairbench.schedulers.drive import never
+from fairbench.schedulers.params import make_params
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import DecodeRun
 from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
@@ -229,3 +233,47 @@ def cache_of(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCa
     return ClientBlockCache(
         limits.blocks, limits.block_size, memory.policy, memory.log, prefix_caching=caching
     )
+
+
+class VLLMPrefillOnly(VLLMWorker):
+    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+
+    def _release(self, sequence: Sequence) -> None:
+        self.running.leave(sequence)
+        self._booking.finish(sequence)
+
+    def sent(self, sequence: Sequence) -> None:
+        self.running.tables.give_back(sequence)
+        self.wake()
+
+    def wake(self) -> None:
+        if len(self.waiting):
+            super().wake()
+
+
+W = TypeVar("W", bound=VLLMWorker)
+
+
+class VLLMContract:
+    """An ``EngineContract``. Parameters are those of ``VLLMParams``."""
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("vllm", VLLMParams, settings)
+        self.limits = vllm_limits(params, profile)
+        self.pool_tokens = self.limits.blocks * self.limits.block_size
+        self.most_running = self.limits.max_num_seqs
+        self.chunk_tokens = self.limits.max_num_batched_tokens
+        given = params.num_gpu_blocks_override
+        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        usable = max(1, tokens // self.limits.block_size)
+        return {"vllm.num_gpu_blocks_override": usable + 1}
+
+    def worker(self, parts: WorkerParts) -> VLLMWorker:
+        return self.worker_as(VLLMWorker, parts)
+
+    def worker_as(self, form: type[W], parts: WorkerParts) -> W:
+        cache = cache_of(self.limits, parts.memory)
+        cache.on_evict = parts.on_evict
+        return form(parts, self.limits, cache)
