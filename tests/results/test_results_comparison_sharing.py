@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 from comparison_helpers import alone_row, client
-from fairbench.results.raws import Value
+from fairbench.results.values import Value
 from hypothesis import given
 from hypothesis import strategies as st
 
