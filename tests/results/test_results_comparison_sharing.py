@@ -4,11 +4,11 @@ from math import inf
 
 import pytest
 from comparison_helpers import alone_row, client
-from fairbench.results.values import Value
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.results.comparison import incentive, worst
+from fairbench.results.values import Value
 
 
 @pytest.mark.parametrize(
