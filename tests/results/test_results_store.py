@@ -204,7 +204,7 @@ def test_the_commit_is_recorded_only_in_a_checkout(tmp_path, monkeypatch):
     assert git_state(package) is None
     (tmp_path / ".git").mkdir()
     answers = {"rev-parse": "abc", "status": " M file"}
-    monkeypatch.setattr(manifests, "_git", lambda root, command, *rest: answers[command])
+    monkeypatch.setattr(manifests, "_output", lambda *command: answers[command[3]])
     assert git_state(package) == {"commit": "abc", "dirty": True}
     answers["status"] = ""
     assert git_state(package) == {"commit": "abc", "dirty": False}
