@@ -6,7 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_type_hints
 
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
@@ -42,7 +42,7 @@ class Flag:
     option: str = ""
     least: int | None = None
     most: int | None = None
-    read: Callable[[str, Any], Any] | None = None
+    read: Callable[[str, Any], Any] | None = field(default=None, compare=False)
     repeats: bool = False
     axis: bool = False
     name: str = ""
