@@ -162,7 +162,7 @@ def test_seeds_needed_known_by_hand(effect, seeds):
 
 
 @pytest.mark.parametrize("effect", [0.6, 1.0, 1.8])
-def test_so_many_seeds_tell_in_4_of_5_cases(effect):
+def test_the_needed_seeds_decide_in_4_of_5_cases(effect):
     seeds = seeds_needed(effect, 2**0.5)  # of the difference of two noises
     told = [decided(*pair) is BETTER for pair in side_by_side(600, seeds, effect)]
     assert np.mean(told) == pytest.approx(0.8, abs=0.05)
