@@ -84,7 +84,7 @@ def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
         {"client": 0, "start_s": 7, "end_s": 8, "extend_charged_tokens": 3, "output_tokens": 4},
         {"client": 0, "start_s": 8, "end_s": 9, "extend_charged_tokens": 900},
     )
-    # what ends at 2 and what starts at 8 is outside; W_0 - W_1 goes
+    # steps that end at 2 or start at 8 are outside; W_0 - W_1 goes
     # 0, +10 at 2, +12 at 3, then -28 at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
     gap = max_service_gap(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
     assert gap == Gap(44, 0, 1, 2, 8)

@@ -37,7 +37,7 @@ TABLES = Tables(
 )  # fmt: skip
 
 
-def test_padding_is_no_use():
+def test_padding_is_not_useful_service():
     one = group_service(TABLES, {0: Padding(100)}, 5.0)
     assert one.served == 50 + 2 * 20
     assert one.due == 3 * (50 + 2 * 20)

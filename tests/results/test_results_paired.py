@@ -136,7 +136,7 @@ def test_pairs_are_narrower_than_two_means_where_seeds_are_common():
         paired.append(found.high - found.low)
         ends = [t_interval(side) for side in (first, second)]
         apart.append(max(high - low for _, low, high in ends))
-    # Two noises of 1 against a load of 5 and one of them.
+    # In pairs: two noises of variance 1. Apart: a load of variance 25 and one noise.
     assert np.mean(paired) / np.mean(apart) == pytest.approx((2 / 26) ** 0.5, rel=0.15)
 
 

@@ -293,7 +293,7 @@ def test_max_min_takes_the_largest_unpinned_part_over_weight():
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
-    # All are below their shares: the one nearest to its own, requests included.
+    # All are below their shares; the client nearest to its share, with its requests, loses.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 

@@ -205,7 +205,7 @@ def test_a_spare_block_goes_before_used_ones_and_claims_stay():
     run_alone(pool, "z", "other", 2)
     assert pool.cache.blank == 1
     pool.start("z", prompt("third", 3))
-    assert pool.evicted == []  # nothing that could be found is gone
+    assert pool.evicted == []  # no block that a prompt could hit is evicted
     assert (held("x"), held("y"), held("z")) == (2, 2, 6)
     assert claims_of(pool.cache)[tokens_of(common)] == {"x", "y"}
 

@@ -111,7 +111,7 @@ def test_spans_of_opentelemetry(read):
     assert by_service.trace.clients == ("shop",)
 
 
-def test_a_span_a_line(read):
+def test_a_file_with_one_span_a_line_is_read(read):
     one = {
         "name": "chat",
         "start_time": "2025-01-01T10:00:00.000000Z",
