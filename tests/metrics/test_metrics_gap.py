@@ -125,8 +125,8 @@ def test_a_backlog_may_cut_a_stretch_of_steps():
 
 
 def test_steps_of_two_workers_interleave():
-    # Client 0 gets 5 tokens at 2, 4, 6 and 8 from worker 0, client 1 5 tokens at 1, 3, 5, 7 from
-    # worker 1: seen only at 0 and 8 the difference would be 0; it swings by 10 (weighted).
+    # Worker 0 gives client 0 five tokens at 2, 4, 6 and 8; worker 1 gives client 1 five tokens at
+    # 1, 3, 5 and 7. The difference is 0 at 0 and at 8, and varies by 10 (weighted) in between.
     served = log(
         {"client": 0, "worker": 0, "end_s": 8, "steps": 4, "output_tokens": 20},
         {"client": 1, "worker": 1, "start_s": -1, "end_s": 7, "steps": 4, "output_tokens": 20},
