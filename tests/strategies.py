@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment
 
-# Around the 32 tokens of in-batch deprioritisation, and short ones so that prompts part inside.
+# Lengths around the 32 tokens of in-batch deprioritisation, and short ones that split prompts.
 LENGTHS = (1, 2, 5, 31, 32, 33, 40)
 
 

@@ -296,7 +296,7 @@ def test_a_comparison_is_a_latex_table(swept):
     assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "lpm"]
     assert len({row.count("&") for row in rows}) == 1
     (begin,) = (line for line in lines if line.startswith(r"\begin{tabular}"))
-    assert begin.count("r") == 1 + rows[0].count("&")  # one is in "tabular"
+    assert begin.count("r") == 1 + rows[0].count("&")  # the word "tabular" has one r
     assert fairbench.compare(swept.path).latex() == swept.latex()
 
 

@@ -29,7 +29,7 @@ def test_every_file_that_is_named_exists(name):
     assert missing == []
 
 
-def test_every_room_is_described():
+def test_every_package_is_described():
     rooms = {
         path.name
         for path in PACKAGE.iterdir()

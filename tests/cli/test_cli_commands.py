@@ -84,7 +84,7 @@ def note(frame, event, _):
     name = frame.f_globals.get("__name__", "")
     if event != "call" or name in called or not name.startswith("fairbench."):
         return
-    if frame.f_code.co_filename == "<string>":  # what dataclasses make
+    if frame.f_code.co_filename == "<string>":  # methods that dataclasses make
         return
     outer = frame
     while outer is not None and outer.f_code.co_name != "<module>":

@@ -315,7 +315,7 @@ def test_a_signal_ends_a_command_that_reads_with_a_line_and_its_code(tmp_path, s
     command = [sys.executable, "-m", "fairbench", "score", str(slow)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            writing = opened_to_write(slow, process)  # it has begun to read
+            writing = opened_to_write(slow, process)  # the command has begun to read
             process.send_signal(getattr(signal, f"SIG{signum}"))
             _, said = process.communicate(timeout=300)
             os.close(writing)

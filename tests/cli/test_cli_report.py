@@ -70,7 +70,7 @@ def test_the_page_of_a_run_shows_clients_and_the_command_to_repeat_it(run, tmp_p
     assert (run / "experiment.toml").read_text() in shown.text
     assert json.loads((run / "manifest.json").read_text())["spec_identity"] in shown.text
     assert text.count("<svg") >= 2
-    assert "60 latencies" in shown.text  # two programs are few
+    assert "60 latencies" in shown.text  # two programs are too few
     assert "script" not in shown.tags
     assert HOSTILE in shown.text
 

@@ -167,7 +167,7 @@ def test_other_times_than_a_stored_endpoint_had():
         ),
     ],
 )
-def test_nonsense_is_refused(flags, settings, expected):
+def test_invalid_backends_are_refused(flags, settings, expected):
     assert expected in complaint(flags, settings)
 
 

@@ -38,7 +38,7 @@ def test_settings_with_tables_and_overridden_workloads_read_back_identical():
         {"scheduler": "vtc"},
         {"vtc.weights": {"client-0": 2}, "tot.branches": 3, "engine.step_by_step": True},
     )
-    assert spec.settings["vtc.weights"] == {}  # they are the experiment's
+    assert spec.settings["vtc.weights"] == {}  # the names belong to the experiment
     assert spec.weights == {"client-0": 2.0}
     assert spec.workload.params["branches"] == 3
     assert reread(spec) == spec

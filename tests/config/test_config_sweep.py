@@ -56,7 +56,7 @@ def test_flags_replace_the_values_of_every_grid():
     assert len(points(swept)) == 2
 
 
-def test_values_of_an_axis():
+def test_an_axis_reads_its_values():
     assert parse_axis("dlpm.quantum=1000, 5_000") == ("dlpm.quantum", [1000, 5000])
     assert parse_axis("vtc.charge=input") == ("vtc.charge", ["input"])
     assert parse_axis("vtc.weights={a = 2, b = 1}, {}") == ("vtc.weights", [{"a": 2, "b": 1}, {}])

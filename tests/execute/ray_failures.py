@@ -44,7 +44,7 @@ class Sweep:
 
     def end(self, code=0):
         assert self.process.wait(PATIENCE_S) == code, Path(self.log.name).read_text()
-        until(lambda: not tasks())  # nothing outlives it
+        until(lambda: not tasks())  # no process outlives the sweep
 
 
 def until(condition, patience_s=PATIENCE_S):

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from fairbench.execute import simulations as module
 from fairbench.execute.simulations import estimate
-from fairbench.execute.simulations import estimate as module
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_csv_with_ambiguous_cells_is_refused(tmp_path, text, complaint):
     path.write_text(text)
     with pytest.raises(DataError, match=f"^it, {complaint}$"):
         list(csv_rows(path, "it"))
-    path.write_text("a,b,,\n1,2,,,\n")  # what spreadsheets leave behind is empty
+    path.write_text("a,b,,\n1,2,,,\n")  # empty cells that spreadsheets leave
     assert list(csv_rows(path, "it")) == [(2, {"a": "1", "b": "2", "": ""})]
 
 

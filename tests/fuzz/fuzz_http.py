@@ -54,7 +54,7 @@ class Trouble(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
         self.found = []
-        self.addFilter(is_our_fault)  # as of a server that is a process
+        self.addFilter(is_our_fault)  # as for a server in its own process
 
     def emit(self, record):
         if record.exc_info or record.levelno >= logging.ERROR:

@@ -60,7 +60,7 @@ def test_metrics_without_a_clause_are_shown_too(outcome):
         (29.95919799918046, 29.95919799918046, ("30", "30")),
     ],
 )
-def test_numbers_have_as_many_digits_as_tell_them_apart(before, after, texts):
+def test_numbers_have_enough_digits_to_differ(before, after, texts):
     assert short_texts(Value(before), Value(after)) == texts
 
 

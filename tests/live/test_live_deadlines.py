@@ -63,7 +63,7 @@ def test_when_a_request_is_due(sent, due):
     assert promises(FLAGS).of(sent).due(100.0, 8) == due
 
 
-def test_an_objective_is_nobodys_business_where_none_is_configured():
+def test_objectives_are_ignored_if_none_is_configured():
     assert promises(None).of({OBJECTIVE: "premium"}).due(1.0, 8) == NOT_DUE
     assert promises({"ttft": "1s"}).of({OBJECTIVE: "premium"}).due(1.0, 8) == Due(2.0, None)
 

@@ -29,7 +29,7 @@ def test_prompts_match_by_the_token_and_outputs_are_part_of_them():
 
     metas, ids = run(test)
     assert [meta["prompt_tokens"] for meta in metas] == [1000, 1013, 780]
-    assert [meta["cached_tokens"] for meta in metas] == [0, 1009, 777]  # the last has no KV
+    assert [meta["cached_tokens"] for meta in metas] == [0, 1009, 777]  # the last token has no KV
     assert [meta["completion_tokens"] for meta in metas] == [10, 1, 1]
     assert len(ids) == 10
     assert metas[0]["finish_reason"] == {"type": "length", "length": 10}

@@ -18,8 +18,8 @@ from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
-BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # minutes of work ahead, or none
-SOON_MS = 30_000  # so that a slow machine does not decide
+BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # a worker with minutes of work, and one without work
+SOON_MS = 30_000  # long enough for a slow machine
 CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 

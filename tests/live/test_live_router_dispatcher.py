@@ -98,7 +98,7 @@ def test_workers_with_large_pages_cache_whole_ones_only():
     assert request(dispatcher, 63).input_tokens == 63
 
 
-def test_finish_tells_the_router_once_with_the_output():
+def test_finish_informs_the_router_once_of_the_output():
     dispatcher = home(spy := Spy())
     flight = dispatcher.dispatch(request(dispatcher))
     assert dispatcher.under_way == 1

@@ -269,7 +269,7 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
 
 
 async def stalled(worker):
-    """Return what the worker has sent once nothing moves any more."""
+    """Return the bytes that the worker has sent once it sends no more."""
     before = -1
     while before < worker.sent_bytes:
         before = worker.sent_bytes

@@ -48,7 +48,7 @@ def test_a_bodys_name_in_any_script_becomes_ascii(said):
     assert client_of({}, said[:-1] + "!", None) != name
 
 
-def test_the_name_is_the_same_for_good():
+def test_the_name_never_changes():
     """The value is from ``printf %s é | b2sum -l 80``; another hash would reset all credits."""
     assert client_of({}, "é", None) == "user-767822563e908a245afc"
 

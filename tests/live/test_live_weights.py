@@ -186,7 +186,7 @@ def test_wrong_weights_are_one_line(flags, complaint, tmp_path):
     assert told.stderr.count("\n") == 1
 
 
-def test_an_emulator_by_hand_takes_the_flag(monkeypatch):
+def test_the_emulate_command_takes_the_flag(monkeypatch):
     configured = []
     monkeypatch.setattr("fairbench.live.emulator.app.serve_emulator", _noting(configured))
     emulate(gpu="a100", model="llama-3.1-8b", local="vtc", weights="ann=2", settings=None)

@@ -30,7 +30,7 @@ def ratio(fit):
     return outside_fit_ratio(tables, Facts(clients, Window(0, 4), 4.0, 2, 1_000, fit=fit))
 
 
-def test_by_hand():
+def test_the_fraction_outside_the_fit_by_hand():
     assert ratio(FitLimits(8, 200)) == pytest.approx((2.0 * 4 / 10 + 3.0) / 7.0)
 
 

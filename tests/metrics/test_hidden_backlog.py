@@ -46,7 +46,7 @@ def ratio(rows, lone=LONE):
     return lone_tpot_ratio(tables, facts)
 
 
-def test_by_hand():
+def test_the_backlog_calculated_by_hand():
     assert ratio(REQUESTS) == pytest.approx(3.0)
     assert math.isnan(ratio(REQUESTS, None))
     assert math.isnan(ratio(REQUESTS[3:]))

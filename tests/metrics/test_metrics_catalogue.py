@@ -163,7 +163,7 @@ def test_every_number_of_a_summary_has_an_entry():
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}
 
 
-def test_figures_show_metrics():
+def test_every_figure_shows_metrics_of_the_catalogue():
     for key in (*fig1.FAIRNESS, fig1.THROUGHPUT, *fig7.COLUMNS, fig7.REACHABLE, *fig11.COLUMNS):
         assert key in CATALOGUE
 

@@ -106,7 +106,7 @@ def test_an_idle_cluster_is_not_contended():
 def test_a_call_under_way_when_the_window_ends_is_no_shortfall():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=28)
     # The third turn of client 0 has had two of its tokens by 28 s (the first at 27), of client 1
-    # none, though its input is taken in.
+    # no output, although its input was read.
     assert got.service.tolist() == [2 * COST + 10 + 2, 2 * COST + 10]
     assert got.demand.tolist() == got.service.tolist()
 
@@ -266,7 +266,7 @@ def test_admissions_that_were_not_reported_are_estimated():
         for number, wait_s in enumerate((0.0, 0.5, 7.0))
     ]
     table = with_admissions(requests(*unreported))
-    # The least is 1 s, and twice that is still at once: the first two waited for nothing.
+    # The least wait is 1 s. Up to twice that counts as none, so the first two did not wait.
     assert table.admitted_s.tolist() == [0, 0, 6]
     reported = requests(*IDLE)
     assert with_admissions(reported) is reported

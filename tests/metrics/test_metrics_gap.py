@@ -89,7 +89,7 @@ def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
         {"client": 0, "start_s": 7, "end_s": 8, "extend_charged_tokens": 3, "output_tokens": 4},
         {"client": 0, "start_s": 8, "end_s": 9, "extend_charged_tokens": 900},
     )
-    # what ends at 2 and what starts at 8 is outside; W_0 - W_1 goes
+    # steps that end at 2 or start at 8 are outside; W_0 - W_1 goes
     # 0, +10 at 2, +12 at 3, then -28 at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
     gap = gap_of(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
     assert gap == Gap(44, 0, 1, 2, 8)
@@ -130,8 +130,8 @@ def test_a_backlog_may_cut_a_stretch_of_steps():
 
 
 def test_steps_of_two_workers_interleave():
-    # Client 0 gets 5 tokens at 2, 4, 6 and 8 from worker 0, client 1 5 tokens at 1, 3, 5, 7 from
-    # worker 1: seen only at 0 and 8 the difference would be 0; it swings by 10 (weighted).
+    # Worker 0 gives client 0 five tokens at 2, 4, 6 and 8; worker 1 gives client 1 five tokens at
+    # 1, 3, 5 and 7. The difference is 0 at 0 and at 8, and varies by 10 (weighted) in between.
     served = log(
         {"client": 0, "worker": 0, "end_s": 8, "steps": 4, "output_tokens": 20},
         {"client": 1, "worker": 1, "start_s": -1, "end_s": 7, "steps": 4, "output_tokens": 20},

@@ -27,7 +27,7 @@ def sample(known=(), more_than=(), refused=0):
     [
         (sample([4, 1, 2]), 50, (2, False)),
         (sample([10, 20]), 99, (19.9, False)),  # rank .99 between 10 and 20
-        (sample([1, 2], [50]), 50, (2, False)),  # whatever the third is, it is the largest
+        (sample([1, 2], [50]), 50, (2, False)),  # the third is the largest in any case
         (sample([1, 2], [50]), 99, (2 + 0.98 * 48, True)),  # rank 1.98 of (1, 2, >50)
         (sample([1, 9], [2]), 50, (2, True)),  # in (2, 9]
         (sample([5], [5]), 0, (5, False)),  # the censored one is larger than 5

@@ -40,7 +40,7 @@ def test_a_token_held_by_two_clients_counts_half_for_each():
     assert held_token_s(SHARED, 2, Window(6, 7)).tolist() == [0, 10]
 
 
-def test_who_evicts_whom():
+def test_evictions_are_counted_by_evictor_and_victim():
     assert evicted_tokens(SHARED, 2, Window(0, 7)).tolist() == [[0, 5], [0, 0]]
     assert evicted_tokens(SHARED, 2, Window(0, 5)).tolist() == [[0, 0], [0, 0]]
 

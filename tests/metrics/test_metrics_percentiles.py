@@ -76,7 +76,7 @@ def test_refused_combinations(text):
         parse_percentiles(text)
 
 
-def test_they_are_written_ascending():
+def test_percentiles_are_written_in_ascending_order():
     assert written_percentiles(parse_percentiles(" 99, 5,50")) == "5,50,99"
     assert parse_percentiles("") == ()
 

@@ -279,7 +279,7 @@ def test_victims_are_averaged_over_the_well_behaved_only():
 def test_a_run_stopped_inside_its_window_is_measured_up_to_there():
     summary = summary_of(REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 1000), horizon_s=10.0))
     times = summary["window_start_s"], summary["window_end_s"]
-    assert times == (0, np.nextafter(10, 11))  # what ends at 10 is in it
+    assert times == (0, np.nextafter(10, 11))  # programs that end at 10 count
     assert summary["service_rate_tok_s"] == pytest.approx(15.2)
 
 
@@ -346,7 +346,7 @@ def test_absent_clients_are_left_out_of_the_well_behaved_latency():
     "kept_waiting", [{"finish_s": 11}, {"finish_s": 25}, {"status": UNFINISHED}]
 )
 def test_an_always_waiting_client_is_not_absent(kept_waiting):
-    # As a user who sends the next program when this one is over.
+    # Like a user who sends the next program when this one has ended.
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
     made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))
     assert made["victim_p50_s"] is None

@@ -37,7 +37,7 @@ TABLES = Tables(
 )  # fmt: skip
 
 
-def test_padding_is_no_use():
+def test_padding_is_not_useful_service():
     one = group_service(TABLES, {0: Padding(100)}, 5.0)
     assert one.served == 50 + 2 * 20
     assert one.due == 3 * (50 + 2 * 20)
@@ -80,7 +80,7 @@ def test_useful_service_of_each_client_in_a_window():
     assert late == [50 + 2 * 20 / 4, 0, 0]
 
 
-def test_rows_tell_useful_service_and_padding_where_there_is_any():
+def test_rows_show_useful_service_if_there_is_padding():
     known = facts(clients=3, window=Window(1.0, 5.0))
     first, *others = known.clients
     padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))

@@ -44,7 +44,7 @@ def test_the_title_names_the_best_and_the_cards_its_cost():
     assert page.headlines[1].note == "baseline"
 
 
-def test_rows_that_noise_does_not_tell_apart_share_the_title():
+def test_rows_that_differ_only_by_noise_share_the_title():
     page = board_page(board({"a": (0.5, 0.9, 0.6), "b": (0.6, 0.7, 0.8)}))
     assert page.title == (
         "b or a has the highest minimum fair share of best total: 70%, no significant difference"

@@ -160,7 +160,7 @@ def test_the_table_fits_and_cuts_no_number(metrics, label):
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_colours_only_where_wanted(tmp_path, colour):
+def test_colours_appear_only_if_requested(tmp_path, colour):
     text = comparison_text(cells(tmp_path, lpm={}, vtc={"victim_p50_s": 9.0}), colour=colour)
     assert ("\x1b[" in text) == colour
 

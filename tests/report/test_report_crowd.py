@@ -78,7 +78,7 @@ def test_the_worst_are_well_behaved_and_least_served():
     summary = crowd()
     for number, ratio in ((7, None), (8, 0.001), (295, 0.0)):
         summary["clients"][number]["entitlement_ratio"] = ratio
-    summary["clients"][0]["programs"] = 0  # asked for nothing
+    summary["clients"][0]["programs"] = 0  # the client has no demand
     names = [row["client"] for row in worst_clients(summary, 4)]
     assert names == ["client-8", "client-1", "client-2", "client-3"]
 

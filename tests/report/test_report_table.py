@@ -338,7 +338,7 @@ def test_a_run_without_a_success_is_not_marked_interrupted():
     assert "INCOMPLETE: no request succeeded" in text(refused, complete=False)
 
 
-def test_colours_only_where_wanted():
+def test_colours_appear_only_if_requested():
     assert "\x1b[" not in text(SUMMARY)
     assert "\x1b[" in text(SUMMARY, colour=True)
 

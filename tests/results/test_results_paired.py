@@ -136,7 +136,7 @@ def test_pairs_are_narrower_than_two_means_where_seeds_are_common():
         paired.append(found.high - found.low)
         ends = [t_interval(side) for side in (first, second)]
         apart.append(max(high - low for _, low, high in ends))
-    # Two noises of 1 against a load of 5 and one of them.
+    # In pairs: two noises of variance 1. Apart: a load of variance 25 and one noise.
     assert np.mean(paired) / np.mean(apart) == pytest.approx((2 / 26) ** 0.5, rel=0.15)
 
 
@@ -162,7 +162,7 @@ def test_seeds_needed_known_by_hand(effect, seeds):
 
 
 @pytest.mark.parametrize("effect", [0.6, 1.0, 1.8])
-def test_so_many_seeds_tell_in_4_of_5_cases(effect):
+def test_the_needed_seeds_decide_in_4_of_5_cases(effect):
     seeds = seeds_needed(effect, 2**0.5)  # of the difference of two noises
     told = [decided(*pair) is BETTER for pair in side_by_side(600, seeds, effect)]
     assert np.mean(told) == pytest.approx(0.8, abs=0.05)

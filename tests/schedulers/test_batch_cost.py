@@ -100,7 +100,7 @@ def units(request_tokens) -> StepUnits:
     return StepUnits(1_000, request_tokens, 1e-6)
 
 
-def test_a_cap_by_hand():
+def test_a_cap_calculated_by_hand():
     """Costs are 100 + 128 / 2 + 36 = 200 each until b, whose outputs are short, has finished."""
     cap = LoadCap(450, units(36))
     first, second, third, short = (request(n, c) for n, c in enumerate("aabb"))

@@ -27,12 +27,12 @@ def selection(heard, candidates=REQUESTS):
     ("verdicts", "heard"),
     [
         ("ANAN", [True, False, True, False, "out of candidates", "closed"]),
-        ("AL", [True, "closed"]),  # admitted, but the scheduler is not asked for another
+        ("AL", [True, "closed"]),  # admitted, but the scheduler is not asked for another request
         ("NO", [False, "closed"]),
         ("O", ["closed"]),
     ],
 )
-def test_a_schedulers_events(verdicts, heard):
+def test_a_scheduler_receives_events_in_order(verdicts, heard):
     meaning = {
         "A": Tried.ADMITTED,
         "N": Tried.NO_ROOM,

@@ -284,7 +284,7 @@ def test_it_does_not_matter_when_the_clock_began(tmp_path_factory, drawn, began_
 
 @settings(max_examples=30)
 @given(st.lists(requests, min_size=1, max_size=12))
-def test_all_service_is_somebodys(tmp_path_factory, drawn):
+def test_all_service_belongs_to_some_client(tmp_path_factory, drawn):
     path = lines(tmp_path_factory.mktemp("sum") / "r.jsonl", rows(drawn))
     got = summary_of(read_scored([path]), Window(0.0, 1e6))
     total = sum(1 * r[4] + 2 * r[5] for r in drawn)

@@ -194,7 +194,7 @@ def test_starts_in_one_unit_are_read(tmp_path, starts):
         {"input_tokens": ..., "prompt_tokens": 100},
     ],
 )
-def test_rows_that_tell_the_same_otherwise(tmp_path, other):
+def test_equal_rows_in_other_forms_give_equal_numbers(tmp_path, other):
     scored = scored_rows(tmp_path, {}, other, {})
     requests = scored.requests
     assert requests.status.tolist() == [FINISHED] * 3

@@ -25,7 +25,7 @@ class Sent:
     output: int
     tokens: list = field(default_factory=list)  # (time, output tokens so far)
     meta: dict = field(default_factory=dict)  # SGLang's meta_info of the last chunk
-    worker: str | None = None  # which one our router asked
+    worker: str | None = None  # the worker that fairbench's router chose
 
     @property
     def received_s(self):

@@ -115,7 +115,7 @@ def test_a_stopped_scheduler_is_down_in_time_and_back_once_it_decodes(server):
         with stopped(server):
             asked = await sent_to_server(under_test, other, LONG)
             await down_in_time(under_test, server, asked)
-            assert len(other.seen) == 4  # that request was tried nowhere else
+            assert len(other.seen) == 4  # the request was sent to no other worker
         await until(lambda: under_test.up == {0, 1})
         other.healthy = False
         await until(lambda: under_test.up == {0})

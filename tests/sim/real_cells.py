@@ -65,7 +65,7 @@ def main():
     given = parser.parse_args()
     engine, table = given.engine, given.table or TABLES / f"{given.engine}-cells.csv"
     getattr(import_module(f"{engine}_seam"), engine)()
-    gc.freeze()  # what it has imported is a million objects
+    gc.freeze()  # its imports create a million objects
     for name in given.cells:
         run_cell(engine, name, table, seconds=given.seconds, drain=given.drain)
         gc.collect()  # the KV trees are cycles

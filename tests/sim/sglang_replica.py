@@ -226,7 +226,7 @@ class SGLangReplica(RealReplica):
             sequence.readmitted_ps = now_ps
             sequence.recompute_tokens += extend
 
-    # What SGLang tells.
+    # Reports of SGLang.
 
     def watch_retractions(self):
         """Report every request that SGLang puts back into its queue."""

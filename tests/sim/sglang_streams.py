@@ -104,7 +104,7 @@ def random_stream(seed):
 
 def _outputs(draw, kind):
     """Return the tokens that a request will produce, and those that it may produce."""
-    if kind == "retracting":  # so little is reserved that the outputs outgrow the pool
+    if kind == "retracting":  # the small reservation lets outputs outgrow the pool
         output = draw.choice([1, 40, 60, 70])
         return output, draw.choice([output, 70])
     if kind == "wide":  # around the 4,096 outputs that are reserved at most

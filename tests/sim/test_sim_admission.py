@@ -60,7 +60,7 @@ def test_refused_requests_are_counted_and_averaged_nowhere():
     done_s = (table["first_token_s"] - table["arrival_s"])[~refused]
     assert summary["mean_ttft_ms"] == pytest.approx(1000 * done_s.mean())
     by_client = {row["client"]: row for row in summary["clients"]}
-    assert by_client["client-3"]["latency_refused"] == 0  # it was promised nothing
+    assert by_client["client-3"]["latency_refused"] == 0  # the request has no deadline
     assert by_client["client-0"]["goodput_ratio"] < 1  # refused is missed
     assert summary["admission"] == "refuse"
 

@@ -198,7 +198,7 @@ def test_a_chunk_alone_does_not_count_as_a_pass_that_matches_nothing():
     home = Home(pool=200, chunked_prefill_size=5)
     touches = []
     home.worker.waiting.touch_head = lambda count: touches.append(home.clock.now_ps // US)
-    home.send(50, 1)  # 10 passes of 1,050 us, 9 of them with nobody waiting
+    home.send(50, 1)  # 10 passes of 1,050 us, 9 of them without waiting requests
     for number in range(40):
         home.send(1, 1, at_ps=(20_000 + 2000 * number) * US)
     home.run()

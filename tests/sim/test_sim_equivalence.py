@@ -46,7 +46,7 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
     fast = run_checked(experiment(scheduler, workload))
     slow = simulate(experiment(scheduler, workload, engine__step_by_step=True))
     assert_same_records(fast, slow)
-    # Whatever the order, all are served the same in the end.
+    # In any order, all clients finally get the same service.
     assert (np.asarray(fast.requests["status"].indices) == FINISHED).all()
     assert served(fast) == served_by_fcfs(workload)
     assert min(served(fast)) > 0

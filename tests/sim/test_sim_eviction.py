@@ -185,7 +185,7 @@ def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(name
     )
 )
 @settings(max_examples=80, deadline=None)
-def test_who_is_below_its_share_loses_nothing_while_nobody_pins_more_than_its_own(actions):
+def test_clients_below_their_share_lose_nothing_while_no_client_pins_more_than_its_share(actions):
     pool = Pool("max-min", 24, CLIENTS)
     for client, value in actions:
         before, held = claims_of(pool), residency_of(pool)
@@ -293,7 +293,7 @@ def test_max_min_takes_the_largest_unpinned_part_over_weight():
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
-    # All are below their shares: the one nearest to its own, requests included.
+    # All are below their shares; the client nearest to its share, with its requests, loses.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 

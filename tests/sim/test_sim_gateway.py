@@ -102,7 +102,7 @@ def test_utilization_is_late_and_lets_a_herd_through():
     held = table["routed_s"] > table["arrival_s"]
     assert held.any()
     polls = np.round(table["routed_s"][held] / 0.1, 9)
-    assert np.allclose(polls, np.round(polls))  # what was held goes when it is polled
+    assert np.allclose(polls, np.round(polls))  # held requests are released at polls
 
 
 def test_before_vllm_too():

@@ -47,7 +47,7 @@ class Choosy(Router):
 
 
 def simulation(**kwargs):
-    # On a profile without HTTP and tokenizer, so that what is let go is there at once.
+    # The profile has no HTTP or tokenizer, so requests reach the engine without delay.
     flags = {"num_programs": 6, "request_rate": 50.0, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"}
     spec = small_spec("fcfs", "chat", dp=2, flags=flags)
     return Simulation(spec, spec.client_plans(), spec.source(), **kwargs)
@@ -157,10 +157,10 @@ def behind_gateway(scheduler):
     ],
 )
 def test_a_gateway_charges_exactly_inputs_and_outputs(scheduler):
-    # Without a lift a counter is the client's total charge: all that it sent and got.
+    # Without a lift a counter is the client's total charge: its input and output tokens.
     made = behind_gateway(scheduler)
     assert made.run()
-    while made.clock.next_ps() is not None:  # it has yet to hear of the last end
+    while made.clock.next_ps() is not None:  # the router does not know the last end yet
         made.clock.step()
     table = made.result(True, None).requests
     clients = np.array(table["client"].to_pylist())

@@ -207,7 +207,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.cache.release(min(tokens, self.private))
         self.private -= min(tokens, self.private)
 
-    # What always holds.
+    # Invariants.
 
     @invariant()
     def the_same_tokens_are_cached(self):

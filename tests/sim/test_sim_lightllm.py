@@ -72,7 +72,7 @@ def test_a_minibatch_costs_its_overhead_once():
     server = Server(prefill_overhead_ms=2.0)
     server.send(5, 1)
     server.send(4, 1)
-    # One minibatch of 9 tokens begins with what had arrived at its instant.
+    # A minibatch of 9 tokens begins with the requests that have arrived by then.
     assert server.run().times() == [(0, 3_090, 3_090)] * 2
 
 

@@ -72,7 +72,7 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
 
 
 @pytest.mark.parametrize(("in_batch", "order"), [(True, [0, 2, 1]), (False, [0, 1, 2])])
-def test_siblings_of_a_cold_request_come_last_only_if_so_wished(in_batch, order):
+def test_siblings_of_a_cold_request_come_last_only_if_configured(in_batch, order):
     home = Home(SpyLPM(), in_batch_prefix_caching=in_batch)
     for parts in (("doc", 40, "a", 5), ("doc", 40, "b", 5), ("c", 45)):
         home.send(prompt(*parts), 2)

@@ -82,7 +82,7 @@ def test_swapped_tokens_are_not_recomputed(home_of):
     assert policy.answers[0] is True
     assert first.retracted_ps == urgent.admitted_ps < urgent.finish_ps <= first.readmitted_ps
     assert first.recompute_tokens == 1  # the token that had no KV yet
-    assert held < first.swapped_tokens <= 2 * held  # what is cached still need not come back
+    assert held < first.swapped_tokens <= 2 * held  # cached tokens need not be restored
 
 
 @HOMES

@@ -147,7 +147,7 @@ def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(
     )
 )
 @settings(max_examples=80, deadline=None)
-def test_who_is_below_its_share_loses_nothing_while_nobody_pins_more_than_its_own(actions):
+def test_clients_below_their_share_lose_nothing_while_no_client_pins_more_than_its_share(actions):
     pool = BlockPool("max-min", 14, SIZE, CLIENTS)
     for client, value in actions:
         before = claims_of(pool.cache)
@@ -205,7 +205,7 @@ def test_a_spare_block_goes_before_used_ones_and_claims_stay():
     run_alone(pool, "z", "other", 2)
     assert pool.cache.blank == 1
     pool.start("z", prompt("third", 3))
-    assert pool.evicted == []  # nothing that could be found is gone
+    assert pool.evicted == []  # no block that a prompt could hit is evicted
     assert (held("x"), held("y"), held("z")) == (2, 2, 6)
     assert claims_of(pool.cache)[tokens_of(common)] == {"x", "y"}
 

@@ -22,7 +22,7 @@ class Sizing(FCFS):
 @pytest.mark.parametrize(
     ("tokens", "chunks"),
     [
-        (40, [10, 39, 39, 22]),  # one of them is the running request's
+        (40, [10, 39, 39, 22]),  # one block belongs to the running request
         (10**6, [10, 100]),  # the engine's own limit is far
         (0, [1] * 110),  # a token of a prompt at least
     ],

@@ -16,7 +16,7 @@ from worker_invariants import check_tree
 
 clients = st.sampled_from(["x", "y", "z"])
 texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)
-# What a scheduler does with each request that it is offered.
+# A scheduler's answer to each offered request.
 credits = st.fixed_dictionaries(dict.fromkeys("xyz", st.sampled_from([-1, 0, 1])))
 decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]) | credits, max_size=8)
 

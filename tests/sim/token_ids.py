@@ -13,7 +13,7 @@ class TokenIds:
 
     def __init__(self):
         self._ids = {}  # of a segment key, as many as were ever asked for
-        self._runs = [], []  # where each run of ids begins; whose it is and what it begins with
+        self._runs = [], []  # the start of each run of ids, its owner and its first id
         self._next = 1
 
     def of(self, prompt):

@@ -186,7 +186,7 @@ class VLLMReplica(RealReplica):
         context = sum(tokens for _, tokens in contexts)
         return self.profile.vllm_extra_ps(len(contexts), context, longest)
 
-    # What vLLM tells.
+    # Reports of vLLM.
 
     def _watch_preemptions(self):
         scheduler = self.engine.scheduler

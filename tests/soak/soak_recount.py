@@ -88,7 +88,7 @@ def recounted(log):
             request, _, client, worker, *produced = row
             at, tokens = charged.pop(request, (None, 0))
             if at != worker:
-                continue  # it had left meanwhile
+                continue  # the request has left this worker
             own = credit[client]
             if kind == "finish":
                 own[worker] -= 2 * produced[0]

@@ -25,7 +25,7 @@ def loops():
         ("fixed-c8-warm", 1, 3),
         ("varied-c48-cold", 1, 1),
         ("mixed-c128-cold", 5, 8),
-        ("mixed-c1-cold", 8.5, 11.5),  # one long context at a time: the form cannot have it
+        ("mixed-c1-cold", 8.5, 11.5),  # one long context at a time, which the form cannot express
     ],
 )
 def test_runs_that_nothing_was_fitted_to_come_out_as_documented(name, throughput_pct, tpot_pct):

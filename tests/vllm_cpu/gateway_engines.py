@@ -62,7 +62,7 @@ def who_listens(url):
 def gateway_before(url, flags):
     """Run ``fairbench serve``; yield its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
-    command += ["--no-client-limit"]  # what the gateway alone does
+    command += ["--no-client-limit"]  # the gateway alone
     command += ["--router", "least-loaded", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

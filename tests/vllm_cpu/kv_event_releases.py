@@ -32,7 +32,7 @@ def module_of(wheel):
             for name in (alias.name for alias in node.names):
                 setattr(stub, name, IMPORTED.get(name) or type(name, (Mock,), {}))
     module = types.ModuleType(f"kv_events_{wheel.name.split('-')[1].replace('.', '_')}")
-    sys.modules[module.__name__] = module  # where msgspec looks up what annotations name
+    sys.modules[module.__name__] = module  # msgspec looks up the names of annotations here
     exec(compile(source, f"{wheel}/{FILE}", "exec"), module.__dict__)
     return module
 

@@ -41,7 +41,6 @@ from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
-from fairbench.sim.run import no_collector
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
 from fairbench.workloads.plan import (

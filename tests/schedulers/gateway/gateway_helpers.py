@@ -51,7 +51,7 @@ class Desk:
         queued = self.queued.get(worker, 0)
         return WorkerLoad(len(mine), tokens, queued, max(0, len(mine) - queued))
 
-    # What happens.
+    # Events.
 
     def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None, program=None):
         number = next(self._numbers)

@@ -179,13 +179,13 @@ def test_a_demoted_request_goes_when_nothing_waits_or_it_is_old():
     cluster = Cluster(policy="demote", aging_s=5.0)
     late = cluster.arrive(first=0.5)
     assert late.demoted
-    assert cluster.sent == [late]  # nothing else is there, so it goes anyway
+    assert cluster.sent == [late]  # no other request waits, so it is sent anyway
     others = [cluster.arrive() for _ in range(3)]
     late = [cluster.arrive(first=0.5) for _ in range(3)]
     assert cluster.sent[1:] == others
     assert not any(one.demoted for one in others)
     cluster.answer()
-    cluster.answer()  # one runs of two: there is room for one, and no more
+    cluster.answer()  # one of two slots is in use, so one more request fits
     assert cluster.sent[4:] == late[:1]
     cluster.now_s = 4.9
     cluster.go()
@@ -198,7 +198,7 @@ def test_a_demoted_request_goes_when_nothing_waits_or_it_is_old():
 
 def test_no_request_is_demoted_past_a_gateways_queue():
     cluster = Cluster(gateway="fcfs", policy="demote")
-    held = [cluster.arrive() for _ in range(4)]  # two go
+    held = [cluster.arrive() for _ in range(4)]  # two requests are sent
     late = cluster.arrive(first=0.5)
     cluster.answer()
     cluster.answer()

@@ -39,7 +39,7 @@ def test_a_client_alone_has_it_all_and_of_two_each_has_half():
     assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
-    assert clients(home.sent) == "aaaabb"  # two of a are under way, as many as its half is
+    assert clients(home.sent) == "aaaabb"  # two requests of a run, which is its half
     home.answer(home.sent[2], 128)
     assert clients(home.sent) == "aaaabba"
 
@@ -152,7 +152,7 @@ def test_lengths_of_answers_are_learnt():
 
 
 @pytest.mark.parametrize(("tenants", "gone"), [({}, 6), ({"gateway__tenants": "tree"}, 4)])
-def test_several_names_of_a_tenant_are_one_if_that_is_asked_for(tenants, gone):
+def test_names_of_a_tenant_share_a_limit_if_configured(tenants, gone):
     home = desk(800, **tenants)
     home.arrive("other", WEIGHS_100)
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_policy_that_refuses_refuses_when_the_turn_has_come():
     assert home.gateway.wake_s(home.now_s) == home.now_s
     home.go()
     assert home.shed == [second]
-    assert home.arrive("a") in home.refused  # and what it was refused counts for nothing
+    assert home.arrive("a") in home.refused  # and refused requests do not count
     assert not len(home.gateway)
 
 

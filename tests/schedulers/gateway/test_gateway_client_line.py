@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request
 from fairbench.schedulers.gateway.client_limits import ClientLine
 
-WEIGHS_100 = 36  # and half of the 128 tokens that are expected of anybody
+WEIGHS_100 = 36  # and half of the 128 output tokens expected of an unknown client
 
 CLIENTS = ("a", "b")
 STEPS = st.lists(
@@ -47,7 +47,7 @@ def test_a_program_is_as_old_as_its_first_call_though_that_never_waited():
     desk = home()
     first = desk.arrive("a", WEIGHS_100, program=9)
     desk.arrive("a", WEIGHS_100, program=2)
-    desk.answer(first, 128)  # so that 2 is under way
+    desk.answer(first, 128)  # so that request 2 runs
     desk.arrive("a", WEIGHS_100, program=2)
     desk.arrive("a", WEIGHS_100, program=9)
     assert went(desk) == [0, 1, 3, 2]

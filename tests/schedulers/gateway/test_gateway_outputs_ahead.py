@@ -128,7 +128,7 @@ def test_other_policies_are_unchanged(policy):
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from("abc"), st.integers(1, 50)),  # an arrival, of so many tokens
-        st.tuples(st.none(), st.integers(0, 3)),  # one that is under way is over
+        st.tuples(st.none(), st.integers(0, 3)),  # one running request ends
     ),
     max_size=40,
 )

@@ -129,7 +129,7 @@ def test_a_router_restarted_at_its_address_gets_everything_after_its_answer():
     d = Process(clock, "d")  # in place of c
     b.serve("h", 5)
     assert tell(b, d, "c").parts["gateway"].charged.keys() == {"h"}
-    assert d.counters == {}  # what came before is missing
+    assert d.counters == {}  # the earlier changes are missing
     told = tell(b, d, "c")
     assert told.parts["gateway"].charged.keys() == {"f", "g", "h"}
     assert told.gone.keys() == {"a"}

@@ -110,7 +110,7 @@ def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(po
 )
 def test_no_client_of_a_fixed_set_starves(policy, tokens, before):
     desk = Desk(policy, concurrency__requests=1)
-    for _ in range(before):  # it is behind before it waits
+    for _ in range(before):  # the client is behind before it waits
         desk.arrive("a", 400)
     desk.serve(before, output_tokens=400)
     desk.arrive("b", 1)

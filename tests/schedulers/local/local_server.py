@@ -86,7 +86,7 @@ class Server:
         need = request.input_tokens + request.max_new_tokens
         return len(running) < self.slots and need <= self.tokens - taken
 
-    # What happens.
+    # Events.
 
     def arrive(self, *requests: Request) -> None:
         for request in requests:

@@ -28,7 +28,7 @@ def file(tmp_path):
     return file
 
 
-def test_names_that_are_known():
+def test_known_names_of_costs_are_accepted():
     assert own_cost("linear") is None
     assert own_cost("profiled") is profiled_cost_ms
 

@@ -230,7 +230,7 @@ def check_theorem(server: Watched, quantum: int) -> None:
             assert most - least <= 2 * (40 + 2 * 9 + quantum)
 
 
-def test_such_streams_do_hold():
+def test_holding_occurs_in_these_streams():
     rng, holds = random.Random(0), 0
     for _ in range(20):
         sent = [
@@ -258,7 +258,7 @@ def test_with_an_unreachable_floor_it_is_dlpm(arrivals, quantum):
     assert ids(plain) == ids(light) == ids(off)
 
 
-def test_weights_count():
+def test_weights_scale_the_quantum():
     """A client of weight 3 gets three quanta, so its requests are held three times as long."""
     held = []
     for weight in (1, 3):
@@ -275,6 +275,6 @@ def test_weights_count():
 
 
 @pytest.mark.parametrize("name", ["quantum", "floor"])
-def test_neither_is_below_0(name):
+def test_neither_setting_is_below_0(name):
     with pytest.raises(UsageError, match=f"dlpm-hold.{name}"):
         build_local("dlpm-hold", {f"dlpm-hold.{name}": -1})

@@ -78,7 +78,7 @@ def test_a_request_that_preemption_cannot_help_takes_nothing(urgent, why):
         ((300.0, 500.0, 400.0), [1]),  # most time to spare
         ((300.0, 20.0, 400.0), [1]),  # late anyway: 40 tokens to go
         ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent one, 1.1 s to come back, 21 s to go
-        ((44.0, 43.0, 44.1), []),  # all others would be late because of it
+        ((44.0, 43.0, 44.1), []),  # this request would make all others late
     ],
 )
 def test_the_victim_has_time_to_spare(ends, victims):

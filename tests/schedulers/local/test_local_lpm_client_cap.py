@@ -23,7 +23,7 @@ def make(most=2, weights=None) -> ClientCappedLPM:
     return scheduler
 
 
-def test_by_hand_the_longest_prefix_of_a_client_below_its_limit():
+def test_the_longest_prefix_of_a_client_below_its_limit_is_chosen():
     desk = Desk(make())
     requests = [call(n, client, 50) for n, client in enumerate("aaabb")]
     for request, cached in zip(requests, (40, 10, 30, 20, 5), strict=True):

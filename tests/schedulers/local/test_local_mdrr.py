@@ -85,7 +85,7 @@ def test_a_second_prefill_is_not_charged():
     st.lists(st.integers(0, 60), min_size=1, max_size=8),
     st.integers(1, 40),
 )
-def test_against_the_plain_reading(asked, rooms, quantum):
+def test_mdrr_equals_a_plain_implementation(asked, rooms, quantum):
     """Each pass has a limited number of tokens; running requests get an output token in between."""
     at, call = desk(quantum=quantum), Calls()
     queues: dict[str, deque] = {}

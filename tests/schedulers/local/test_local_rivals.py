@@ -103,7 +103,7 @@ def test_fairserve_throttles_under_overload_and_between_interactions_only():
     scheduler = fairserve(user_rpm=3, overload_waiting=2)
     home = at_home(scheduler)
     home.arrive(*(call(n, "a", new=99) for n in range(5)))
-    # Two wait when the third comes, which is within the limit; from the fourth on it is over.
+    # Two requests wait when the third comes, which is within the limit; the fourth exceeds it.
     assert numbers(home.refused) == [3, 4]
     home.arrive(call(5, "a", depth=1))
     assert numbers(home.refused) == [3, 4], "in the middle of an interaction"
@@ -293,7 +293,7 @@ def test_programs_are_forgotten_when_they_are_over():
     assert not programs.leave(last), "the one before it is under way"
     assert programs.leave(second)
     assert len(programs) == 0
-    for number in range(IDLE_PROGRAMS + 5):  # where it is unknown which have ended
+    for number in range(IDLE_PROGRAMS + 5):  # programs whose end is unknown
         unknown = call(number, "a", program=number + 1, left=None)
         programs.enter(unknown)
         programs.leave(unknown)

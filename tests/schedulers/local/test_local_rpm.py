@@ -49,7 +49,7 @@ def test_clients_have_a_window_each():
     st.integers(1, 4),
     st.sampled_from(["sliding", "fixed"]),
 )
-def test_windows_against_counting(times_s, limit, window):
+def test_windows_equal_counting(times_s, limit, window):
     taken: list[int] = []
     for now_s in times_s:
         recent = [

@@ -83,7 +83,7 @@ def test_tenants_and_their_clients_take_turns(kind, params):
     names = ("a/x", "a/y", "b")
     assert order_of(make(kind, **params, tenants="tree"), *names) == [
         *("a/x", "b", "a/y", "b", "a/x", "b", "a/y", "b"),
-        *("a/x", "a/y", "a/x", "a/y"),  # b has nothing left: the rest is a's
+        *("a/x", "a/y", "a/x", "a/y"),  # b has no requests left, so a gets the rest
     ]
     assert order_of(make(kind, **params), *names)[:6] == ["a/x", "a/y", "b"] * 2
 

@@ -84,6 +84,6 @@ def test_the_lift_to_waiting_clients_is_kept_by_vtc_but_not_by_lcf(scheduler, li
     assert at.scheduler.counters["b"] == lifted_to
 
 
-def test_it_claims_no_bound():
+def test_the_artifact_form_claims_no_bound():
     assert VTC(VTC.Params()).service_bound() == ServiceBound("actual", 0, "VTC Theorem 4.4")
     assert isinstance(VTC(VTC.Params(form="artifact")).service_bound(), NoBound)

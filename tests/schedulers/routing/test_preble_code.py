@@ -146,7 +146,7 @@ def test_the_cheapest_nodes_move_until_loads_are_near_enough():
     end = router._tree.find(prompt(("a", 100), ("aq", 2))).node
     router._balance.rebalance(end, 10**6, 0.0)
     assert where(send) == {"a": 2, "b": 2, "c": 1, "d": 2}
-    assert allocated(router, ("a", 100), ("aq", 2)) == 2  # what hangs below goes along
+    assert allocated(router, ("a", 100), ("aq", 2)) == 2  # nodes below it move with it
 
 
 @pytest.mark.parametrize(

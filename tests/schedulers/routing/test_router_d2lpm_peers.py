@@ -81,7 +81,7 @@ def test_a_late_router_knows_everything_after_all_messages(busy):
         one.on_finish(sent, one.route(sent, 0.0), answer(1), 0.0)
         exchange(made)
     late = routers(1)[0]
-    if busy:  # and charges the client before it has heard of it
+    if busy:  # and charges the client before a message names it
         late.route(request(30, "a", ("late", 30)), 0.0)
     exchange([*made, late])
     assert [one.credit["a"] for one in made] == [late.credit["a"]] * 3

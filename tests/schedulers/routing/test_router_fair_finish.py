@@ -54,7 +54,7 @@ class TestWork:
         assert work.tokens(20_000, 1024, 0) > 1.5 * 1024  # attention
         assert work.tokens(1023, 1, 256) > 256
 
-    def test_grows_with_all_three(self):
+    def test_work_grows_with_prompt_uncached_part_and_output(self):
         work = RequestWork(ProfileCosts(load_profile("h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14")))
         for more in ((2_000, 200, 50), (1_000, 900, 50), (1_000, 200, 300)):
             assert work.tokens(*more) > work.tokens(1_000, 200, 50)
@@ -92,7 +92,7 @@ class TestBacklog:
         st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1, 2, 3.7])),
         st.integers(1, 80),
     )
-    def test_is_the_formula(self, events, weights, work):
+    def test_the_finish_follows_the_formula(self, events, weights, work):
         backlog, under_way = Backlog(lambda c: weights.get(c, 1)), {}
         for number, (client, more, over) in enumerate(events):
             backlog.add(number, client, more)

@@ -133,7 +133,7 @@ def eviction_us(router, worker, missed, keep=frozenset()):
     return router._evictions.price_us(worker, missed, keep, requests)
 
 
-def test_price_of_an_eviction():
+def test_the_price_of_an_eviction_by_the_paper():
     router = eviction_case(capacity_tokens=1000)
     # 810 held + 400 - 1000 = 210 too many. GPU 0: 210 of a's 800, shared by 1 of 2 requests.
     assert eviction_us(router, 0, 400) == 10_500 / 2

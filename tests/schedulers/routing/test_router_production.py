@@ -273,7 +273,7 @@ def test_vtc_basic_sends_light_users_to_the_first_and_heavy_ones_to_the_last_wor
     assert send(("q", 1), client="heavy") == 2
 
 
-def test_vtc_basic_charges_an_estimate_unless_told_to_wait():
+def test_vtc_basic_charges_an_estimate_by_default():
     for true_outputs, at_once, at_the_end in ((False, 100 + 2 * 150, 400), (True, 100, 114)):
         send = make(VtcBasic, true_outputs=true_outputs)
         send(("p", 100))

@@ -111,7 +111,7 @@ def test_spans_of_opentelemetry(read):
     assert by_service.trace.clients == ("shop",)
 
 
-def test_a_span_a_line(read):
+def test_a_file_with_one_span_a_line_is_read(read):
     one = {
         "name": "chat",
         "start_time": "2025-01-01T10:00:00.000000Z",
@@ -167,7 +167,7 @@ def test_the_standard_payload_of_litellm(read):
     assert {call.max_new_tokens for call in program.calls} == {99}
 
 
-def test_the_spend_of_litellm_in_another_writing(read):
+def test_the_spend_of_litellm_in_another_notation(read):
     row = {
         **{"call_type": "acompletion", "startTime": "2025-01-01T10:00:00", "user": "u"},
         **{"endTime": "2025-01-01T10:00:03", "prompt_tokens": "5", "completion_tokens": "2"},

@@ -108,9 +108,10 @@ class EventLoop:
 class ClosedLoop:
     """Sends ``total`` requests by index, at most ``concurrency`` at a time.
 
-    Each counts from when it was made, but is sent only once one of the ``connections`` is free;
-    they are given out in the order of making. With ``counted``, the number of tokens of each
-    prompt, the client's ``thread`` counts the prompt of each answer before the client continues.
+    A latency counts from the time at which the request was made. The request is sent only once one
+    of the ``connections`` is free; requests get connections in the order of making. With
+    ``counted``, the number of tokens of each prompt, the client's ``thread`` counts the prompt of
+    each answer before the client continues.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# The runs, by id, that a profile or a cost was fitted to. Of the A100 no other run was looked at
-# before its fit; of the H100 all were.
+# The ids of the runs used to fit a profile or a cost. Before the fit for the A100 no other run was
+# inspected; before the fit for the H100 all runs were.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
