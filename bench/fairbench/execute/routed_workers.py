@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import SPELLINGS, table_of
@@ -19,10 +19,12 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.live.router.keys_file import WorkerKeys
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
+
+if TYPE_CHECKING:
+    from fairbench.live.router.keys_file import WorkerKeys  # needs the live extra
 
 log = logging.getLogger(__name__)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from math import isfinite
 from pathlib import Path
 from typing import Any
-
-import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from fairbench.errors import DataError
 from fairbench.files.json_text import json_file
@@ -31,6 +29,8 @@ def info_in(metrics: str) -> dict[str, Any]:
 
     Raises ValueError for a text that is not metrics.
     """
+    from prometheus_client.parser import text_string_to_metric_families  # of the extra `live`
+
     info: dict[str, Any] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
@@ -47,8 +47,8 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 def _report(labels: dict[str, str]) -> dict[str, Any]:
     try:
-        told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
-    except msgspec.MsgspecError as error:
+        told = {name: json.loads(labels[name]) for name in ("params", "weights")}
+    except ValueError as error:
         raise ValueError(f"{PROOF}: {error}") from None
     eviction = {"eviction": labels["eviction"]} if labels.get("eviction") else {}
     return {"local": labels["local"], **told, **eviction}
