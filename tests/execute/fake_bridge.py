@@ -21,14 +21,14 @@ def serve(pipe, address):
     text = script.read_text()
     script.write_text(text[1:])
     letter = text[:1] or "."
-    work = pipe.recv()
+    _, tasks = pipe.recv()
     if letter == "d":
         os._exit(1)
     if letter == "-":
         pipe.send(Unreachable("nobody is there"))
         return
     pipe.send(Connected())
-    for index, task in work.tasks.items():
+    for index, task in tasks.items():
         result = pickle.loads(task)(Interruption())
         with script.with_suffix(".done").open("a") as file:
             file.write(f"{index}\n")
