@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,11 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _report(labels: dict[str, str]) -> dict[str, Any]:
+    import msgspec  # of the extra `live`, too
+
     try:
-        told = {name: json.loads(labels[name]) for name in ("params", "weights")}
-    except ValueError as error:
+        told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
+    except msgspec.MsgspecError as error:
         raise ValueError(f"{PROOF}: {error}") from None
     eviction = {"eviction": labels["eviction"]} if labels.get("eviction") else {}
     return {"local": labels["local"], **told, **eviction}
