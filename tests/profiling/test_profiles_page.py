@@ -9,7 +9,7 @@ from fairbench.files.toml_text import dumps
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.profile_file import table_of
 from fairbench.profiling.derived_profile import derive
-from fairbench.profiling.iteration_times import PACKAGE
+from fairbench.profiling.operators import PACKAGE
 from fairbench_studies.validation.serving.command import validate_serving
 from shared_data import SHARED, needs
 

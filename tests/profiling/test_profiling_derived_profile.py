@@ -11,14 +11,8 @@ from fairbench.hardware.gpus import GPUS
 from fairbench.hardware.model_shape import shape_of
 from fairbench.profiling.derived_profile import derive, model_config, pool_of
 from fairbench.profiling.fit import Iterations, drawn
-from fairbench.profiling.iteration_times import (
-    COMPUTE_SHARE,
-    LAYER_US,
-    MEMORY_SHARE,
-    NoTable,
-    operators_ms,
-    roofline_ms,
-)
+from fairbench.profiling.operators import NoTable, operators_ms
+from fairbench.profiling.roofline import COMPUTE_SHARE, LAYER_US, MEMORY_SHARE, roofline_ms
 
 H100 = GPUS["h100-80gb"]
 

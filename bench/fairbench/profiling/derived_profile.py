@@ -16,7 +16,8 @@ from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
-from fairbench.profiling.iteration_times import NoTable, operators_ms, roofline_ms
+from fairbench.profiling.operators import NoTable, operators_ms
+from fairbench.profiling.roofline import roofline_ms
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
 _WAIT_S = 20.0
