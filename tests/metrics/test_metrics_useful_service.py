@@ -80,9 +80,8 @@ def test_what_is_useful_in_a_window_to_each_client():
     assert late == [50 + 2 * 20 / 4, 0, 0]
 
 
-def test_rows_tell_useful_service_and_padding_where_there_is_any():
+def test_rows_tell_useful_service_and_padding_where_somebody_pads():
     known = facts(clients=3, window=Window(1.0, 5.0))
-    assert useful_service(TABLES, known, Notes()) == []
     first, *others = known.clients
     padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))
     rows = useful_service(TABLES, padded, Notes())

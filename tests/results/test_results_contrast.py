@@ -8,7 +8,7 @@ from gate_helpers import store
 
 from fairbench.errors import DataError, UsageError
 from fairbench.report.contrast_table import contrast_text, shown_metrics
-from fairbench.results.comparison import ComparedRun, experiment_of, runs_below
+from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.contrast import (
     check_metrics,
     contrast,
@@ -17,6 +17,7 @@ from fairbench.results.contrast import (
     sides_of,
 )
 from fairbench.results.paired import Decision
+from fairbench.results.store import experiment_of
 
 P95, P99, JAIN, DONE = "victim_p95_s", "victim_p99_s", "jain_index_actual", "time_to_90pct_s"
 

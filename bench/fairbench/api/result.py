@@ -23,10 +23,9 @@ from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.metrics.tables import to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
-from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import Experiment
 from fairbench.results.run_tables import RunResult
-from fairbench.results.store import StoredRun, read_run
+from fairbench.results.store import StoredRun, experiment_of, read_run
 from fairbench.results.summary_schema import check_summary
 
 if TYPE_CHECKING:

@@ -19,9 +19,16 @@ from fairbench.files.toml_text import read_toml
 from fairbench.gate.changes import changes
 from fairbench.gate.formats import changes_table
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import differences
-from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
+from fairbench.results.store import (
+    EXPERIMENT,
+    MANIFEST,
+    SUMMARY,
+    StoredRun,
+    experiment_of,
+    read_json,
+    write_json,
+)
 from fairbench.results.values import values_of
 
 # Keys that identify a run but do not affect its results: a rerun elsewhere must not change them.

@@ -122,10 +122,8 @@ NAN = float("nan")
 
 
 def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
-    """Return the goodput in the window, and that of each class; nothing without targets."""
+    """Return the goodput in the window of a run with targets, and that of each class."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
-    if not promised:
-        return Part()
     each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s
     run: dict[str, Any] = {

@@ -17,7 +17,7 @@ from fairbench.metrics.fairness_summary import fairness, over_time
 from fairbench.metrics.goodput import goodput
 from fairbench.metrics.latency import Ranked, samples
 from fairbench.metrics.memory import memory_summary
-from fairbench.metrics.records import Facts, Requests, Window
+from fairbench.metrics.records import PLAIN, Facts, Requests, Window
 from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import Tables
@@ -50,11 +50,14 @@ def summarize(tables: Tables, facts: Facts) -> dict[str, Any]:
     windows, worst = over_time(replace(tables, requests=seen), facts, got, notes)
     run |= {**windows.run, **fair, **good.summary(notes)}
     rows = Part(clients=list(client_rows(tables, facts, got, cohorts, notes)))
-    computed, promised = _computed(tables, cut, notes), goodput(tables, cut, notes)
+    computed, promised, useful = _computed(tables, cut, notes), Part(), Part()
+    if any(client.targets for client in facts.clients):
+        promised = goodput(tables, cut, notes)
     tenants = tenant_shares(got, facts, notes)
     demoted = _demoted(requests, len(facts.clients))
     chosen = Part(_chosen(good, facts, notes), list(chosen_of_clients(cohorts, facts, notes)))
-    useful = Part(clients=useful_service(tables, cut, notes))
+    if any(client.padding != PLAIN for client in facts.clients):
+        useful = Part(clients=useful_service(tables, cut, notes))
     for part in (computed, promised, demoted, chosen, tenants):
         run |= part.run
     parts = (rows, computed, promised, demoted, chosen, useful, windows, tenants)

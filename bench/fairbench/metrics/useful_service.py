@@ -98,9 +98,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding; nothing if nobody pads."""
-    if all(client.padding == PLAIN for client in facts.clients):
-        return []
+    """Return each client's useful rate in the window, and its padding, where somebody pads."""
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     served = useful(tables, padding, facts.window, facts.weights)
     length_s = facts.window.length_s or float("nan")

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError
-from fairbench.files.toml_text import read_toml
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine
-from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, Summary, read_run
+from fairbench.results.store import (
+    EXPERIMENT,
+    MANIFEST,
+    SUMMARY,
+    StoredRun,
+    Summary,
+    experiment_of,
+    read_run,
+)
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE, AloneRows, SweepStore
 from fairbench.results.values import Value
@@ -85,12 +92,6 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
         for place, by_scheduler in cells.items()
         for scheduler, members in by_scheduler.items()
     ]
-
-
-def experiment_of(run: StoredRun) -> Experiment:
-    """Return the tables of a run's experiment file. Raises DataError if it cannot be read."""
-    path = run.path / EXPERIMENT
-    return read_toml(path, str(path))
 
 
 def alone_key(experiment: Experiment) -> str:

@@ -20,6 +20,7 @@ from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError, printable, printable_lines
 from fairbench.files.json_text import json_file
 from fairbench.files.reader import MissingFile
+from fairbench.files.toml_text import read_toml
 from fairbench.metrics.tables import FiledColumns, to_arrow
 from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.header import cluster_name, scheduler_name
@@ -27,6 +28,8 @@ from fairbench.results.manifest_schema import check_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fairbench.results.grid import Experiment
 
 # History of the schema. A reader refuses a version that it does not know.
 #   1  requests, programs and service tables; summary; spec; manifest
@@ -191,6 +194,12 @@ def _as_arrow(table: Mapping[str, Any]) -> pa.Table:
 
 def _write_spec(path: Path, spec: ExperimentSpec) -> None:
     (path / EXPERIMENT).write_text(to_toml(spec), encoding="utf-8")
+
+
+def experiment_of(run: StoredRun) -> Experiment:
+    """Return the tables of a run's experiment file. Raises DataError if it cannot be read."""
+    path = run.path / EXPERIMENT
+    return read_toml(path, str(path))
 
 
 def read_run(path: Path) -> StoredRun:
