@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, about, unknown_name
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
@@ -165,3 +166,8 @@ def _checked_defaults(
             raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)
         check_names(owner, known[owner], own_settings(owner, defaults))
     return defaults
+
+
+def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of tables, as TOML by flat key."""
+    return {key: toml_value(value) for key, value in flat(tables)}

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.defaults import without_defaults
-from fairbench.config.settings import flat, flat_settings
-from fairbench.results.grid import DEFAULT, Experiment, as_toml
+from fairbench.config.settings import as_toml, flat, flat_settings
+from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
 CHOSEN = "chosen"  # in a manifest

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.settings import flat
+from fairbench.config.settings import as_toml
 from fairbench.config.spec import experiment_tables
-from fairbench.files.toml_text import toml_value
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.results.header import cluster_name, scheduler_name
 
@@ -108,11 +107,6 @@ def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> li
         " ".join([name, *(f"{key}={row.get(key, DEFAULT)}" for key in varying[name])])
         for name, row in zip(names, texts, strict=True)
     ]
-
-
-def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of tables, as TOML by flat key."""
-    return {key: toml_value(value) for key, value in flat(tables)}
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
