@@ -1,8 +1,9 @@
 """Compare the simulated vLLM engine with vLLM's scheduler on many random streams.
 
 Run in the environment of install.sh: ``python -m tests.vllm_cpu.differential [--plugin] [FIRST]
-[STREAMS]``. With --plugin the streams have three clients, and vLLM's scheduler contains fairbench's. With --evictions it also evicts by fairbench's
-policies, and every overwritten block is compared.
+[STREAMS]``. With --plugin the streams have three clients, and vLLM's scheduler contains
+fairbench's. With --evictions it also evicts by fairbench's policies, and every overwritten block is
+compared.
 """
 
 import sys

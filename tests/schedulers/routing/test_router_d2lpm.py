@@ -326,7 +326,7 @@ for router in (
 
 
 def test_decisions_do_not_depend_on_the_hash_seed():
-    paths = [str(Path(fairbench.__file__).parents[1]), str(Path(__file__).parents[3])]
+    paths = [str(Path(__file__).parents[3]), str(Path(fairbench.__file__).parents[1])]
 
     def run(seed):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(paths)}
