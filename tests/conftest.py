@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ settings.load_profile("fairbench")
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
 TESTS = Path(__file__).parent
+
+# Tests find the studies here, because only an editable installation has them.
+sys.path.insert(0, str(TESTS.parent / "studies"))
 
 # Some fast files of every part: what one runs after each change, and .ci/run with other Pythons.
 SMOKE = {
@@ -79,7 +83,7 @@ def what_was_made_is_set_aside():
 @pytest.fixture
 def in_this_process():
     """Run the tasks of a command in this process."""
-    from one_by_one import one_by_one  # imports much that most tests do not need
+    from tests.one_by_one import one_by_one  # imports much that most tests do not need
 
     with one_by_one():
         yield

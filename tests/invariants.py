@@ -17,7 +17,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
 from fairbench.sim.run import Simulation
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from worker_invariants import check_rest, check_worker, watch
+from tests.worker_invariants import check_rest, check_worker, watch
 
 TOLERANCE_S = 1e-9
 

@@ -20,7 +20,7 @@ from fairbench.config.flags.experiment import COMPARE
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.execute import one_run
-from one_by_one import one_by_one
+from tests.one_by_one import one_by_one
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 TABLES = ("requests", "programs", "service")

@@ -8,7 +8,6 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from docs_keys import undocumented
 from fairbench import __version__
 from fairbench.cli.app import app, load
 from fairbench.config.resolve import resolve
@@ -20,6 +19,7 @@ from fairbench.sim.run import simulate
 from fairbench.workloads.spec import workload_names
 from fairbench_studies.pages.flag_table import flag_table
 from fairbench_studies.pages.metric_table import metric_table
+from tests.docs_keys import undocumented
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Test that docs/reference/releases.md is what tests/release_record.py makes of the record."""
 
-from release_record import PAGE, page
+from tests.release_record import PAGE, page
 
 
 def test_the_page_is_generated_from_the_record():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import CHROMIUM, Browser
+from tests.browser import CHROMIUM, Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")

@@ -1,4 +1,4 @@
-"""Measure the CPU time of a scheduling pass in the engines: tests/benchmarks/plugin_pass.py ENGINE
+"""Measure the CPU time of a scheduling pass: python -m tests.benchmarks.plugin_pass ENGINE
 
 Run it in the environment of ``tests/sglang_cpu/install.sh`` (ENGINE is ``sglang``, with the prefix
 tree in Python, or ``sglang-rust``) or of ``tests/vllm_cpu/install.sh`` (``vllm``). The engine's own
@@ -17,15 +17,10 @@ import argparse
 import cProfile
 import pstats
 import random
-import sys
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
 from time import process_time
-
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "sim"), str(TESTS)]
 
 PROMPT, PREFIX, PREFIXES = 1500, 1000, 64
 SLOTS, POOL, BUDGET = 16, 160_000, 8192
@@ -58,10 +53,9 @@ class SGLang:
     """SGLang's scheduler, alone or with the plugin's hooks."""
 
     def __init__(self, local, tree="radix"):
-        from sglang_seam import VERSION, RealEngine, configured
-
         from fairbench.live.plugins.config import plugin_config
         from fairbench.live.plugins.sglang.hooks import Hooks
+        from tests.sim.sglang_seam import VERSION, RealEngine, configured
 
         limits = {"chunk": BUDGET, "max_prefill": BUDGET, "slots": SLOTS}
         hooks = None if local == "stock" else Hooks(plugin_config(local, {}), VERSION)
@@ -100,10 +94,9 @@ class VLLM:
     """vLLM's scheduler, or the plugin's, which derives from it."""
 
     def __init__(self, local):
-        from vllm_plugin_streams import fair_engine
-        from vllm_seam import RealEngine, admitted
-
         from fairbench.hardware.vllm_params import VLLMLimits
+        from tests.sim.vllm_plugin_streams import fair_engine
+        from tests.sim.vllm_seam import RealEngine, admitted
 
         self._admitted = admitted
         limits = VLLMLimits(

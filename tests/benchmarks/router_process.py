@@ -1,4 +1,4 @@
-"""Find the limits of one ``fairbench serve`` process: python tests/benchmarks/router_process.py
+"""Find the limits of one ``fairbench serve`` process: python -m tests.benchmarks.router_process
 
 A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. The script reads the CPU
 time of the router's process before and after, and extrapolates to a core of its own. Prompts belong
@@ -21,14 +21,12 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from live_router import await_health, cpu_s, free_port, running
-from router_scale import CLIENTS, Traffic
 
 from fairbench.live.router.peers import Message
 from fairbench.schedulers.setup import Setup
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "live"))
-from live_null_server import Connection, NullServer
+from tests.benchmarks.live_router import await_health, cpu_s, free_port, running
+from tests.benchmarks.router_scale import CLIENTS, Traffic
+from tests.live.live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
@@ -75,7 +73,7 @@ async def listen(workers, chunks, gap_s):
 @contextmanager
 def serving(workers, chunks, gap_s=0.0):
     """Start the router; return its process and its port."""
-    fleet = [sys.executable, __file__, "fleet", f"{workers}", f"{chunks}", f"{gap_s}"]
+    fleet = [sys.executable, "-m", __spec__.name, "fleet", f"{workers}", f"{chunks}", f"{gap_s}"]
     with running(fleet) as started:
         port = free_port()
         command = [sys.executable, "-m", "fairbench", "serve", "--port", f"{port}"]

@@ -10,7 +10,7 @@ from fairbench.capacity.question import Choice, Clusters, Question
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from one_by_one import OneByOne
+from tests.one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 3.0, "scenario": "none"}
 SETTINGS = {"chat.turns_min": 1, "chat.turns_max": 1, "engine.max_running_requests": 8}

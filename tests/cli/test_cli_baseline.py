@@ -12,7 +12,7 @@ from fairbench.config import identity
 from fairbench.gate.baseline import NOT_KEPT, difference, read_specs
 from fairbench.results.store import read_run
 from fairbench.schedulers.registry import PAIRS
-from one_by_one import one_by_one
+from tests.one_by_one import one_by_one
 
 FILES = ("experiment.toml", "summary.json", "manifest.json")
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "baseline"

@@ -5,11 +5,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from gate_helpers import measured, store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.schedulers.accounts.counters import Counters
+from tests.gate.gate_helpers import measured, store
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]

@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from gate_helpers import measured, store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -14,7 +13,8 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
-from one_by_one import one_by_one
+from tests.gate.gate_helpers import measured, store
+from tests.one_by_one import one_by_one
 
 # Few slots in the batch, so that clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]

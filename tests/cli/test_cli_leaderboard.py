@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from gate_helpers import store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.sweep import make_sweep, points
 from fairbench.results.sweep_store import SweepStore
+from tests.gate.gate_helpers import store
 
 RATE, P95 = "service_rate_tok_s", "victim_p95_s"
 HEAD = f"place,cell,seed,timing_profile,simulated,{RATE},victim_n,{P95}\n"

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.report.numbers import number
 from fairbench.results.comparison import compare_sweep
-from html_reading import Reader
-from one_by_one import one_by_one
+from tests.html_reading import Reader
+from tests.one_by_one import one_by_one
 
 TINY = ["--workload", "chat", "--num-programs", "2"]
 GRID = ["sweep", "--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]

@@ -18,7 +18,7 @@ from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
 from fairbench_studies.kit.trace import throughput_tok_s
 from fairbench_studies.validation.slora.measured import load_measured
-from shared_data import VTC_RUNS, needs
+from tests.shared_data import VTC_RUNS, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "s1", "--num-programs", "3", "--scheduler", "vtc"]

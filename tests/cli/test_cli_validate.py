@@ -12,7 +12,7 @@ from fairbench.metrics.metric import Display
 from fairbench.results.store import StoredRun
 from fairbench.validate.live_run import compare_live, live_lines
 from fairbench_studies.validation.slora import calibrate, files
-from shared_data import VTC_RUNS, needs
+from tests.shared_data import VTC_RUNS, needs
 
 
 def record(path):

@@ -3,7 +3,6 @@
 import tomllib
 
 import pytest
-from config_helpers import message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from fairbench.config import to_toml
 from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
+from tests.config.config_helpers import message
 
 # Values that differ from every default; a typed default counts as a default.
 FLAGS = st.fixed_dictionaries(

@@ -1,7 +1,6 @@
 """Test --prefill and --decode: their resolution, storage and refusals."""
 
 import pytest
-from config_helpers import message, reread
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import experiment, resolve
@@ -9,6 +8,7 @@ from fairbench.config.sweep import points, sweep_of
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import plan_comparison
 from fairbench.workloads.plan import expected_programs
+from tests.config.config_helpers import message, reread
 
 SIDES = {"prefill": 1, "decode": 3}
 PART = "disaggregation"

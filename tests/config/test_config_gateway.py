@@ -1,7 +1,6 @@
 """Test a gateway in an experiment: flags, files, sweeps, names and conflicts."""
 
 import pytest
-from config_helpers import message, reread, sweep
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
@@ -9,6 +8,7 @@ from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import points
 from fairbench.results.grid import labels, place_of, point_names
 from fairbench.results.store import run_name
+from tests.config.config_helpers import message, reread, sweep
 
 DRR = {"workload": "chat", "gateway": "drr"}
 

@@ -4,10 +4,10 @@ import tomllib
 from math import inf, nan
 
 import pytest
-from config_helpers import message
 
 from fairbench.config import to_toml
 from fairbench.config.resolve import resolve
+from tests.config.config_helpers import message
 
 
 def test_flags_override_the_file_and_the_rest_of_it_stays():

@@ -3,11 +3,11 @@
 import tomllib
 
 import pytest
-from config_helpers import message
 
 from fairbench.config import to_toml
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import MACHINE
+from tests.config.config_helpers import message
 
 
 def test_precedence_of_a_parameter():

@@ -4,7 +4,6 @@ import tomllib
 from math import inf
 
 import pytest
-from config_helpers import reread
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -13,6 +12,7 @@ from fairbench.config import ExperimentSpec, identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import workload_names
+from tests.config.config_helpers import reread
 
 
 @settings(max_examples=40)

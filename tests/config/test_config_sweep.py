@@ -4,7 +4,6 @@ import tomllib
 from math import inf
 
 import pytest
-from config_helpers import AXES, sweep
 from hypothesis import given
 
 from fairbench.config.sweep import (
@@ -18,6 +17,7 @@ from fairbench.config.sweep import (
     to_toml,
 )
 from fairbench.errors import DataError, UsageError
+from tests.config.config_helpers import AXES, sweep
 
 
 def test_quick_has_three_seeds_at_least():

@@ -3,7 +3,6 @@
 from math import prod
 
 import pytest
-from config_helpers import AXES, sweep
 from hypothesis import given, settings
 
 from fairbench.config import identity
@@ -15,6 +14,7 @@ from fairbench.config.sweep import (
     read_sweep,
 )
 from fairbench.errors import DataError, UsageError
+from tests.config.config_helpers import AXES, sweep
 
 
 def test_a_grid_is_every_combination_in_order():

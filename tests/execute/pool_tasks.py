@@ -58,10 +58,9 @@ def until(condition, patience_s=300):
 if __name__ == "__main__":  # a parent to be killed
     import sys
 
-    import pool_tasks
-
     from fairbench.execute.interruption import interruptible
     from fairbench.execute.local_processes import LocalProcesses
+    from tests.execute import pool_tasks
 
     with interruptible() as asked:
         tasks = [partial(pool_tasks.wait_for_the_end, Path(name)) for name in sys.argv[1:]]

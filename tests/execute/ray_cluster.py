@@ -18,7 +18,7 @@ SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"
 @contextmanager
 def cluster_of(nodes: int, **head) -> Iterator[object]:
     """Yield a ``ray.cluster_utils.Cluster`` with the given number of one-processor nodes."""
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, known)))
     from ray.cluster_utils import Cluster

@@ -1,6 +1,6 @@
 """Run sweeps on a Ray cluster of two nodes on this machine while parts of it die.
 
-python tests/execute/ray_failures.py WORK_DIR [PROGRAMS]
+python -m tests.execute.ray_failures WORK_DIR [PROGRAMS]
 
 Each failure is tried on the same sweep. Its tables must equal those of local processes byte for
 byte, each point must be stored once, and no task may outlive its command. Prints the events; exits
@@ -16,8 +16,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from ray_cluster import SMALL, cluster_of
-from same_sweep import results
+from tests.execute.ray_cluster import SMALL, cluster_of
+from tests.execute.same_sweep import results
 
 SWEEP = ["--schedulers", "fcfs,vtc,dlpm", "--workloads", "chat", "--num-runs", "2"]
 PROGRAMS = "20"

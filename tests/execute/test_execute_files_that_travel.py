@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import pool_tasks
 import pytest
 
 from fairbench.config.resolve import resolve
@@ -14,6 +13,7 @@ from fairbench.execute.local_processes import LocalProcesses
 from fairbench.execute.on_ray import cluster
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
+from tests.execute import pool_tasks
 
 COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output_tokens\n"
 

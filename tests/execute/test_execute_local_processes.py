@@ -10,7 +10,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import pool_tasks
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
@@ -18,7 +17,9 @@ from fairbench.execute import local_processes as pool
 from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import LocalProcesses, start_child
+from tests.execute import pool_tasks
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300  # machines are busy
 
 
@@ -101,8 +102,8 @@ def test_an_abandoned_pool_leaves_no_process(tmp_path):
 def test_processes_save_and_end_with_their_parent(tmp_path, signum):
     marks = [tmp_path / "a.mark", tmp_path / "b.mark"]
     count = min(2, os.cpu_count() or 1)
-    command = [sys.executable, pool_tasks.__file__, *map(str, marks[:count])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-m", pool_tasks.__name__, *map(str, marks[:count])]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         try:
             until(lambda: all(mark.exists() and mark.read_text() for mark in marks[:count]))
             parent.send_signal(signum)

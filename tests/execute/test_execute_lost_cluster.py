@@ -3,14 +3,13 @@
 import signal
 from functools import partial
 
-import fake_bridge
-import pool_tasks
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import start_child
 from fairbench.execute.on_ray import cluster
+from tests.execute import fake_bridge, pool_tasks
 
 
 @pytest.fixture

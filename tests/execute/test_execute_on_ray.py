@@ -11,10 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import pool_tasks
 import pytest
-from ray_cluster import cluster_of
-from same_sweep import results
 
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import RunFailed, UsageError
@@ -27,6 +24,9 @@ from fairbench.execute.on_ray.cluster import RayCluster
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.sweep_store import SweepStore
+from tests.execute import pool_tasks
+from tests.execute.ray_cluster import cluster_of
+from tests.execute.same_sweep import results
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -6,16 +6,16 @@ import signal
 import time
 
 import pytest
-from live_cli import descendants, lines, only, running, wait_until
-from live_recipes import places_of
-from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
-from test_live_far_drivers import children_called
-from test_live_launchers import rows
 
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import LauncherFlags, driver_launcher_named
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.records import read_records
+from tests.execute.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
+from tests.live.live_cli import descendants, lines, only, running, wait_until
+from tests.live.live_recipes import places_of
+from tests.live.test_live_far_drivers import children_called
+from tests.live.test_live_launchers import rows
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

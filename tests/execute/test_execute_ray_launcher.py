@@ -8,10 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from live_cli import descendants, lines, running, wait_until
-from live_recipes import places_of
-from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
-from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.launchers import LauncherFlags, launcher_named
@@ -19,6 +15,10 @@ from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.records import read_records
+from tests.execute.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
+from tests.live.live_cli import descendants, lines, running, wait_until
+from tests.live.live_recipes import places_of
+from tests.live.test_live_launchers import only, rows
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -3,14 +3,14 @@
 from concurrent.futures import Future
 from types import SimpleNamespace
 
-import fake_bridge
 import pytest
-from live_recipes import places_of
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.on_ray import launcher
 from fairbench.execute.on_ray.replicas import Placed
 from fairbench.live.launchers.base import Wanted
+from tests.execute import fake_bridge
+from tests.live.live_recipes import places_of
 
 
 def test_a_cluster_lost_before_placement_is_an_error(tmp_path, monkeypatch):

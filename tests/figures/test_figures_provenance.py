@@ -1,7 +1,7 @@
 """Test the origin that figures state for their numbers."""
 
 from fairbench_studies.kit.provenance import of_first_runs, provenance
-from figure_helpers import PROFILE, cell
+from tests.figure_helpers import PROFILE, cell
 
 
 def test_one_seed_has_no_interval():

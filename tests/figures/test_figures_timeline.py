@@ -5,7 +5,7 @@ import pytest
 
 from fairbench.figures.timeline import busy_share, client_names, response_times, service_rates
 from fairbench.metrics.service import View
-from figure_helpers import stored_run
+from tests.figure_helpers import stored_run
 
 NEVER = float("nan")
 

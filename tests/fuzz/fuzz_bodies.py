@@ -1,7 +1,7 @@
 """Send JSON bodies with odd values in engine fields to a router before a recording worker.
 
-``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_bodies.py 300 [SEED]`` prints how the bodies
-were answered, and each body that was answered wrongly or reached the worker with a harmful field.
+``python -m tests.fuzz.fuzz_bodies 300 [SEED]`` prints how the bodies were answered,
+and each body that was answered wrongly or reached the worker with a harmful field.
 The list of harmful fields repeats docs/guide/hardening.md on purpose.
 """
 
@@ -15,10 +15,9 @@ import zipfile
 from collections import Counter
 from math import isfinite
 
-from fuzz_files import ODD
-from live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
-
 from fairbench.live.router import fields as passed
+from tests.fuzz.fuzz_files import ODD
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
 
 VOCABULARY = 2048
 RANGES = {

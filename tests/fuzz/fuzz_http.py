@@ -1,7 +1,7 @@
 """Give mutated HTTP requests to a router and to the emulated workers behind it.
 
-``PYTHONPATH=tests:tests/live python tests/fuzz/fuzz_http.py 5000 [SEED]`` prints the statuses of
-the answers, and each request that got no answer or left an error in a log.
+``python -m tests.fuzz.fuzz_http 5000 [SEED]`` prints the statuses of the answers,
+and each request that got no answer or left an error in a log.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 from aiohttp import ClientError, ClientTimeout
-from fuzz_files import mutated
-from live_emulator import running
-from live_router import router_before, until
 
 from fairbench.live.http_server import is_our_fault
 from fairbench.live.processes.addresses import WorkerAddress
+from tests.fuzz.fuzz_files import mutated
+from tests.live.live_emulator import running
+from tests.live.live_router import router_before, until
 
 LEAVES = ClientTimeout(total=2)  # some ask for 2^31 tokens
 MODEL = "llama-3.1-8b"

@@ -1,7 +1,7 @@
 """Write the same records in other forms: names, units, encodings and files.
 
-``PYTHONPATH=tests python tests/fuzz/fuzz_variants.py 500 [SEED]`` writes 24 requests in that many
-forms and reads each with ``score`` and ``trace``. Either the numbers are the same or the file is
+``python -m tests.fuzz.fuzz_variants 500 [SEED]`` writes 24 requests in that many forms
+and reads each with ``score`` and ``trace``. Either the numbers are the same or the file is
 refused in one line. Prints the counts of right, refused and wrong files.
 """
 

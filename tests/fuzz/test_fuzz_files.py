@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from fuzz_files import INPUTS, RUN_COMMANDS, attempt, copy_run, outcome, prepared, well
+
+from tests.fuzz.fuzz_files import INPUTS, RUN_COMMANDS, attempt, copy_run, outcome, prepared, well
 
 
 def wrong_ends(count, seed):

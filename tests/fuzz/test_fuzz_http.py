@@ -2,9 +2,10 @@
 
 import asyncio
 
-import fuzz_bodies
 import pytest
-from fuzz_http import attempts
+
+from tests.fuzz import fuzz_bodies
+from tests.fuzz.fuzz_http import attempts
 
 
 @pytest.mark.slow

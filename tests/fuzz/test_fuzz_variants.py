@@ -1,6 +1,6 @@
 """Test that the same records in another form give the same numbers."""
 
-from fuzz_variants import attempts
+from tests.fuzz.fuzz_variants import attempts
 
 
 def test_the_same_records_written_otherwise_are_the_same():

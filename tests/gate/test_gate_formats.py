@@ -4,7 +4,6 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from gate_helpers import summary
 
 from fairbench.errors import UsageError
 from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
@@ -12,6 +11,7 @@ from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import changes, judge, short_texts
 from fairbench.gate.points import PairedPoint
 from fairbench.results.values import Value
+from tests.gate.gate_helpers import summary
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 

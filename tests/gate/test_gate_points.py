@@ -5,7 +5,6 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from gate_helpers import measured, store
 
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
@@ -13,6 +12,7 @@ from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import judge
 from fairbench.gate.points import read_pairs
 from fairbench.report.pages.markdown import escaped
+from tests.gate.gate_helpers import measured, store
 
 
 def test_a_directory_with_a_manifest_is_one_point(tmp_path):

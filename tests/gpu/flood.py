@@ -6,7 +6,8 @@ import statistics
 import time
 
 import aiohttp
-from loops import VOCABULARY
+
+from tests.gpu.loops import VOCABULARY
 
 PROMPT, OUTPUT = 256, 128
 CLIENTS = {"flood": 384, "modest": 96}

@@ -1,14 +1,13 @@
 """Write a model of Llama-3.1-8B's shape without weights, and a tokenizer of the same size.
 
-``python llama_8b.py DIR``. With ``--load-format dummy`` SGLang computes as with real weights.
+``python -m tests.gpu.llama_8b DIR``. With ``--load-format dummy`` SGLang computes as with real
+weights.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent / "sglang_cpu"))
-
-from tiny_model import CONFIG, write_model
+from tests.sglang_cpu.tiny_model import CONFIG, write_model
 
 LLAMA_8B = CONFIG | {
     "hidden_size": 4096,

@@ -1,4 +1,4 @@
-"""Measure SGLang on this machine's GPU: ``python measure.py PLAN OUT [--seconds N]``.
+"""Measure SGLang on this machine's GPU: ``python -m tests.gpu.measure PLAN OUT [--seconds N]``.
 
 Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
 gateway), ``live`` (fairbench's own runs, one per scheduler) and ``paper`` (the DLPM paper's
@@ -19,10 +19,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-import flood
-from llama_8b import LLAMA_8B
-from loops import fixed, mixed, run, varied
-from tiny_model import CONFIG, write_model
+from tests.gpu import flood
+from tests.gpu.llama_8b import LLAMA_8B
+from tests.gpu.loops import fixed, mixed, run, varied
+from tests.sglang_cpu.tiny_model import CONFIG, write_model
 
 HERE = Path(__file__).parent
 # Attention without FlashAttention or FlashInfer, and prefill launched kernel by kernel.

@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile, model_names, profile_ids, resolve_profile
-from shared_data import PROFILES, needs
+from tests.shared_data import PROFILES, needs
 
 
 @needs(PROFILES)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from shared_data import PROFILES, needs
+from tests.shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
 chunks = st.tuples(st.integers(0, 100_000), st.integers(1, 16_384))

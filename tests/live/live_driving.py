@@ -4,12 +4,11 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from live_null_server import null_server
-
 from fairbench.config.resolve import resolve
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
+from tests.live.live_null_server import null_server
 
 VOCAB = range(16, 32_000)
 

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from live_cli import tree
-
 from fairbench.live.backends.vllm import PYTHON
+from tests.live.live_cli import tree
 
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()

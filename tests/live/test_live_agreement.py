@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from live_cluster import emulated_cluster, run_emulated
 
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
+from tests.live.live_cluster import emulated_cluster, run_emulated
 
 SCALE = 0.5
 SERVICE, LATENCY = 0.05, 0.10  # allowed relative difference

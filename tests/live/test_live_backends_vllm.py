@@ -8,8 +8,6 @@ from itertools import pairwise
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
-from live_recipes import recipes_here
-from test_live_backends import answering
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
@@ -19,6 +17,8 @@ from fairbench.live.plugins.config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_info import ask_workers
 from fairbench.live.server_facts import info_in
+from tests.live.live_recipes import recipes_here
+from tests.live.test_live_backends import answering
 
 PARAMS = dict(plugin_config("dlpm", {"dlpm.quantum": 50}).params)
 REPORT = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from live_router import GENERATE, PATHS, Worker
 
 from fairbench.live import connections, http_server
 from fairbench.live.http_server import listening
+from tests.live.live_router import GENERATE, PATHS, Worker
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 

@@ -5,8 +5,6 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_emulator import running
-from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
@@ -16,6 +14,8 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
 from fairbench.live.router.deadlines import promises
 from fairbench.targets import NOT_DUE, Due
+from tests.live.live_emulator import running
+from tests.live.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 OBJECTIVE, OLD_OBJECTIVE = headers.OBJECTIVE_ALIASES
 FLAGS = {"gold.ttft": "500ms", "batch.e2el": "60s", "e2el": "20s"}

@@ -16,8 +16,6 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from live_driving import SCALE, SMALL, VOCAB, driven, small_spec
-from live_null_server import CHAT, COMPLETIONS, Fault, null_server
 
 from fairbench.config.resolve import experiment
 from fairbench.core import Segment
@@ -31,6 +29,8 @@ from fairbench.live.records import read_records
 from fairbench.sim.run import simulate
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ProgramArrival, nth_program
+from tests.live.live_driving import SCALE, SMALL, VOCAB, driven, small_spec
+from tests.live.live_null_server import CHAT, COMPLETIONS, Fault, null_server
 
 IN = (Segment("in", 10),)
 
@@ -481,7 +481,7 @@ def test_the_time_to_drain_is_limited():
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from live_driving import small_spec, VOCAB
+from tests.live.live_driving import small_spec, VOCAB
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.target import Target
 spec = small_spec("chat", num_programs=500, request_rate=100.0)
@@ -493,7 +493,7 @@ def test_finished_requests_survive_sigkill(tmp_path):
     async def main():
         async with null_server(chunks=2) as server:
             command = [sys.executable, "-c", KILLED, server.url, str(tmp_path)]
-            paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+            paths = os.pathsep.join(sys.path)
             process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
             try:
                 while server.seen < 100:

@@ -9,7 +9,6 @@ from math import inf, nan
 from pathlib import Path
 
 import pytest
-from live_driving import SCALE, VOCAB, small_spec
 from pydantic import ValidationError
 
 from fairbench.config.backend import Endpoint
@@ -29,6 +28,7 @@ from fairbench.live.driver.sse_client import waiting_s
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
 from fairbench.live.summary import first_messages
+from tests.live.live_driving import SCALE, VOCAB, small_spec
 
 QUESTION = Question((Segment("a", 3),), {}, "ann", 7, 7)
 

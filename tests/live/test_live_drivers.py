@@ -14,11 +14,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_cli import descendants, lines, running, wait_until
-from live_driving import VOCAB, small_spec
-from live_null_server import null_server
-from live_skewed import RATE, serve_skewed, skewed_clock
-from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.drivers.process import ReadClock, serve
@@ -42,6 +37,11 @@ from fairbench.live.driver.shards import (
 )
 from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal, ProgramRecord, RequestRecord, read_records
+from tests.live.live_cli import descendants, lines, running, wait_until
+from tests.live.live_driving import VOCAB, small_spec
+from tests.live.live_null_server import null_server
+from tests.live.live_skewed import RATE, serve_skewed, skewed_clock
+from tests.live.test_live_launchers import only, rows
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
 SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_emulator import events, running
 
 from fairbench.live.emulator.calls import LENGTH, STOP, Ending, Stops, ending_of
 from fairbench.live.headers import OUTPUT_TOKENS
+from tests.live.live_emulator import events, running
 
 WORDS = {1: " ab", 2: " bc", 3: " ca"}
 

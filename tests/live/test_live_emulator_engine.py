@@ -4,12 +4,12 @@ import asyncio
 import json
 
 import pytest
-from live_emulator import generate, running
 
 from fairbench.core import PS_PER_S
 from fairbench.live.emulator import live_engine
 from fairbench.live.emulator.live_engine import WallClock
 from fairbench.sim.clock import ARRIVE
+from tests.live.live_emulator import generate, running
 
 
 def test_late_events_run_at_their_own_times_and_the_next_is_not_put_off():

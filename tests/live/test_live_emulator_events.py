@@ -7,12 +7,12 @@ import zmq
 import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
-from live_emulator import generate, running
 
 from fairbench.live.emulator.kv_blocks import BLOCK_TOKENS, PublishingCache
 from fairbench.live.emulator.tokens import TokenStreams
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockStored, decode, replay_request
 from fairbench.schedulers.prefix_tree import path
+from tests.live.live_emulator import generate, running
 
 
 class Mirror:

@@ -4,10 +4,10 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from live_emulator import events, generate, running
 
 from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, ROUTING_KEY, WORKER
 from fairbench.live.request_tag import tag, worker_in
+from tests.live.live_emulator import events, generate, running
 
 
 def run(test, **config):

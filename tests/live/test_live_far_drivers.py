@@ -11,9 +11,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from live_cli import lines, tree
-from live_driving import VOCAB, small_spec
-from live_null_server import null_server
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.drivers.sharded import drive_sharded
@@ -28,6 +25,9 @@ from fairbench.live.driver.target import Target
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.process import LocalPlace
 from fairbench.live.records import read_records
+from tests.live.live_cli import lines, tree
+from tests.live.live_driving import VOCAB, small_spec
+from tests.live.live_null_server import null_server
 
 SCALE = 5.0
 

@@ -6,9 +6,9 @@ import urllib.request
 from collections import Counter
 
 import pytest
-from live_cluster import emulated_cluster, run_emulated
 
 from fairbench.config.resolve import resolve
+from tests.live.live_cluster import emulated_cluster, run_emulated
 
 DEAD, STALLED = 3, 5
 KILL_S, STALL_S, RESUME_S = 6.0, 8.0, 11.0

@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from live_cli import descendants, lines, only, running, wait_until
 
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.headers import CLIENT, OUTPUT_TOKENS
@@ -22,6 +21,7 @@ from fairbench.live.request_tag import answer_id, tag, with_tag, worker_in
 from fairbench.live.summary import NO_WORKER
 from fairbench.results.manifest import program_version
 from fairbench.sim.run import simulate
+from tests.live.live_cli import descendants, lines, only, running, wait_until
 
 PROXY = f"{sys.executable} {Path(__file__).with_name('live_foreign_router.py')} {{port}} "
 PROXY += "{worker_url_list}"

@@ -4,10 +4,10 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from live_emulator import running
-from live_router import cluster, router_before
 
 from fairbench.live.processes.addresses import WorkerAddress
+from tests.live.live_emulator import running
+from tests.live.live_router import cluster, router_before
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import zmq
 import zmq.asyncio
-from live_router import until
 
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.subscriber import MAX_UNREADABLE, Subscriber
 from fairbench.live.kv_events.wire import BlockRemoved, EventBatch, encode, end_of_replay
 from fairbench.live.processes.addresses import WorkerAddress
+from tests.live.live_router import until
 
 NEVER_S = 3600.0
 SOON_S = 0.01

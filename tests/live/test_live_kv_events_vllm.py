@@ -3,16 +3,8 @@
 Runs in the environment of tests/vllm_cpu/install.sh.
 """
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "sim"))
-
-from vllm_seam import RealEngine, vllm, why_absent
-from vllm_streams import Tokens, random_stream
 
 from fairbench.core import Segment
 from fairbench.live.kv_events.blocks import BlockIndex
@@ -22,6 +14,8 @@ from fairbench.live.kv_events.wire import (
     BlockStored,
     decode,
 )
+from tests.sim.vllm_seam import RealEngine, vllm, why_absent
+from tests.sim.vllm_streams import Tokens, random_stream
 
 pytestmark = [
     pytest.mark.slow,

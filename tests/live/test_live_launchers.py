@@ -7,8 +7,6 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import descendants, lines, only, running, wait_until
-from live_recipes import places_of
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
@@ -20,6 +18,8 @@ from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.command import CommandLauncher
 from fairbench.live.processes.process import LocalPlace
 from fairbench.live.processes.server_python import ServerPython
+from tests.live.live_cli import descendants, lines, only, running, wait_until
+from tests.live.live_recipes import places_of
 
 STAND_IN = "env FAIRBENCH_TEST_HOST={host} sh -c"
 HOSTS = ["--launcher", "command", "--hosts", "localhost,127.0.0.1", "--launch-command", STAND_IN]

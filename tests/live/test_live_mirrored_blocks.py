@@ -4,16 +4,16 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from block_pool import BlockPool, watch_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_helpers import prompt
 
 from fairbench.live.plugins.mirrored_cache import OTHERS, claiming
 from fairbench.live.plugins.vllm.mirrored_blocks import MirroredBlocks
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from strategies import prompts, tokens_of
+from tests.sim.block_pool import BlockPool, watch_blocks
+from tests.sim.sim_helpers import prompt
+from tests.strategies import prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 POLICIES = ["lfu", "lru", "max-min", "quota", "quota-lending"]

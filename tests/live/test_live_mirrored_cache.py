@@ -5,13 +5,13 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_pool import Pool
 
 from fairbench.core import Segment
 from fairbench.live.plugins.mirrored_cache import OTHERS, MirroredCache, Prefix
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from strategies import prompts, tokens_of
+from tests.sim.memory_pool import Pool
+from tests.strategies import prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 POLICIES = ["lfu", "lru", "max-min", "quota", "quota-lending"]

@@ -7,7 +7,6 @@ from math import inf, nan
 import msgspec
 import numpy as np
 import pytest
-from live_driving import driven, small_spec
 
 from fairbench.errors import DataError
 from fairbench.live.backends.base import Served
@@ -34,6 +33,7 @@ from fairbench.live.summary import (
 )
 from fairbench.metrics.metric import QUEUE_ESTIMATED
 from fairbench.sim.run import simulate
+from tests.live.live_driving import driven, small_spec
 
 CLIENTS = ("client-0", "client-1")
 SGLANG = Served("sglang", pool_tokens=10_000)

@@ -6,7 +6,6 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.errors import DataError
 from fairbench.live.json_errors import Problem
@@ -18,6 +17,7 @@ from fairbench.live.router.client_limits import Quota, Quotas
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.keys_file import KeysFile, read_keys
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from tests.live.live_router import GENERATE, PATHS, cluster, until
 
 FILE = """\
 "secret-1" = "ann"

@@ -8,8 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from aiohttp import ClientSession
-from live_emulator import running
-from live_router import GENERATE, PATHS, RouterUnderTest, Worker, cluster, router_before, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -20,6 +18,16 @@ from fairbench.live.router import breaker
 from fairbench.live.router.admin import admin_app
 from fairbench.live.router.keys_file import WorkerKeys
 from fairbench.schedulers.routing.bases import FleetRouter
+from tests.live.live_emulator import running
+from tests.live.live_router import (
+    GENERATE,
+    PATHS,
+    RouterUnderTest,
+    Worker,
+    cluster,
+    router_before,
+    until,
+)
 
 D2LPM = {"router": "d2lpm", "settings": {"d2lpm.worker_quantum": 300}}
 POLLED = {"router": "least-loaded", "gateway": "vtc", "saturation": "utilization"}

@@ -5,7 +5,6 @@ from array import array
 from dataclasses import replace
 
 import pytest
-from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -16,6 +15,7 @@ from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
+from tests.live.live_router import GENERATE, cluster, until
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
 BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # a worker with minutes of work, and one without work

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from live_router import GENERATE, cluster, until
 
 from fairbench.live.http_server import LONG_BODY_BYTES
 from fairbench.live.json_errors import Problem
 from fairbench.live.router.bodies import BodyMemory, usual_bytes
+from tests.live.live_router import GENERATE, cluster, until
 
 MIB = 2**20
 CLIENT = "x-fairbench-client"

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import CHAT, GENERATE, Worker, cluster
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairbench.core import Request, Segment
@@ -33,6 +32,7 @@ from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.routing import client_round_robin
 from fairbench.schedulers.token_pages import segments_of
+from tests.live.live_router import CHAT, GENERATE, Worker, cluster
 
 
 def request(number, client, tokens=10):

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from live_null_server import Fault, null_server
-from live_router import GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import breaker
 from fairbench.live.router.breaker import Breakers
+from tests.live.live_null_server import Fault, null_server
+from tests.live.live_router import GENERATE, PATHS, cluster, router_before, until
 
 
 class Clock:

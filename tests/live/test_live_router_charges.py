@@ -7,13 +7,13 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.live import headers
 from fairbench.live.router.answers import Usage
 from fairbench.live.router.charges import Asked, Charge, Pace, broken_off, reported
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.schedulers.registry import build_router
+from tests.live.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 ASKED = Asked(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)
 COUNTS = st.none() | st.integers(-(2**70), 2**70)

@@ -5,13 +5,13 @@ import tracemalloc
 from types import SimpleNamespace
 
 import pytest
-from live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.core import Request, Segment
 from fairbench.live import headers
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.setup import Setup
+from tests.live.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 SIZE = {"max_total_num_tokens": 40_000, "max_running_requests": 8}
 LONG = {**streamed(GENERATE), "sampling_params": {"max_new_tokens": 6_000}}

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.live import headers
 from fairbench.live.json_errors import Problem
 from fairbench.live.router.client_limits import ConcurrencyLimit
+from tests.live.live_router import GENERATE, PATHS, cluster, streamed, until
 
 
 class Taken:

@@ -4,7 +4,8 @@ import asyncio
 import json
 
 import pytest
-from live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
+
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
 
 BOMB = "(.|.|.)+ZZZ"
 

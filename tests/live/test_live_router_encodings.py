@@ -7,11 +7,11 @@ import zlib
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from live_router import GENERATE, PATHS, cluster
-from test_live_router_admin import administered
 
 from fairbench.live.router import proxy
 from fairbench.live.router.bodies import Decoder
+from tests.live.live_router import GENERATE, PATHS, cluster
+from tests.live.test_live_router_admin import administered
 
 BODY = json.dumps(PATHS[GENERATE]).encode()
 RAW = zlib.compressobj(wbits=-15)

@@ -8,8 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import ClientError, web
-from live_null_server import Fault, null_server
-from live_router import (
+
+from fairbench.live import headers
+from fairbench.live.http_server import LONG_BODY_BYTES
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.router import exchange, service
+from tests.live.live_null_server import Fault, null_server
+from tests.live.live_router import (
     GENERATE,
     PATHS,
     Worker,
@@ -21,11 +26,6 @@ from live_router import (
     until,
     whole,
 )
-
-from fairbench.live import headers
-from fairbench.live.http_server import LONG_BODY_BYTES
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router import exchange, service
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
 PADDING = [b": padding\n\n" * 6_000] * 900  # 59 MB, far beyond any socket's buffers

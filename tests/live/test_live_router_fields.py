@@ -4,7 +4,9 @@ import asyncio
 import json
 
 import pytest
-from live_router import (
+
+from fairbench.live import headers
+from tests.live.live_router import (
     CHAT,
     COMPLETIONS,
     GENERATE,
@@ -15,8 +17,6 @@ from live_router import (
     streamed,
     until,
 )
-
-from fairbench.live import headers
 
 VOCABULARY = {"vocab_size": 2048}
 

@@ -92,7 +92,7 @@ def test_large_buffers_stay_out_of_the_heap_after_one_was_freed(call, size, apar
 
 ROUTER = f"""{MAPPED}
 import asyncio
-from live_router import cluster
+from tests.live.live_router import cluster
 
 async def counted():
     async with cluster(1):

@@ -8,8 +8,6 @@ from functools import partial
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from live_emulator import running
-from live_router import CHAT, GENERATE, Flood, cluster, router_before, streamed, until
 
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
@@ -20,6 +18,8 @@ from fairbench.live.router.loads import PolledLoads, Told, told_by
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.registry import build_router
+from tests.live.live_emulator import running
+from tests.live.live_router import CHAT, GENERATE, Flood, cluster, router_before, streamed, until
 
 CLIENT = "x-fairbench-client"
 ONE = {"gateway": "vtc", "settings": {"concurrency.requests": 1}}

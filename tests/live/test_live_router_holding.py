@@ -4,11 +4,11 @@ import asyncio
 from array import array
 
 import pytest
-from live_router import GENERATE, cluster, until
 
 from fairbench.live.router import app
 from fairbench.live.router.attempts import sent
 from fairbench.schedulers.base import Router
+from tests.live.live_router import GENERATE, cluster, until
 
 CLIENT = "x-fairbench-client"
 

@@ -4,10 +4,10 @@ import asyncio
 import socket
 
 import pytest
-from live_router import GENERATE, cluster
-from test_live_router_admin import administered
 
 from fairbench.live import headers
+from tests.live.live_router import GENERATE, cluster
+from tests.live.test_live_router_admin import administered
 
 OWN = [
     {},

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from live_router import CHAT, COMPLETIONS, PATHS, cluster
 
 from fairbench.cli.serve_plan import client_fields
 from fairbench.errors import DataError, UsageError
@@ -18,6 +17,7 @@ from fairbench.live.headers import (
 from fairbench.live.json_errors import Problem
 from fairbench.live.router.identity import Keyring, client_of, is_name
 from fairbench.live.router.keys_file import read_keys
+from tests.live.live_router import CHAT, COMPLETIONS, PATHS, cluster
 
 KEYS = {"k1": "ann"}
 

@@ -5,12 +5,12 @@ from array import array
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from live_router import GENERATE, PATHS, Worker, router_before, until
 
 from fairbench.live import headers
 from fairbench.live.kv_events.publisher import Publisher
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from fairbench.live.processes.addresses import WorkerAddress
+from tests.live.live_router import GENERATE, PATHS, Worker, router_before, until
 
 IDS = list(range(1000, 1640))
 HASHES = list(range(len(IDS)))

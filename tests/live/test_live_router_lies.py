@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from live_router import GENERATE, PATHS, Worker, router_before
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import exchange
 from fairbench.live.router.answers import usage_of
 from fairbench.live.router.charges import Asked, reported
+from tests.live.live_router import GENERATE, PATHS, Worker, router_before
 
 
 async def healthy(_):

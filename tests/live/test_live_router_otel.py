@@ -7,12 +7,12 @@ import sys
 
 import pytest
 from aiohttp import ClientSession, web
-from live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.router.traces import OtelTraces
+from tests.live.live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed, until
 
 PARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 TRACE = int(PARENT.split("-")[1], 16)

@@ -13,7 +13,6 @@ from math import isfinite
 import msgspec
 import pytest
 from aiohttp import ClientSession, web
-from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -23,7 +22,8 @@ from fairbench.live.processes.ports import reserved
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.peers import PATH, Answer, Message, settings_hash
 from fairbench.schedulers.peers.totals import Totals
-from fuzz.fuzz_files import mutated
+from tests.fuzz.fuzz_files import mutated
+from tests.live.live_router import GENERATE, cluster, until
 
 NOBODY = "http://127.0.0.1:9"  # where nobody listens
 PEERS = {"peers": (NOBODY,), "peer_key": "among routers"}

@@ -4,7 +4,9 @@ import asyncio
 import json
 
 import pytest
-from live_router import (
+
+from fairbench.live import headers
+from tests.live.live_router import (
     CHAT,
     COMPLETIONS,
     GENERATE,
@@ -16,8 +18,6 @@ from live_router import (
     streamed,
     whole,
 )
-
-from fairbench.live import headers
 
 OPENAI = (COMPLETIONS, CHAT)
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from live_router import GENERATE, PATHS, cluster, until
 
 from fairbench.live import headers
 from fairbench.live.plugins import ledger
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from tests.live.live_router import GENERATE, PATHS, cluster, until
 
 
 @pytest.mark.parametrize(

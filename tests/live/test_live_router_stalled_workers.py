@@ -5,7 +5,10 @@ from contextlib import suppress
 
 import pytest
 from aiohttp import web
-from live_router import (
+
+from fairbench.live import headers
+from fairbench.live.router.health import LONGEST_STALLS, PROOF
+from tests.live.live_router import (
     COMPLETIONS,
     GENERATE,
     PATHS,
@@ -15,9 +18,6 @@ from live_router import (
     streamed,
     until,
 )
-
-from fairbench.live import headers
-from fairbench.live.router.health import LONGEST_STALLS, PROOF
 
 STALL_S = 0.4
 ROUTER = {"stall_s": STALL_S}

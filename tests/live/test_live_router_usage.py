@@ -5,9 +5,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_router import CHAT, COMPLETIONS, GENERATE, PATHS, WORDS, events, whole
 
 from fairbench.live.router.answers import StreamReader, Usage, usage_of
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, WORDS, events, whole
 
 ASKED = {"stream_options": {"include_usage": True}}
 TRICKY = 'a "choices": [] {"choices":[]} data: [DONE] \n\n data: x'

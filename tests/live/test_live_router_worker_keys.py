@@ -4,14 +4,14 @@ import asyncio
 import logging
 
 import pytest
-from live_null_server import null_server
-from live_router import CHAT, GENERATE, PATHS, Worker, cluster, router_before, streamed
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError, UsageError
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.keys_file import WorkerKeys, worker_keys
+from tests.live.live_null_server import null_server
+from tests.live.live_router import CHAT, GENERATE, PATHS, Worker, cluster, router_before, streamed
 
 KEYS = ("secret-of-0", "secret-of-1")
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import WAIT_S, descendants, lines, only, running, summary, under_way, wait_until
-from live_recipes import recipes_here
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -18,6 +16,17 @@ from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.processes.servers import start_all, stop_all
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.sim.run import simulate
+from tests.live.live_cli import (
+    WAIT_S,
+    descendants,
+    lines,
+    only,
+    running,
+    summary,
+    under_way,
+    wait_until,
+)
+from tests.live.live_recipes import recipes_here
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
 EMULATED += ["--clients", "3"]

@@ -5,7 +5,6 @@ import sys
 from itertools import pairwise
 
 import pytest
-from live_recipes import recipes_here
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -15,6 +14,7 @@ from fairbench.live.backends.base import vocabulary
 from fairbench.live.backends.sglang import PYTHON, SERVER_PYTHON
 from fairbench.live.processes.router import router_recipe
 from fairbench.live.sent_names import objectives
+from tests.live.live_recipes import recipes_here
 
 EXTERNAL = ["--backend", "emulator", "--router-command"]
 CPU = ["--device", "cpu", "--dtype", "float32"]

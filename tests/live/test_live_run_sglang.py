@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import lines, only, running, tree, wait_until, wait_until_gone
 
 from fairbench.live.backends.sglang import PYTHON
+from tests.live.live_cli import lines, only, running, tree, wait_until, wait_until_gone
 
 SGLANG = os.environ.get(PYTHON)
 MODEL = Path(SGLANG).parents[1] / "model" if SGLANG else Path()

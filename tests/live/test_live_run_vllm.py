@@ -8,7 +8,9 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
-from live_cli import (
+
+from fairbench.live.processes.http import get_text
+from tests.live.live_cli import (
     WAIT_S,
     only,
     running,
@@ -19,9 +21,15 @@ from live_cli import (
     wait_until,
     wait_until_gone,
 )
-from live_vllm import MODEL, SERVERS, SMALL, WHY_ABSENT, command_of, engine_cores, samples
-
-from fairbench.live.processes.http import get_text
+from tests.live.live_vllm import (
+    MODEL,
+    SERVERS,
+    SMALL,
+    WHY_ABSENT,
+    command_of,
+    engine_cores,
+    samples,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
 

@@ -8,10 +8,19 @@ import sys
 import tomllib
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
-import live_null_server
 import pytest
 from aiohttp import ClientError, ClientSession
-from live_router import (
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.execute import routed_workers
+from fairbench.execute.routed_workers import started_workers
+from fairbench.live import headers
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.connections import bound
+from fairbench.live.processes.ports import reserved
+from tests.live import live_null_server
+from tests.live.live_router import (
     CHAT,
     GENERATE,
     WORDS,
@@ -22,15 +31,6 @@ from live_router import (
     streamed,
     until,
 )
-from typer.testing import CliRunner
-
-from fairbench.cli.app import app
-from fairbench.execute import routed_workers
-from fairbench.execute.routed_workers import started_workers
-from fairbench.live import headers
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.connections import bound
-from fairbench.live.processes.ports import reserved
 
 SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 

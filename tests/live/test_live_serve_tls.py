@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import ClientConnectorError, ClientError, ClientSession
-from live_router import GENERATE, Worker, events, payloads, streamed
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.live.http_server import server_tls
+from tests.live.live_router import GENERATE, Worker, events, payloads, streamed
 
 OPENSSL = shutil.which("openssl")
 needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="this machine lacks openssl")

@@ -7,10 +7,10 @@ import os
 import signal
 
 import pytest
-from live_cli import WAIT_S, running, tree, wait_until, wait_until_gone
-from live_vllm import SERVERS, SMALL, WHY_ABSENT, engine_cores, samples
 
 from fairbench.live.processes.http import get_text
+from tests.live.live_cli import WAIT_S, running, tree, wait_until, wait_until_gone
+from tests.live.live_vllm import SERVERS, SMALL, WHY_ABSENT, engine_cores, samples
 
 openai = pytest.importorskip("openai")
 

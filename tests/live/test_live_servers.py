@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from live_cli import runs, wait_until_gone
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -22,6 +21,7 @@ from fairbench.live.processes.gpus import assign, found_gpus, server_gpus
 from fairbench.live.processes.ports import free_ports
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.servers import Recipe, Server, start_all, stop_all
+from tests.live.live_cli import runs, wait_until_gone
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
 WAIT_S = 300  # machines are busy

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-from test_live_plugin_batch import FakeReq
-
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
@@ -13,6 +11,7 @@ from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.vllm.home import Home as VLLMHome
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.local.fcfs import FCFS
+from tests.live.test_live_plugin_batch import FakeReq
 
 COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from live_cli import descendants, running, runs, wait_until
 
 from fairbench.live.processes import servers as servers_module
 from fairbench.live.processes.servers import Recipe, Supervisor, start_all, stop_all, supervised
+from tests.live.live_cli import descendants, running, runs, wait_until
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
 WAIT_S = 300  # machines are busy

@@ -6,12 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from live_cli import descendants, lines, running, wait_until
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.results.store import MANIFEST
 from fairbench.results.sweep_store import SweepStore
+from tests.live.live_cli import descendants, lines, running, wait_until
 
 # One replica: a run takes some seconds, mostly the start of its processes.
 SWEEP = """

@@ -5,10 +5,6 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from live_driving import driven
-from live_emulator import CONFIG, running
-from live_recipes import recipes_here
-from live_router import GENERATE, PATHS, cluster
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -28,6 +24,10 @@ from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.processes.router import router_recipe
 from fairbench.live.sent_names import sent_names
 from fairbench.workloads.plan import tenant_paths_of
+from tests.live.live_driving import driven
+from tests.live.live_emulator import CONFIG, running
+from tests.live.live_recipes import recipes_here
+from tests.live.live_router import GENERATE, PATHS, cluster
 
 WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
 FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 from aiohttp import ClientSession
-from live_cluster import server
 
 from fairbench.live.processes.ports import reserved
+from tests.live.live_cluster import server
 
 CLIENTS, STREAMS = 8, 6
 BEFORE_S, AFTER_S = 6.0, 12.0

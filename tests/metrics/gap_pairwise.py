@@ -9,12 +9,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from metrics_helpers import backlog_of, step_ends
 
 from fairbench.metrics.gap import Gap
 from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.waiting import Backlog, Intervals
+from tests.metrics.metrics_helpers import backlog_of, step_ends
 
 
 class _Pair(NamedTuple):

@@ -1,7 +1,5 @@
 from dataclasses import replace
 
-from metrics_helpers import facts, log, requests
-
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.metrics.bounds import (
     dlpm_unit,
@@ -11,6 +9,7 @@ from fairbench.metrics.bounds import (
     vtc_unit,
 )
 from fairbench.metrics.records import REFUSED
+from tests.metrics.metrics_helpers import facts, log, requests
 
 WEIGHTS = ServiceWeights()
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comparison_helpers import stored
 
-from docs_keys import undocumented
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.judge import parse_clause
@@ -30,6 +28,8 @@ from fairbench.results.values import values_of
 from fairbench.sim.run import simulate
 from fairbench_studies.dlpm import fig1, fig7, fig11
 from fairbench_studies.pages.metric_table import metric_table
+from tests.docs_keys import undocumented
+from tests.results.comparison_helpers import stored
 
 DOCS = Path(__file__).parents[2] / "docs"
 

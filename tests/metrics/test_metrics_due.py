@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.contention import unhindered, waiting_share, with_admissions
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.metric import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
+from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 # Every call here has 10 tokens of input and 3 of output, and is worth 10 + 2 * 3 = 16. Served at
 # once it takes 1 s to the first token and 1 s for each other: 3 s in all.

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_helpers import facts, log, programs, requests
 
 from fairbench.metrics.fairness import all_active_window, entitlement_ratios, jain, shares
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
+from tests.metrics.metrics_helpers import facts, log, programs, requests
 
 amounts = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)
 tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_helpers import NAN, facts, log, programs, requests
 
 from fairbench.metrics.contention import unqueued
 from fairbench.metrics.due import shortfall
@@ -19,6 +18,7 @@ from fairbench.metrics.fairness_over_time import (
 from fairbench.metrics.max_min import max_min, max_min_each
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
+from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
 
 HORIZON_S = 100.0
 

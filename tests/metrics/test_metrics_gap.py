@@ -3,10 +3,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gap_pairwise import gaps, intersection
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
 from fairbench.metrics import gap as search
@@ -14,6 +12,8 @@ from fairbench.metrics import gap_bookings, gap_pairs
 from fairbench.metrics.gap import Gap, Inside, max_service_gap
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
 from fairbench.metrics.waiting import Backlog, merged, unqueued_share, waits
+from tests.metrics.gap_pairwise import gaps, intersection
+from tests.metrics.metrics_helpers import NAN, facts, log, requests
 
 
 def lists(intervals):

@@ -1,10 +1,9 @@
 """Test requests queued at a gateway: when, and for which workers, their clients wait."""
 
-from metrics_helpers import NAN, backlog_of, facts, requests
-
 from fairbench.metrics.contention import waiting_share
 from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, Window
 from fairbench.metrics.waiting import Backlog, unqueued_share
+from tests.metrics.metrics_helpers import NAN, backlog_of, facts, requests
 
 
 def held(routed_s, *rows):

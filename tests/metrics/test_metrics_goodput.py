@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.goodput import client_goodput, slack_of
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Target, Targets
+from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 QUICK = Targets(ttft=Target(1.0), tpot=Target(0.1), e2el=Target(5.0))
 

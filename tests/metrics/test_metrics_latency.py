@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_helpers import NAN, facts, programs, requests
 
 from fairbench.metrics.censored_latency import (
     Percentile,
@@ -16,6 +15,7 @@ from fairbench.metrics.censored_latency import (
     samples,
 )
 from fairbench.metrics.records import REFUSED, UNFINISHED, Window
+from tests.metrics.metrics_helpers import NAN, facts, programs, requests
 
 
 def sample(known=(), more_than=(), refused=0):

@@ -4,13 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gap_pairwise import intersection
-from metrics_helpers import NAN, backlog_of, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.censored_latency import samples
 from fairbench.metrics.fairness import all_active_window
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Requests, Window
 from fairbench.metrics.waiting import EVERYWHERE, Backlog, merged, waits
+from tests.metrics.gap_pairwise import intersection
+from tests.metrics.metrics_helpers import (
+    NAN,
+    backlog_of,
+    facts,
+    log,
+    programs,
+    requests,
+    summary_of,
+)
 
 CLIENTS, WORKERS = 7, 3
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sim_helpers import small_spec
 
 import fairbench
 from fairbench.metrics.memory import evicted_tokens, held_token_s
@@ -12,7 +11,8 @@ from fairbench.report.optional_lines import memory_lines
 from fairbench.results.store import save_run
 from fairbench.score.stored_run import score_run
 from fairbench.sim.run import simulate
-from invariants import assert_same_records
+from tests.invariants import assert_same_records
+from tests.sim.sim_helpers import small_spec
 
 A, B, NOBODY = 0, 1, -1
 

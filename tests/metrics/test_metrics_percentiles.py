@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import chosen_metrics, columns_of, metric_of
 from fairbench.metrics.metric import Display
 from fairbench.metrics.records import UNFINISHED
 from fairbench.metrics.shown_percentiles import parse_percentiles, written_percentiles
+from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 
 def eleven():

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from metrics_helpers import PROGRAM, log, programs
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Programs, Service, Window
+from tests.metrics.metrics_helpers import PROGRAM, log, programs
 
 
 def test_columns_are_cast_and_come_back():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_helpers import log, step_ends
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, cumulative, window_service
+from tests.metrics.metrics_helpers import log, step_ends
 
 WEIGHTS = ServiceWeights()
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from metrics_helpers import NAN, facts, log, programs, requests
 
 from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import sides_summary
 from fairbench.metrics.waiting import Backlog, waits
+from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
 
 # Reserved before the prompt, as SGLang does, and 2 s after it, as vLLM may; worker 1 decodes.
 TIMES = {"arrival_s": 0.0, "admitted_s": 3.0, "first_token_s": 9.0, "finish_s": 20.0}

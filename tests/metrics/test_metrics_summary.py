@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from metrics_helpers import facts, log, programs, requests, summary_of
 
 from fairbench.core import ServiceBound
 from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
+from tests.metrics.metrics_helpers import facts, log, programs, requests, summary_of
 
 # Client 0 (heavy) and 1, a run of 20 s, window [0, 10). All numbers below follow from these.
 PROGRAMS = programs(

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from math import isnan
 
-from metrics_helpers import facts, log, programs, requests
-
 from fairbench.core import ServiceWeights
 from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.useful_service import group_service, useful, useful_service
+from tests.metrics.metrics_helpers import facts, log, programs, requests
 
 # Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
 TABLES = Tables(

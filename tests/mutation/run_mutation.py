@@ -1,6 +1,6 @@
 """Seed every fault in turn and check that the fast suite catches it.
 
-python tests/mutation/run_mutation.py [FAULT ...] [--missing] [--output FILE] [--rooms-only]
+python -m tests.mutation.run_mutation [FAULT ...] [--missing] [--output FILE] [--rooms-only]
 
 Works on a copy of the repository. Prints a line per fault and updates the JSON record as it goes.
 Exits 1 if less than 95% of the recorded faults were caught, 2 if the tests fail without a fault.
@@ -23,7 +23,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
-from mutation_faults import PACKAGE, ROOT, Fault, read_faults
+from tests.mutation.mutation_faults import PACKAGE, ROOT, Fault, read_faults
 
 WANTED = 0.95
 OUTPUT = ROOT / "results" / "mutation.json"

@@ -4,7 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from mutation_faults import PACKAGE, ROOT, Fault, read_faults
+
+from tests.mutation.mutation_faults import PACKAGE, ROOT, Fault, read_faults
 
 FAULTS = read_faults()
 RECORD = ROOT / "results" / "mutation.json"

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-import run_mutation as run
-from mutation_faults import Fault
+
+from tests.mutation import run_mutation as run
+from tests.mutation.mutation_faults import Fault
 
 
 def fault(name, new="past[0] > start_s"):

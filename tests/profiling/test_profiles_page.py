@@ -11,7 +11,7 @@ from fairbench.hardware.profile_file import table_of
 from fairbench.profiling.derived_profile import derive
 from fairbench.profiling.operators import PACKAGE
 from fairbench_studies.validation.serving.command import validate_serving
-from shared_data import SHARED, needs
+from tests.shared_data import SHARED, needs
 
 (PAGE,) = (Path(__file__).parents[2] / "docs").rglob("profiles.md")
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -1,7 +1,6 @@
 """Test that the probe of an emulator finds the emulator's own profile."""
 
 import pytest
-from test_live_emulator_process import emulating
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -9,6 +8,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.profile_file import read_profile
 from fairbench.profiling.derived_profile import derive
 from fairbench.profiling.probe import BATCHES, Batch, Probed, Prompt, fit_probe, prompt_lengths
+from tests.live.test_live_emulator_process import emulating
 
 DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # how far a probe's fit may be off
 SERVED = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from browser import CHROMIUM, Browser
 from fairbench.cli.app import app
-from one_by_one import one_by_one
+from tests.browser import CHROMIUM, Browser
+from tests.one_by_one import one_by_one
 
 pytestmark = [
     pytest.mark.slow,

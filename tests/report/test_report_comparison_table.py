@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from comparison_helpers import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.report.comparison_table import comparison_columns, comparison_text
 from fairbench.report.numbers import WRITERS
 from fairbench.results.comparison import SchedulerResults, compare
+from tests.results.comparison_helpers import stored
 
 
 def rows(text):

@@ -5,7 +5,6 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report_table import CLIENT, SUMMARY
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
@@ -25,6 +24,7 @@ from fairbench.report.pages.run_page import client_grid
 from fairbench.report.result_lines import notes_of
 from fairbench.report.run_table import summary_text
 from fairbench.results.intervals import combine
+from tests.report.test_report_table import CLIENT, SUMMARY
 
 
 def crowd(count=300, **changes):

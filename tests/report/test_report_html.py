@@ -21,7 +21,7 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
-from html_reading import Reader
+from tests.html_reading import Reader
 
 HOSTILE = '<script>alert("1")</script> & \'"><img src=x onerror=y> | ``` </code> *b* [x](y)'
 

@@ -4,7 +4,6 @@ import json
 from math import log, sqrt
 
 import pytest
-from gate_helpers import store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from fairbench.results.board.stored import Line, lines_csv, read_lines, read_sto
 from fairbench.results.paired import Decision, difference
 from fairbench.results.sweep_store import SweepStore
 from fairbench.results.values import Value
+from tests.gate.gate_helpers import store
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
 T_2 = 4.302652729749464  # 97.5% of Student's t with two degrees of freedom

@@ -4,13 +4,13 @@ import json
 import tomllib
 
 import pytest
-from comparison_helpers import alone_row, client, stored, summary
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.comparison import alone_key, compare, compared_summary
+from tests.results.comparison_helpers import alone_row, client, stored, summary
 
 
 def test_entitlement_is_to_a_fair_share_of_the_best_total():

@@ -3,12 +3,12 @@
 from math import inf
 
 import pytest
-from comparison_helpers import alone_row, client
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.results.comparison import incentive, worst
 from fairbench.results.values import Value
+from tests.results.comparison_helpers import alone_row, client
 
 
 @pytest.mark.parametrize(

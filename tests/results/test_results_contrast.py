@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from comparison_helpers import stored
-from gate_helpers import store
 
 from fairbench.errors import DataError, UsageError
 from fairbench.report.pair_table import contrast_text, shown_metrics
@@ -17,6 +15,8 @@ from fairbench.results.pair_comparison import (
     sides_of,
 )
 from fairbench.results.paired import Decision
+from tests.gate.gate_helpers import store
+from tests.results.comparison_helpers import stored
 
 P95, P99, JAIN, DONE = "victim_p95_s", "victim_p99_s", "jain_index_actual", "time_to_90pct_s"
 

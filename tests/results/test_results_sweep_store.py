@@ -5,13 +5,13 @@ import json
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from comparison_helpers import alone_row, stored
 
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.results.comparison import compare_sweep
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore, save_alone
+from tests.results.comparison_helpers import alone_row, stored
 
 SWEEP = make_sweep({"name": "s", "grid": {"workload": "chat", "scheduler": ["vtc", "lpm", "dlpm"]}})
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +12,7 @@ from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Changes, Heard, Totals
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.setup import Setup
-
-sys.path.append(str(Path(__file__).parent / "gateway"))
-from gateway_helpers import Desk
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 CLIENTS = ("a", "b", "c", "d")
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree, path, place_at, truncate
-from strategies import common, prefixes_of, prompts, tokens_of
+from tests.strategies import common, prefixes_of, prompts, tokens_of
 
 
 def prompt(*parts):

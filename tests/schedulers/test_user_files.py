@@ -17,7 +17,7 @@ from fairbench.schedulers import registry
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import simulate
-from slow_params import slow
+from tests.slow_params import slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fewest_running.py"
 ROUTER = '''

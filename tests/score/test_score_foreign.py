@@ -4,7 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from foreign_helpers import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.errors import DataError, UsageError
+from fairbench.live.service_rows import service_of
+from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
+from fairbench.score.records import read_scored
+from fairbench.score.summary import ASKED, ScoredWindow, scored_summary, scored_window
+from tests.score.foreign_helpers import (
     REQUESTS,
     aiperf_records,
     bench,
@@ -17,14 +25,6 @@ from foreign_helpers import (
     write_vtc,
     write_vtc_columns,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from fairbench.errors import DataError, UsageError
-from fairbench.live.service_rows import service_of
-from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
-from fairbench.score.records import read_scored
-from fairbench.score.summary import ASKED, ScoredWindow, scored_summary, scored_window
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 

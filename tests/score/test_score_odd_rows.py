@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from foreign_helpers import REQUESTS, bench, lines
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.score.records import read_scored
+from tests.score.foreign_helpers import REQUESTS, bench, lines
 
 ROW = {"client": "a", "start": 0.0, "ttft": 0.5, "latency": 2.0}
 ROW |= {"input_tokens": 100, "output_tokens": 21}

@@ -8,7 +8,6 @@ import random
 
 import numpy as np
 import pytest
-from foreign_helpers import REQUESTS, aiperf_records, bench, lines, rows
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -17,6 +16,7 @@ from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.score.records import read_scored
 from fairbench.score.summary import scored_summary, scored_window
+from tests.score.foreign_helpers import REQUESTS, aiperf_records, bench, lines, rows
 
 CLOCK_S = 1_700_000_000.0
 

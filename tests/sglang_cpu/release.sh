@@ -14,4 +14,4 @@ trap 'rm -rf "$wheels"' EXIT
 "$python" -m pip --disable-pip-version-check --quiet download --no-deps --dest "$wheels" "sglang==$release"
 "$python" -m zipfile -e "$wheels"/sglang-*.whl "$wheels/sglang"
 cd "$here/../.."
-PYTHONPATH="bench:tests:tests/sim:$wheels/sglang" "$python" tests/sglang_cpu/release_check.py "${@:2}"
+PYTHONPATH="bench:$wheels/sglang" "$python" -m tests.sglang_cpu.release_check "${@:2}"

@@ -2,13 +2,12 @@
 
 import sys
 
-from sglang_seam import VERSION, sglang
-from sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
-
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import check_target
-from release_record import record, seen_in
+from tests.release_record import record, seen_in
+from tests.sim.sglang_seam import VERSION, sglang
+from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 
 CASES = {
     "fcfs": {},

@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_model import write_model
+from tests.sglang_cpu.tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
 READY_S = 600  # machines are busy

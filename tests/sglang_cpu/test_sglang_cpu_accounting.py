@@ -5,10 +5,10 @@ import urllib.error
 import urllib.request
 
 import pytest
-from sglang_cpu_client import burst, run_bursts, run_once_under_way
-from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.plugins.config import fetch_report, plugin_config
+from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts, run_once_under_way
+from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [
     pytest.mark.slow,

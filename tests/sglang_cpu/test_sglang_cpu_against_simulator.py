@@ -9,14 +9,14 @@ import random
 from collections import defaultdict
 
 import pytest
-from sglang_cpu_client import Sent, run_behind
-from sglang_cpu_server import sglang_server, why_absent
-from sglang_streams import STEP_PS, StepProfile
-from sim_helpers import Home
 
 from fairbench.core import Segment
 from fairbench.live.plugins.config import plugin_config
 from fairbench.schedulers.registry import build_local
+from tests.sglang_cpu.sglang_cpu_client import Sent, run_behind
+from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
+from tests.sim.sglang_streams import STEP_PS, StepProfile
+from tests.sim.sim_helpers import Home
 
 pytestmark = [
     pytest.mark.slow,

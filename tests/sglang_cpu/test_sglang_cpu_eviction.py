@@ -1,10 +1,10 @@
 """Test a victim's cache in a real SGLang server that another client floods with long prompts."""
 
 import pytest
-from sglang_cpu_client import burst, run_bursts
-from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.plugins.config import Evicting, fetch_report, plugin_config, require_active
+from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts
+from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [
     pytest.mark.slow,

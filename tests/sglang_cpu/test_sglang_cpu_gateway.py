@@ -1,6 +1,6 @@
 """Test a gateway before a stock SGLang server that one client floods.
 
-python tests/sglang_cpu/test_sglang_cpu_gateway.py DIR
+python -m tests.sglang_cpu.test_sglang_cpu_gateway DIR
 
 prints the shares and the throughput of each policy, in rounds, because machines vary.
 """
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from live_router import Flood, router_before
-from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live.processes.addresses import WorkerAddress
+from tests.live.live_router import Flood, router_before
+from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [
     pytest.mark.slow,

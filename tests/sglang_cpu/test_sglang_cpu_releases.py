@@ -4,11 +4,11 @@ import ast
 from pathlib import Path
 
 import pytest
-from sglang_cpu_server import PYTHON, why_absent
 
 from fairbench.live.plugins.config import Evicting, plugin_config
 from fairbench.live.plugins.sglang.hooks import ADDER, BATCH, Hooks
 from fairbench.live.plugins.sglang.release import EVICTING, SUPPORTED
+from tests.sglang_cpu.sglang_cpu_server import PYTHON, why_absent
 
 pytestmark = [
     pytest.mark.slow,

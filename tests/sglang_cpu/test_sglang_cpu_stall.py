@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from live_router import GENERATE, Worker, router_before, until
-from sglang_cpu_server import sglang_server, why_absent
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.health import LONGEST_STALLS
+from tests.live.live_router import GENERATE, Worker, router_before, until
+from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [
     pytest.mark.slow,

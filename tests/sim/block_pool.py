@@ -11,7 +11,7 @@ from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
 from fairbench.sim.engine.vllm.block_keys import prefix_of
 from fairbench.sim.engine.vllm.client_blocks import ClientBlockCache
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
-from strategies import tokens_of
+from tests.strategies import tokens_of
 
 
 class Running:

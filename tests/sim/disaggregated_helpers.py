@@ -13,7 +13,7 @@ from fairbench.schedulers.registry import local_class
 from fairbench.sim.engine.sglang.contract import PrefillOnly
 from fairbench.sim.run import Simulation
 from fairbench.sim.sequence import FINISHED
-from invariants import (
+from tests.invariants import (
     TOLERANCE_S,
     Records,
     _plain,
@@ -25,7 +25,7 @@ from invariants import (
     check_request_conservation,
     check_service_totals,
 )
-from worker_invariants import check_kv_conservation, check_locks, check_tree, holders_of
+from tests.worker_invariants import check_kv_conservation, check_locks, check_tree, holders_of
 
 PREFILLS_EVERY = 8  # events: walking over their trees takes long
 POOLS = {"tot": 9_000, "judge": 9_000, "chat": 2_500}

@@ -7,7 +7,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
-from strategies import tokens_of
+from tests.strategies import tokens_of
 
 
 class Running:

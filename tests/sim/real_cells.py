@@ -1,6 +1,6 @@
 """Run whole experiments through an engine's own scheduler classes; compare with the simulator.
 
-python tests/sim/real_cells.py ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
+python -m tests.sim.real_cells ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
 
 runs in the environment of tests/sglang_cpu/install.sh or tests/vllm_cpu/install.sh. ENGINE is
 sglang or vllm, a CELL is like tot-s1-dlpm.
@@ -14,7 +14,7 @@ import gc
 from importlib import import_module
 from pathlib import Path
 
-from served import cell, compare
+from tests.sim.served import cell, compare
 
 TABLES = Path(__file__).resolve().parents[2] / "results" / "tables"
 
@@ -32,7 +32,7 @@ def row_of(spec, name, ours, theirs):
 
 def run_cell(engine, name, table, **length):
     """Compare a cell, print the result, and write its row to ``table``."""
-    workers = getattr(import_module(f"{engine}_replica"), f"{engine}_workers")
+    workers = getattr(import_module(f"tests.sim.{engine}_replica"), f"{engine}_workers")
     workload, _, rest = name.rpartition("-s")
     scenario, _, scheduler = rest.partition("-")
     spec = cell(workload, f"s{scenario}", scheduler, engine=engine, **length)
@@ -64,7 +64,7 @@ def main():
     parser.add_argument("--table", type=Path, help="(results/tables/ENGINE-cells.csv)")
     given = parser.parse_args()
     engine, table = given.engine, given.table or TABLES / f"{given.engine}-cells.csv"
-    getattr(import_module(f"{engine}_seam"), engine)()
+    getattr(import_module(f"tests.sim.{engine}_seam"), engine)()
     gc.freeze()  # its imports create a million objects
     for name in given.cells:
         run_cell(engine, name, table, seconds=given.seconds, drain=given.drain)

@@ -13,10 +13,6 @@ from contextlib import contextmanager
 from itertools import count
 from unittest import mock
 
-from real_replica import RealReplica
-from sglang_seam import VERSION, RealEngine, configured, path, sglang
-from token_ids import TokenIds
-
 from fairbench.core import PS_PER_S
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugins.config import plugin_config
@@ -24,6 +20,9 @@ from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.sim.engine.prefill import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.sequence import NEVER
+from tests.sim.real_replica import RealReplica
+from tests.sim.sglang_seam import VERSION, RealEngine, configured, path, sglang
+from tests.sim.token_ids import TokenIds
 
 STOCK = ("fcfs", "lpm")  # policies that SGLang has itself
 NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simulator

@@ -6,9 +6,6 @@ from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
-from sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all
-from sim_helpers import PLAIN, Home
-
 import fairbench.sim.engine.sglang.worker as worker_module
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
@@ -20,6 +17,8 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
 from fairbench.targets import Due
+from tests.sim.sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all
+from tests.sim.sim_helpers import PLAIN, Home
 
 STEP_PS = PS_PER_S // 1000  # every iteration takes this long, so that time counts iterations
 STEP_S = STEP_PS / PS_PER_S

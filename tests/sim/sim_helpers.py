@@ -12,7 +12,7 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
-from worker_invariants import watch
+from tests.worker_invariants import watch
 
 US = PS_PER_S // 10**6
 

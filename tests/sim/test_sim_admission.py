@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from test_sim_gateway import columns
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.sim.run import simulate
-from invariants import check_all
-from slow_params import slow
+from tests.invariants import check_all
+from tests.sim.test_sim_gateway import columns
+from tests.slow_params import slow
 
 TARGETS = {"client-0.ttft": "300ms", "client-1.ttft": "300ms", "client-2.e2el": "6s"}
 LIMIT = {"engine.max_running_requests": 6}

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.schedulers.registry import split_pair
 from fairbench.sim.run import simulate
+from tests.sim.sim_helpers import small_spec
 
 VTC = {
     "vtc__charge": ["extend", "input"],

@@ -4,9 +4,9 @@ import gc
 import weakref
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.sim.run import Simulation, no_collector, simulate
+from tests.sim.sim_helpers import small_spec
 
 
 @pytest.fixture(autouse=True)

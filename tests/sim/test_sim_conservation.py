@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.schedulers import registry
 from fairbench.schedulers.params import param_names
 from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import Simulation
+from tests.sim.sim_helpers import small_spec
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fair_share.py"
 SCHEDULERS = [

@@ -4,10 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from disaggregated_helpers import run_checked, small, us
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.cluster_params import DisaggregationParams
@@ -20,7 +18,9 @@ from fairbench.sim.engine.contract import CONTRACTS, WorkerParts
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
-from invariants import assert_same_records
+from tests.invariants import assert_same_records
+from tests.sim.disaggregated_helpers import run_checked, small, us
+from tests.sim.sim_helpers import PLAIN, US, prompt
 
 # A token has one byte: 2 us each on the link, and 3 ms of latency.
 LINK = {"disaggregation__bandwidth_gb_s": 0.0005, "disaggregation__latency_ms": 3.0}

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from disaggregated_helpers import small
 
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.records import Requests, Service
@@ -12,6 +11,7 @@ from fairbench.metrics.waiting import Backlog
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.run import simulate
 from fairbench.sim.tables_only import simulate_tables
+from tests.sim.disaggregated_helpers import small
 
 
 def of_prefill_worker(spec, worker=0):

@@ -1,9 +1,8 @@
 """Test due service on whole simulations: an idle cluster, and one in which LPM starves clients."""
 
-from sim_helpers import small_spec
-
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.sim.run import simulate
+from tests.sim.sim_helpers import small_spec
 
 
 def test_an_idle_cluster_serves_everyone_and_is_not_contended():

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US, Home, Spy, prompt
 
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.sim.clock import ARRIVE
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from worker_invariants import check_rest
+from tests.sim.sim_helpers import PLAIN, US, Home, Spy, prompt
+from tests.worker_invariants import check_rest
 
 
 class Finishes(Spy):

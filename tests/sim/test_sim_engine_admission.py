@@ -4,7 +4,6 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 """
 
 import pytest
-from sim_helpers import US, Home, Spy, SpyLPM, prompt
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.engine_params import EngineLimits
@@ -13,6 +12,7 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.sequence import NEVER, REFUSED, Sequence
+from tests.sim.sim_helpers import US, Home, Spy, SpyLPM, prompt
 
 
 def test_prefill_comes_first_and_decode_waits():

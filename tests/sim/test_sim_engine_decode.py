@@ -6,11 +6,11 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import US, Home, SpyLPM, prompt
 
 from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import NEVER
-from strategies import prompts
+from tests.sim.sim_helpers import US, Home, SpyLPM, prompt
+from tests.strategies import prompts
 
 DECAY = (0.7 - 0.098) / 600
 

@@ -4,7 +4,6 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 """
 
 import pytest
-from sim_helpers import US, Home, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.local.lpm import LPM
@@ -13,6 +12,7 @@ from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
+from tests.sim.sim_helpers import US, Home, prompt
 
 
 def until_a_retraction(home):

@@ -1,7 +1,6 @@
 """Test workers at one instant: a step that ends at an arrival is booked as in single steps."""
 
 import pytest
-from sim_helpers import PLAIN, US, Spy
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.engine_params import EngineLimits
@@ -12,7 +11,8 @@ from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import SimFleet
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
-from worker_invariants import watch
+from tests.sim.sim_helpers import PLAIN, US, Spy
+from tests.worker_invariants import watch
 
 
 class Listener(Spy):

@@ -1,8 +1,6 @@
 """Test runs on engines by name: the registry, whole runs, and refusals."""
 
 import pytest
-from sim_helpers import small_spec
-from vllm_invariants import watch_vllm
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
@@ -14,8 +12,10 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records, check_all
-from slow_params import slow
+from tests.invariants import assert_same_records, check_all
+from tests.sim.sim_helpers import small_spec
+from tests.sim.vllm_invariants import watch_vllm
+from tests.slow_params import slow
 
 # Without what a minibatch costs beyond the timing profile.
 LIGHTLLM = {

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sim_helpers import small_spec
 
 import fairbench
 from fairbench.schedulers.registry import PAIRS
@@ -18,8 +17,9 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from invariants import assert_same_records, run_checked
-from slow_params import slow
+from tests.invariants import assert_same_records, run_checked
+from tests.sim.sim_helpers import small_spec
+from tests.slow_params import slow
 
 # Small pools force eviction and retraction, small chunks force chunked prefill.
 CASES = {

@@ -4,12 +4,9 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 
 import pytest
-from eviction_machine import EvictionMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from memory_pool import Pool
-from sim_helpers import prompt, small_spec
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
@@ -19,8 +16,11 @@ from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.run import simulate
-from invariants import assert_same_records, run_checked
-from strategies import prefixes_of, prompts, tokens_of
+from tests.invariants import assert_same_records, run_checked
+from tests.sim.eviction_machine import EvictionMachine
+from tests.sim.memory_pool import Pool
+from tests.sim.sim_helpers import prompt, small_spec
+from tests.strategies import prefixes_of, prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 BY_CLIENT = ("quota", "quota-lending", "max-min")

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-from sglang_seam import VERSION, why_absent
-from sglang_streams import ask_ours, ask_sglang, random_stream
 
 from fairbench.live.plugins.config import Evicting, plugin_config
 from fairbench.live.plugins.sglang.eviction import EvictableTree
@@ -21,6 +19,8 @@ from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+from tests.sim.sglang_seam import VERSION, why_absent
+from tests.sim.sglang_streams import ask_ours, ask_sglang, random_stream
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.metrics import arrays
 from fairbench.metrics.tables import FiledService
@@ -11,7 +10,8 @@ from fairbench.results.store import save_run
 from fairbench.sim.records import columns, tables
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, simulate
-from slow_params import slow
+from tests.sim.sim_helpers import small_spec
+from tests.slow_params import slow
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,7 @@
 """Test that routers hear of first tokens at the end of a request, as in the records."""
 
-from sim_helpers import small_spec
-
 from fairbench.sim.run import Simulation
+from tests.sim.sim_helpers import small_spec
 
 
 def test_a_router_learns_every_first_token_just_before_the_end():

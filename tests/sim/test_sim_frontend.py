@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from sim_helpers import PLAIN, US, Home
-
 from fairbench.hardware.timing import Frontend, perturbed
 from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import REFUSED
 from fairbench.streams import stream
+from tests.sim.sim_helpers import PLAIN, US, Home
 
 # 2 ms a request and 0.01 ms a token, one at a time; 5 ms for each that keep nobody waiting.
 FRONTED = replace(PLAIN, frontend=Frontend(2.0, 0.01, 5.0))

@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.core import Request, Segment
 from fairbench.results.run_facts import cluster_bound
@@ -13,7 +12,8 @@ from fairbench.sim.alone import simulate_alone
 from fairbench.sim.front import SimFleet
 from fairbench.sim.recovery import recover
 from fairbench.sim.run import Simulation, simulate
-from invariants import check_all
+from tests.invariants import check_all
+from tests.sim.sim_helpers import small_spec
 
 BUSY = {"num_programs": 3, "request_rate": 50.0}
 TIGHT = {"concurrency__requests": 2}

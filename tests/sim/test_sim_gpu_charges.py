@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import isclose
 
 import pytest
-from sim_helpers import PLAIN, US, Home, prompt, small_spec
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
@@ -15,8 +14,9 @@ from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records
-from slow_params import slow
+from tests.invariants import assert_same_records
+from tests.sim.sim_helpers import PLAIN, US, Home, prompt, small_spec
+from tests.slow_params import slow
 
 READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_K": 0.01})  # 10 us a token
 VLLM = {"vllm__max_num_batched_tokens": 256, "vllm__num_gpu_blocks_override": 200}

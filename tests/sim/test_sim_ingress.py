@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.base import Router, Setup
@@ -18,7 +17,8 @@ from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.run import Simulation
-from invariants import check_all
+from tests.invariants import check_all
+from tests.sim.sim_helpers import small_spec
 
 
 class Choosy(Router):

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.sim.run import simulate
-from invariants import check_all
-from slow_params import slow
+from tests.invariants import check_all
+from tests.sim.sim_helpers import small_spec
+from tests.slow_params import slow
 
 
 def after(polls):

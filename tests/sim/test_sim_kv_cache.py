@@ -3,14 +3,14 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sim_helpers import prompt
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.admission_budget import locked_by
-from strategies import common, prefixes_of, prompts, tokens_of
-from worker_invariants import check_evictable_leaves_are_listed, check_tree
+from tests.sim.sim_helpers import prompt
+from tests.strategies import common, prefixes_of, prompts, tokens_of
+from tests.worker_invariants import check_evictable_leaves_are_listed, check_tree
 
 CAPACITY = 30
 texts = prompts(lengths=(1, 2, 3, 5))

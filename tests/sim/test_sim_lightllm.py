@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.lightllm_params import LightLLMLimits
@@ -16,6 +15,7 @@ from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.lightllm.worker import FitTest, LightLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
+from tests.sim.sim_helpers import PLAIN, US
 
 
 def make(number, tokens, output, client="a", on_done=lambda _: None):

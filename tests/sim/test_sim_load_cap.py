@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from sim_helpers import PLAIN, Home, small_spec
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
 from fairbench.errors import UsageError
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records, check_all
+from tests.invariants import assert_same_records, check_all
+from tests.sim.sim_helpers import PLAIN, Home, small_spec
 
 # 1,000 us a step, 10 us a request, 1 us a token of context: a request costs 10 tokens.
 COEFFICIENTS = PLAIN.coefficients_ms | {"c0": 0.5, "c_w": 0.5, "c_K": 0.001}

@@ -3,13 +3,13 @@
 from math import ceil
 
 import pytest
-from sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
 from fairbench.config.resolve import resolve
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.sim.engine.sglang.admission_budget import PassInterval
 from fairbench.sim.run import simulate
-from invariants import assert_same_records, run_checked
+from tests.invariants import assert_same_records, run_checked
+from tests.sim.sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
 STEP_US = 1_010  # of one sequence, and the prefill of one token
 

@@ -10,8 +10,6 @@ from unittest import mock
 from zlib import crc32
 
 import pytest
-from sglang_seam import VERSION, why_absent
-from sglang_streams import ask_ours, ask_ours_under, ask_sglang, assert_alike, random_stream
 
 import fairbench.live.plugins.sglang.hooks as hooks_module
 from fairbench.live.plugins.config import plugin_config
@@ -21,6 +19,14 @@ from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.setup import Setup
+from tests.sim.sglang_seam import VERSION, why_absent
+from tests.sim.sglang_streams import (
+    ask_ours,
+    ask_ours_under,
+    ask_sglang,
+    assert_alike,
+    random_stream,
+)
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,8 +6,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US, Home, prompt
-from test_sim_vllm import VLLMHome
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import KVPool, slowed
@@ -15,7 +13,9 @@ from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.sequence import FINISHED
-from preemption_invariants import watch_preemptions
+from tests.preemption_invariants import watch_preemptions
+from tests.sim.sim_helpers import PLAIN, US, Home, prompt
+from tests.sim.test_sim_vllm import VLLMHome
 
 COPY_PS = 10 * US
 # A token's KV is a byte, of which 10^5 a second go to the host or come back.

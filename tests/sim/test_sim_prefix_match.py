@@ -1,11 +1,11 @@
 """Test that the CPU time of matching a waiting queue delays the iteration after the pass."""
 
 import pytest
-from sim_helpers import US, Home, Spy, SpyLPM, small_spec
 
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.run import simulate
-from invariants import assert_same_records
+from tests.invariants import assert_same_records
+from tests.sim.sim_helpers import US, Home, Spy, SpyLPM, small_spec
 
 STEP_US = 1_010  # of one sequence, and the prefill of one token
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sim_helpers import PLAIN, US, prompt, small_spec
 
 from fairbench.core import PS_PER_S, Demand, Segment
 from fairbench.errors import ProgramFailed, UsageError
@@ -19,7 +18,8 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from invariants import Records, check_records, run_checked
+from tests.invariants import Records, check_records, run_checked
+from tests.sim.sim_helpers import PLAIN, US, prompt, small_spec
 
 IN = prompt("in", 10)
 

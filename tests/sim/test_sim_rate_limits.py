@@ -4,9 +4,9 @@ from collections import Counter
 from math import isnan
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.sim.run import simulate
+from tests.sim.sim_helpers import small_spec
 
 ENGINES = ["sglang", "vllm", "lightllm"]
 

@@ -1,13 +1,13 @@
 """Test policies of other projects in whole simulations, checked event by event."""
 
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import ROUTERS
 from fairbench.sim.run import simulate
-from invariants import run_checked
-from slow_params import slow
+from tests.invariants import run_checked
+from tests.sim.sim_helpers import small_spec
+from tests.slow_params import slow
 
 LOCALS = {
     "lpm-client-cap": {"lpm-client-cap.max_running": 3},

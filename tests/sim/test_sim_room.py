@@ -6,8 +6,6 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US, Home, prompt
-from test_sim_vllm import VLLMHome
 
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Preempt
@@ -15,6 +13,8 @@ from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.sequence import FINISHED
+from tests.sim.sim_helpers import PLAIN, US, Home, prompt
+from tests.sim.test_sim_vllm import VLLMHome
 
 
 class Asking(FCFS):

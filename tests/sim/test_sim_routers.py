@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import small_spec
 
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import identity
@@ -16,7 +15,8 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.peers.params import RoutersParams, shares
 from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
 from fairbench.sim.run import Simulation, simulate
-from invariants import check_all
+from tests.invariants import check_all
+from tests.sim.sim_helpers import small_spec
 
 CASE = Path(__file__).resolve().parents[2] / "examples" / "two-routers.toml"
 SHORT = {"duration_s": 40.0}

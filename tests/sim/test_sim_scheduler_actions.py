@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from sim_helpers import PLAIN, US, Home
 
 from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.cluster_params import ClusterParams
@@ -13,6 +12,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.front import eviction_reports
 from fairbench.sim.sequence import FINISHED
+from tests.sim.sim_helpers import PLAIN, US, Home
 
 
 class Policy(FCFS):

@@ -6,13 +6,13 @@ retractions. real_cells.py runs all cells, and longer.
 """
 
 import pytest
-from served import cell, compare, differences, longest_of, serve
-from sglang_replica import sglang_workers
-from sglang_seam import why_absent
-from token_ids import TokenIds
 
 from fairbench.core import Segment
 from fairbench.live.plugins.sglang.release import SUPPORTED
+from tests.sim.served import cell, compare, differences, longest_of, serve
+from tests.sim.sglang_replica import sglang_workers
+from tests.sim.sglang_seam import why_absent
+from tests.sim.token_ids import TokenIds
 
 NEWEST = SUPPORTED[-1:]  # whose requests sglang_replica.py reads
 WITH_SGLANG = [

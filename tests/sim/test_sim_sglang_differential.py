@@ -4,8 +4,9 @@ import random
 from collections import Counter
 
 import pytest
-from sglang_seam import match_limit, why_absent
-from sglang_streams import (
+
+from tests.sim.sglang_seam import match_limit, why_absent
+from tests.sim.sglang_streams import (
     Arrival,
     Stream,
     ask_ours,

@@ -1,7 +1,6 @@
 """Test rules in which SGLang's releases differ, by hand; release_check.py runs their classes."""
 
 import pytest
-from sim_helpers import US, Home, Spy, prompt
 
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
@@ -15,6 +14,7 @@ from fairbench.sim.engine.sglang.older_worker import OlderWorker
 from fairbench.sim.engine.sglang.retraction import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence
+from tests.sim.sim_helpers import US, Home, Spy, prompt
 
 
 def limits_of(settings):

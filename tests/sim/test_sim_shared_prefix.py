@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from sim_helpers import PLAIN, US, Home, prompt
+
+from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 
 # A step takes 1,000 us, 10 us a sequence, and 1 us a token of context.
 READING = replace(PLAIN, coefficients_ms={**PLAIN.coefficients_ms, "c_K": 0.001})

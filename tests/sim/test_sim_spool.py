@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_helpers import small_spec
 
 from fairbench.errors import DataError, RunFailed
 from fairbench.sim.records import columns
@@ -16,6 +15,7 @@ from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.spool import restore, spooled
 from fairbench.sim.recovery import recover
 from fairbench.sim.run import simulate
+from tests.sim.sim_helpers import small_spec
 
 SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000)
 

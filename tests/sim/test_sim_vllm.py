@@ -7,8 +7,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_helpers import PLAIN, US, prompt
-from vllm_invariants import watch_vllm
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.vllm_params import VLLMLimits
@@ -19,6 +17,8 @@ from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
+from tests.sim.sim_helpers import PLAIN, US, prompt
+from tests.sim.vllm_invariants import watch_vllm
 
 
 class VLLMHome:

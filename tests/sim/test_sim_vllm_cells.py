@@ -6,9 +6,10 @@ is vLLM's own; other local schedulers replace its queue. real_cells.py runs all 
 """
 
 import pytest
-from served import cell, compare, differences, longest_of, serve
-from vllm_replica import vllm_workers
-from vllm_seam import why_absent
+
+from tests.sim.served import cell, compare, differences, longest_of, serve
+from tests.sim.vllm_replica import vllm_workers
+from tests.sim.vllm_seam import why_absent
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,8 +3,9 @@
 from collections import Counter
 
 import pytest
-from vllm_seam import why_absent
-from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
+
+from tests.sim.vllm_seam import why_absent
+from tests.sim.vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
 
 pytestmark = [
     pytest.mark.slow,

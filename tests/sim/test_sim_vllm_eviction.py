@@ -4,19 +4,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from block_pool import BlockPool, check_claims, claims_of, residency_of
-from eviction_machine import EvictionMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from sim_helpers import prompt, small_spec
-from vllm_invariants import watch_vllm
 
 from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records
-from strategies import prompts, tokens_of
+from tests.invariants import assert_same_records
+from tests.sim.block_pool import BlockPool, check_claims, claims_of, residency_of
+from tests.sim.eviction_machine import EvictionMachine
+from tests.sim.sim_helpers import prompt, small_spec
+from tests.sim.vllm_invariants import watch_vllm
+from tests.strategies import prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 texts = prompts(lengths=(1, 2, 3, 5, 8))

@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched
-from vllm_plugin_streams import CLIENTS, ask_plugin, fair_engine
-from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import Evicting
 from fairbench.live.plugins.mirrored_cache import OTHERS
+from tests.sim.vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched
+from tests.sim.vllm_plugin_streams import CLIENTS, ask_plugin, fair_engine
+from tests.sim.vllm_seam import why_absent
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,12 +5,12 @@ streams.
 """
 
 import pytest
-from vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
-from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.vllm.views import BlockQueue
+from tests.sim.vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
+from tests.sim.vllm_seam import why_absent
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,11 +1,11 @@
 """Test steps of the vLLM contract of the size that a scheduler sets."""
 
 import pytest
-from sim_helpers import US
-from test_sim_vllm import VLLMHome
 
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.sequence import FINISHED
+from tests.sim.sim_helpers import US
+from tests.sim.test_sim_vllm import VLLMHome
 
 
 class Sizing(FCFS):

@@ -3,7 +3,6 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sim_helpers import prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.list_view import ListView
@@ -11,8 +10,9 @@ from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
-from strategies import common, prompts, tokens_of
-from worker_invariants import check_tree
+from tests.sim.sim_helpers import prompt
+from tests.strategies import common, prompts, tokens_of
+from tests.worker_invariants import check_tree
 
 clients = st.sampled_from(["x", "y", "z"])
 texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)

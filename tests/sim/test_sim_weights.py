@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.run import simulate
+from tests.sim.sim_helpers import small_spec
 
 BUSY = {"num_programs": 2_000, "duration_s": 60.0, "warmup_s": 15.0, "max_drain_s": 1.0}
 BUSY |= {"scenario": "none"}

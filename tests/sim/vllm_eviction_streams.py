@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 
-from block_pool import watch_blocks
-from sglang_streams import Tokens
-from vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin
-from vllm_seam import vllm
-from vllm_streams import assert_alike, random_stream
-
 from fairbench.live.plugins.config import Evicting
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.engine.vllm.worker import cache_of
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+from tests.sim.block_pool import watch_blocks
+from tests.sim.sglang_streams import Tokens
+from tests.sim.vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin
+from tests.sim.vllm_seam import vllm
+from tests.sim.vllm_streams import assert_alike, random_stream
 
 POLICIES = {
     "lfu": {},

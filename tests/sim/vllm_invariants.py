@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-from block_pool import check_claims
-
 from fairbench.sim.engine.vllm.block_keys import advance, next_block
-from worker_invariants import check_batch
+from tests.sim.block_pool import check_claims
+from tests.worker_invariants import check_batch
 
 
 def watch_vllm(clock, workers) -> None:

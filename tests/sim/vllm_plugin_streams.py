@@ -5,17 +5,16 @@ from collections import Counter
 from functools import partial
 from unittest.mock import patch
 
-from sglang_streams import STEP_PS, Tokens
-from vllm_invariants import watch_vllm
-from vllm_seam import RealEngine, vllm
-from vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
-
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.live.plugins.config import OWN_ORDER, plugin_config
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
+from tests.sim.sglang_streams import STEP_PS, Tokens
+from tests.sim.vllm_invariants import watch_vllm
+from tests.sim.vllm_seam import RealEngine, vllm
+from tests.sim.vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
 
 SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf", "priority")
 CLIENTS = ("ann", "bob", "eve")

@@ -12,16 +12,15 @@ import types
 from contextlib import contextmanager
 from itertools import count
 
-from real_replica import RealReplica
-from token_ids import TokenIds
-from vllm_queue import SchedulerQueue
-from vllm_seam import RealEngine, admitted, vllm
-
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.admission import Booking
 from fairbench.sim.engine.vllm.worker import VLLMContract
 from fairbench.sim.records.service_log import PrefillShare
+from tests.sim.real_replica import RealReplica
+from tests.sim.token_ids import TokenIds
+from tests.sim.vllm_queue import SchedulerQueue
+from tests.sim.vllm_seam import RealEngine, admitted, vllm
 
 
 @contextmanager

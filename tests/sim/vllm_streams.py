@@ -5,10 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 
-from sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
-from vllm_invariants import watch_vllm
-from vllm_seam import VERSION, RealEngine
-
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.timing import Frontend
 from fairbench.hardware.vllm_params import VLLMLimits
@@ -18,6 +14,9 @@ from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
+from tests.sim.sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
+from tests.sim.vllm_invariants import watch_vllm
+from tests.sim.vllm_seam import VERSION, RealEngine
 
 
 @dataclass

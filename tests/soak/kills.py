@@ -1,6 +1,6 @@
 """Kill sweeps and continue them.
 
-PYTHONPATH=tests/live python tests/soak/kills.py KILLS [SEED]
+python -m tests.soak.kills KILLS [SEED]
 
 At a random moment after another point has finished, the command gets SIGKILL, SIGINT or SIGTERM.
 Finished points must be stored byte by byte, and no process may run on. A completed sweep must have
@@ -20,9 +20,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from live_cli import MARK, lasting
 
 from fairbench.results.sweep_store import SweepStore
+from tests.live.live_cli import MARK, lasting
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 SIGNALS = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}

@@ -1,6 +1,6 @@
 """Measure a router's memory and CPU time for many client names that ask once each.
 
-PYTHONPATH=tests/live python tests/soak/names.py NAMES [FLAG ...]
+python -m tests.soak.names NAMES [FLAG ...]
 
 ``fairbench serve`` with these flags runs before a null worker. Prints a row for each tenth of the
 names; exit code 1 if memory or CPU time grows over the last half.
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aiohttp import ClientSession, TCPConnector
-from live_null_server import null_server
 
 from fairbench.live import headers
+from tests.live.live_null_server import null_server
 
 AT_ONCE, PARTS, PROMPTS = 32, 10, 50
 SLACK_MIB, SLACK_CPU = 4.0, 1.25

@@ -1,6 +1,6 @@
 """Soak two routers: requests of twenty clients to four emulated workers that fail.
 
-python tests/soak/soak.py REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
+python -m tests.soak.soak REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
 
 The first router is ``fairbench serve --dp 4`` with that scheduler, which restarts dead workers; the
 second serves the same workers with a VTC gateway. Prints the events; exits 1 if a check fails.
@@ -21,17 +21,17 @@ from pathlib import Path
 
 from aiohttp import ClientSession, TCPConnector
 from prometheus_client.parser import text_string_to_metric_families
-from soak_clients import Crowd
-from soak_faults import Saboteur
-from soak_recount import (
+
+from fairbench.live.processes.ports import reserved
+from tests.soak.soak_clients import Crowd
+from tests.soak.soak_faults import Saboteur
+from tests.soak.soak_recount import (
     compared_with_books,
     compared_with_clients,
     left_behind,
     read_log,
     recounted,
 )
-
-from fairbench.live.processes.ports import reserved
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"

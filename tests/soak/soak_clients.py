@@ -5,8 +5,9 @@ import json
 from dataclasses import dataclass
 
 from aiohttp import ClientError
-from soak_plugin import LIE
-from soak_requests import REFUSED, hostile, valid
+
+from tests.soak.soak_plugin import LIE
+from tests.soak.soak_requests import REFUSED, hostile, valid
 
 LOST_S = 300.0  # without an end, after which a request counts as lost
 HOSTILE_SHARE = 0.05

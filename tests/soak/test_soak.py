@@ -4,11 +4,11 @@ import asyncio
 import random
 
 import pytest
-from kills import POINTS, kills
-from names import SLACK_MIB, rows_of
-from soak_faults import Saboteur
 
-from soak import LOCAL, soak
+from tests.soak.kills import POINTS, kills
+from tests.soak.names import SLACK_MIB, rows_of
+from tests.soak.soak import LOCAL, soak
+from tests.soak.soak_faults import Saboteur
 
 FAULTS = 5
 

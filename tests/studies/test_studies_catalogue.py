@@ -11,7 +11,7 @@ from fairbench.results.store import write_json
 from fairbench_studies.dlpm import catalogue
 from fairbench_studies.dlpm.catalogue import FIGURES, figure_named
 from fairbench_studies.kit.rows import write_rows
-from figure_helpers import PROFILE
+from tests.figure_helpers import PROFILE
 
 POINT = {
     "workers": 8, "waiting": 200, "synchronisation_ms": 1.0, "match_ms": 2.0, "dispatch_ms": 1.0,

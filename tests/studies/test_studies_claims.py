@@ -17,7 +17,7 @@ from fairbench_studies.dlpm.claims.table import (
     write,
 )
 from fairbench_studies.dlpm.fig4 import Timings
-from figure_helpers import cell
+from tests.figure_helpers import cell
 
 HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome
 

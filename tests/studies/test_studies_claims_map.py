@@ -35,9 +35,9 @@ from fairbench_studies.dlpm.claims.map_table import map_markdown, write_map
 from fairbench_studies.dlpm.claims.places import Place, by_seed
 from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.store import filling
-from figure_helpers import cell
-from one_by_one import OneByOne
-from slow_params import slow
+from tests.figure_helpers import cell
+from tests.one_by_one import OneByOne
+from tests.slow_params import slow
 
 CELL = {"workload": "judge", "scenario": "s1", "dp": 2}
 SET = CELL | {

@@ -4,7 +4,7 @@ import pytest
 
 from fairbench_studies.dlpm.claims import conversations, mix, trees
 from fairbench_studies.dlpm.claims.pairs import Outcome
-from figure_helpers import cell, stored_run
+from tests.figure_helpers import cell, stored_run
 
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair, Seen, joined
 from fairbench_studies.dlpm.claims.places import by_place, by_seed, contended
 from fairbench_studies.dlpm.claims.tally import Tally, tally
-from figure_helpers import cell
+from tests.figure_helpers import cell
 
 HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED, *_ = Outcome
 FASTER = Pair("rate", "service_rate_tok_s", "d2lpm", "vtc")

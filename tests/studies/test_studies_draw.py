@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from figure_helpers import PROFILE, cell, stored_run
+from tests.figure_helpers import PROFILE, cell, stored_run
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.results.sweep_store import SweepStore
 from fairbench_studies.dlpm.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
-from one_by_one import one_by_one
+from tests.one_by_one import one_by_one
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 

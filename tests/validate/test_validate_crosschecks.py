@@ -7,7 +7,7 @@ import pytest
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench_studies.validation.slora.crosschecks import crosschecks
-from shared_data import PROFILES, needs
+from tests.shared_data import PROFILES, needs
 
 CHECKS = PROFILES / "crosschecks.json"
 CHAT = {

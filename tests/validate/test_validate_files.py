@@ -5,11 +5,6 @@ import json
 import re
 
 import pytest
-from test_validate_programs import CLIENT, SERVER
-from test_validate_programs import record as programs
-from test_validate_serving import open_record, write
-from test_validate_serving import record as closed
-from test_validate_tenants import record as tenants
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
@@ -23,6 +18,11 @@ from fairbench_studies.validation.serving.gateway import gateway_queue
 from fairbench_studies.validation.serving.measured import serving_run
 from fairbench_studies.validation.serving.profiles import MEASURED, gpu_name
 from fairbench_studies.validation.slora.measured import read_measured
+from tests.validate.test_validate_programs import CLIENT, SERVER
+from tests.validate.test_validate_programs import record as programs
+from tests.validate.test_validate_serving import open_record, write
+from tests.validate.test_validate_serving import record as closed
+from tests.validate.test_validate_tenants import record as tenants
 
 SLORA = {
     "path": "fair_bench/FCFS/all_results_overload.jsonl",

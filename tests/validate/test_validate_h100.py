@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from test_validate_serving import record
 
 from fairbench.errors import DataError
 from fairbench_studies.validation.serving.compare import compare_serving
@@ -11,6 +10,7 @@ from fairbench_studies.validation.serving.files import load_serving
 from fairbench_studies.validation.serving.measured import serving_run
 from fairbench_studies.validation.serving.profiles import MEASURED_H100, profile_of
 from fairbench_studies.validation.serving.replay import replay
+from tests.validate.test_validate_serving import record
 
 RUNS = Path(__file__).parent.parent / "data" / "sglang_h100_loops.jsonl.gz"
 

@@ -4,7 +4,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from infergrid import ARMS, FLOODER, QUIET, Experiment
+
+from tests.validate.infergrid import ARMS, FLOODER, QUIET, Experiment
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.compare import compare_programs, jain_of_all
 from fairbench_studies.validation.programs.measured import program_run
 from fairbench_studies.validation.programs.replay import EvenArrivals, Replay, replay
-from shared_data import SHARED, needs
+from tests.shared_data import SHARED, needs
 
 JUDGE_RUNS = SHARED / "data/dlpm_judge_rerun.json"
 SERVER = (

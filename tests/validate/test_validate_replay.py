@@ -29,8 +29,8 @@ from fairbench_studies.validation.slora.replay import (
     server_limits,
     with_request_step,
 )
-from shared_data import VTC_RUNS, needs
-from slow_params import slow
+from tests.shared_data import VTC_RUNS, needs
+from tests.slow_params import slow
 
 
 def record(path="fair_bench/FCFS/all_results_overload.jsonl", **changes):

@@ -25,7 +25,7 @@ from fairbench_studies.validation.serving.predict import predict
 from fairbench_studies.validation.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
 from fairbench_studies.validation.serving.replay import replay
 from fairbench_studies.validation.serving.table import serving_text
-from shared_data import SERVING_RUNS, VLLM_MIXED_RUNS, needs
+from tests.shared_data import SERVING_RUNS, VLLM_MIXED_RUNS, needs
 
 PROFILE = load_profile(MEASURED)
 

@@ -26,7 +26,7 @@ from fairbench_studies.validation.serving.replay import replay
 from fairbench_studies.validation.serving.unanswered import rows_of, with_unanswered
 from fairbench_studies.validation.slora.replay import FITTED_RUNS
 from fairbench_studies.validation.tenants.compare import compare_tenants, groups
-from shared_data import SHARED, needs
+from tests.shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"
 TWENTY_USERS = SHARED / "data/delta_fair_runs.jsonl.gz"

@@ -17,7 +17,7 @@ from fairbench_studies.validation.slora.measured import load_measured
 from fairbench_studies.validation.slora.order import scheduler_orders
 from fairbench_studies.validation.slora.replay import fitted_profile, replay, server_limits
 from fairbench_studies.validation.windows import Window, service_between, windows
-from shared_data import VTC_RUNS, needs
+from tests.shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()
 # Client 0 asks for 10 in and 5 out: first token at 2 s, end at 6 s; client 1 the same 10 s later.

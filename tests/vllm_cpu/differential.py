@@ -1,18 +1,18 @@
 """Compare the simulated vLLM engine with vLLM's scheduler on many random streams.
 
-Run in the environment of install.sh: PYTHONPATH=tests:tests/sim python
-tests/vllm_cpu/differential.py [--plugin] [FIRST] [STREAMS]. With --plugin the streams have three
-clients, and vLLM's scheduler contains fairbench's. With --evictions it also evicts by fairbench's
-policies, and every overwritten block is compared.
+Run in the environment of install.sh: ``python -m tests.vllm_cpu.differential [--plugin] [FIRST]
+[STREAMS]``. With --plugin the streams have three clients, and vLLM's scheduler contains
+fairbench's. With --evictions it also evicts by fairbench's policies, and every overwritten block is
+compared.
 """
 
 import sys
 from collections import Counter
 
-from vllm_eviction_streams import POLICIES, compare
-from vllm_plugin_streams import SCHEDULERS, compare_plugin
-from vllm_seam import VERSION, why_absent
-from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
+from tests.sim.vllm_eviction_streams import POLICIES, compare
+from tests.sim.vllm_plugin_streams import SCHEDULERS, compare_plugin
+from tests.sim.vllm_seam import VERSION, why_absent
+from tests.sim.vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
 
 
 def main(first: int, streams: int) -> None:

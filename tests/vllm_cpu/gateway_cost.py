@@ -1,7 +1,10 @@
 """Measure the cost of a gateway for a stock engine, on a shared machine.
 
-    python gateway_cost.py SERVER_URL GATEWAY_URL SERVER_PID [PAIRS [SECONDS [OUTPUT [SPREAD]]]]
-    python gateway_cost.py SERVER_URL,ROUTER_URL GATEWAY_URL ...  # by a router without a gateway
+    python -m tests.vllm_cpu.gateway_cost SERVER_URL GATEWAY_URL SERVER_PID \
+        [PAIRS [SECONDS [OUTPUT [SPREAD]]]]
+    python -m tests.vllm_cpu.gateway_cost SERVER_URL,ROUTER_URL GATEWAY_URL ...
+
+The second form also measures a router without a gateway.
 
 The load of shares.py, with answers of OUTPUT tokens, SPREAD (half of it) more or less, goes to the
 server itself and to the gateway before it in turns, in pairs of blocks whose order changes (AB BA
@@ -24,7 +27,8 @@ from typing import NamedTuple
 
 import psutil
 from aiohttp import ClientSession, ClientTimeout
-from shares import flood
+
+from tests.vllm_cpu.shares import flood
 
 STEPS = re.compile(
     r'vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total\{.*mode="decode'

@@ -1,12 +1,11 @@
 """Measure a gateway's cost on a real CPU engine: start both servers, then gateway_cost.py.
 
-    FAIRBENCH_VLLM_PYTHON=DIR/bin/python python gateway_engines.py vllm \
+    FAIRBENCH_VLLM_PYTHON=DIR/bin/python python -m tests.vllm_cpu.gateway_engines vllm \
         [PAIRS [SECONDS [OUTPUT [SPREAD]]]] [-- FLAG...]
-    FAIRBENCH_SGLANG_PYTHON=DIR/bin/python python gateway_engines.py sglang ...
+    FAIRBENCH_SGLANG_PYTHON=DIR/bin/python python -m tests.vllm_cpu.gateway_engines sglang ...
 
 Stock servers of four slots, vLLM's in its development mode, where it says so; `--gateway vtc`, as
-many at a worker as `auto` sends, unless other flags of `serve` are given. Needs the paths of
-``pyproject.toml``'s ``pythonpath``.
+many at a worker as `auto` sends, unless other flags of `serve` are given.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-import gateway_cost
 import psutil
 from aiohttp import ClientSession
-from sglang_cpu_server import sglang_server
-from vllm_cpu_server import stock_vllm
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.worker_info import most_running
+from tests.sglang_cpu.sglang_cpu_server import sglang_server
+from tests.vllm_cpu import gateway_cost
+from tests.vllm_cpu.vllm_cpu_server import stock_vllm
 
 AT_ONCE = 4
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}

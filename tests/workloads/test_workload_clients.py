@@ -5,7 +5,6 @@ from math import inf, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_fakes import calls_of
 
 from fairbench.errors import UsageError
 from fairbench.workloads.clients import plan_clients
@@ -13,6 +12,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs, program_stream
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 from fairbench.workloads.traffic.gamma import Rate
+from tests.workloads.workload_fakes import calls_of
 
 
 def plans(workload="tot", scenario="s1", **arguments):

@@ -10,7 +10,6 @@ import types
 from pathlib import Path
 
 import pytest
-from workload_fakes import calls_of, demand_of, shared_data
 
 from fairbench.errors import DataError, UsageError
 from fairbench.workloads.clients import plan_clients
@@ -18,6 +17,7 @@ from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload
 from fairbench.workloads.tokens import ApproximateCounter, load_counter
+from tests.workloads.workload_fakes import calls_of, demand_of, shared_data
 
 
 def text_of(tokens):

@@ -7,12 +7,12 @@ from math import ceil
 from statistics import fmean
 
 import pytest
-from workload_fakes import calls_of, shared_data
 
 from fairbench.errors import DataError
 from fairbench.workloads.datasets import load_source
 from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
+from tests.workloads.workload_fakes import calls_of, shared_data
 
 
 def source(tmp_path, kind, text, name="data.jsonl"):

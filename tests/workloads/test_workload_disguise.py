@@ -4,9 +4,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from memory_pool import Pool
 from pydantic import ValidationError
-from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Segment
 from fairbench.schedulers.eviction.registry import EVICTIONS
@@ -16,6 +14,8 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.spec import load_workload, workload_names
+from tests.sim.memory_pool import Pool
+from tests.workloads.workload_fakes import calls_of, demand_of
 
 # One workload of each kind of program; replayed files are not bundled.
 OF_EACH_KIND = {spec.program: spec for spec in map(load_workload, workload_names())}

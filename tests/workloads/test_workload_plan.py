@@ -7,12 +7,12 @@ from copy import copy
 from itertools import islice
 
 import pytest
-from workload_fakes import calls_of
 
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.items import Item
 from fairbench.workloads.plan import MADE_AHEAD, made_ahead, program_stream
 from fairbench.workloads.spec import load_workload
+from tests.workloads.workload_fakes import calls_of
 
 
 def plans(workload="tot", scenario="s1", **arguments):

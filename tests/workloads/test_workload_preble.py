@@ -6,7 +6,6 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from workload_fakes import calls_of
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
@@ -14,6 +13,7 @@ from fairbench.workloads.items import Item
 from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.programs.tool_use import ToolUse, _tools
 from fairbench.workloads.spec import load_workload
+from tests.workloads.workload_fakes import calls_of
 
 # [Preble] Table 1: prompt, output, shared prefix, key portion, requests that share one (means).
 TABLE_1 = {

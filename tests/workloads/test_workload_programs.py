@@ -8,7 +8,6 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Demand, prompt_tokens
 from fairbench.errors import UsageError
@@ -17,6 +16,7 @@ from fairbench.workloads.items import Item
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload, workload_names
+from tests.workloads.workload_fakes import calls_of, demand_of
 
 
 def build(workload, item=None, program_id=7, seed=0, **overrides):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sim_helpers import small_spec
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
@@ -16,7 +15,8 @@ from fairbench.metrics.tables import Tables
 from fairbench.sim.run import simulate
 from fairbench.workloads.items import all_calls
 from fairbench.workloads.programs.session import Session
-from invariants import run_checked
+from tests.invariants import run_checked
+from tests.sim.sim_helpers import small_spec
 
 FILE = str(Path(__file__).parents[1] / "data/weka_sessions.jsonl.gz")
 

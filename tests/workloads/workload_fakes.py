@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from fairbench.core import Demand, Prompt, Segment, prompt_tokens
-from shared_data import SHARED
+from tests.shared_data import SHARED
 
 
 @dataclass(frozen=True)

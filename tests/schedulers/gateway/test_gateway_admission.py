@@ -5,7 +5,6 @@ from inspect import isfunction
 from math import inf
 
 import pytest
-from gateway_helpers import Emptiest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
+from tests.schedulers.gateway.gateway_helpers import Emptiest
 
 SLOTS = 2  # of a worker
 

@@ -5,10 +5,8 @@ of a new client. With 36 tokens it weighs 100.
 """
 
 import pytest
-from gateway_helpers import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gateway_properties import CLIENTS, EVENTS, played
 
 from fairbench.config.gateway import served_gateway
 from fairbench.core import CostModel
@@ -17,6 +15,8 @@ from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import GatewayParams, policy_names
 from fairbench.schedulers.load_cap import CAP_UNITS, step_units
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.gateway.gateway_helpers import Desk
+from tests.schedulers.gateway.test_gateway_properties import CLIENTS, EVENTS, played
 
 WEIGHS_100 = 36
 

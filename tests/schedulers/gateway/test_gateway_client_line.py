@@ -1,11 +1,11 @@
 """Test a client's queue: its older programs go first, and clients keep their turns."""
 
-from gateway_helpers import Desk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request
 from fairbench.schedulers.gateway.client_limits import ClientLine
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 WEIGHS_100 = 36  # and half of the 128 output tokens expected of an unknown client
 

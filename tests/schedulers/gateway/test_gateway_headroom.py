@@ -5,7 +5,8 @@ from collections import Counter, deque
 from itertools import islice
 
 import pytest
-from gateway_helpers import Desk
+
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 LATE = 5  # mean steps from an answer's end until the next request can arrive
 PROMPT, OUTPUT, SPREAD = 48, 64, 32

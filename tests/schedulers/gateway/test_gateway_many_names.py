@@ -3,10 +3,10 @@
 import tracemalloc
 
 import pytest
-from gateway_helpers import Desk, one_at_a_time
 
 from fairbench.schedulers.gateway import queue
 from fairbench.schedulers.gateway.queue import IdleClients
+from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 
 MOST, BATCH = 20, 5
 BOUNDED = ("vtc", "vtc-predict", "lcf", "dlpm", "dlpm-hold", "drr", "mdrr", "wfq")

@@ -1,9 +1,10 @@
 """Test outputs that a gateway charges at dispatch, by hand."""
 
 import pytest
-from gateway_helpers import Desk, one_at_a_time
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 
 
 def desk(policy="vtc", at_once=9, **settings):

@@ -1,7 +1,6 @@
 """Test orders, detectors, bands and shedding, by hand."""
 
 import pytest
-from gateway_helpers import Desk, one_at_a_time
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
@@ -15,6 +14,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
 from fairbench.schedulers.registry import params_classes
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 
 
 def ids(requests):

@@ -6,13 +6,13 @@ The oracle keeps each message that a router received, and sums by itself.
 from itertools import combinations
 
 import pytest
-from gateway_helpers import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.registry import policy_class, policy_names
 from fairbench.schedulers.peers.counters import shares_counters
 from fairbench.schedulers.peers.params import Terms
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 CLIENTS = ("a", "b", "c")
 BAND = 0

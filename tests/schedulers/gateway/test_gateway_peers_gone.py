@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from gateway_helpers import Desk
 
 from fairbench.live.json_errors import Problem
 from fairbench.live.router.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
 from fairbench.schedulers.peers.params import Terms
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
 

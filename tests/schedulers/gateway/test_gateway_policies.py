@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
-from gateway_helpers import Desk, one_at_a_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.policies.program_aware import scaled
+from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 
 TOKENS = st.lists(st.integers(1, 500), min_size=1, max_size=25)
 

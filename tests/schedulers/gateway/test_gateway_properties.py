@@ -1,12 +1,12 @@
 """Test any policy, order and detector: nothing lost or doubled, no idle slot, no starvation."""
 
 import pytest
-from gateway_helpers import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, policy_names
+from tests.schedulers.gateway.gateway_helpers import Desk
 
 CLIENTS = ("a", "b", "c")
 FIXED_SETS_ARE_SAFE = ("fcfs", "round-robin", "llm-d-vtc", "drr", "wfq")

@@ -1,15 +1,14 @@
 """Compare EDF with the best schedule by requests in time.
 
-The machine runs one request at a time, on random sets of up to five. ``python edf_gap.py`` prints
-the table of docs/guide/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
+The machine runs one request at a time, on random sets of up to five. ``python -m
+tests.schedulers.local.edf_gap`` prints the table of docs/guide/goodput.md.
 """
 
 from math import inf
 from random import Random
 
-from one_at_a_time import best, served
-
 from fairbench.schedulers.local.edf import EDF
+from tests.schedulers.local.one_at_a_time import best, served
 
 SETS = 150
 

@@ -11,8 +11,6 @@ from enum import Enum, auto
 from types import SimpleNamespace
 from typing import Protocol
 
-from local_requests import Trie
-
 from fairbench.core import Request, Segment
 from fairbench.live.plugins.home import Tracked
 from fairbench.live.plugins.ledger import Ledger
@@ -25,6 +23,7 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
+from tests.schedulers.local.local_requests import Trie
 
 
 class Result(Enum):

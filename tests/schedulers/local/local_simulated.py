@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import chain
 from random import Random
 
-from local_trace import Trace
-
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
@@ -22,6 +20,7 @@ from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import eviction_reports
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import NEVER, Sequence
+from tests.schedulers.local.local_trace import Trace
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 LIMITS = EngineLimits(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from local_trace import Trace
-
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListScan
+from tests.schedulers.local.local_trace import Trace
 
 
 class ToyView:

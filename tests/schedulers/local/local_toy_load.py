@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 
-from local_requests import Calls
-from local_toy import ToyEngine
-
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.vtc import VTC
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy import ToyEngine
 
 MEMORY = 900
 LARGEST_INPUT = 200

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from local_server import Server
-
 from fairbench.core import Request, Segment
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server
 
 Job = tuple[int, int, int]  # arrives, tokens, is due
 

@@ -5,8 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
@@ -14,6 +12,8 @@ from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.schedulers.costs import own_cost, profiled_cost_ms
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.registry import build_local
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 MINE = "def cost(input_tokens, output_tokens):\n    return {}\n"
 

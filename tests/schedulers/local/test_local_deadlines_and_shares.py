@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import Server, call
-from local_toy_load import DLPM_UNIT, QUANTUM, Mix, overload, toy
-from local_trace import max_gap
 
 from fairbench.core import NoBound
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
 from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
+from tests.schedulers.local.local_server import Server, call
+from tests.schedulers.local.local_toy_load import DLPM_UNIT, QUANTUM, Mix, overload, toy
+from tests.schedulers.local.local_trace import max_gap
 
 BOUND = 2 * (DLPM_UNIT + QUANTUM)
 

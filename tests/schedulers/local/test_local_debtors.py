@@ -6,7 +6,7 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.list_view import ListScan
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.run import simulate
-from slow_params import slow
+from tests.slow_params import slow
 
 FORMS = [
     ("dlpm", {"dlpm.no_room": "skip", "dlpm.refill": "relaxed"}),

@@ -7,11 +7,11 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.core import Request, ServiceBound
 from fairbench.schedulers.local.dlpm import DLPM
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 RULES = [("strict", "stop"), ("strict", "skip"), ("relaxed", "skip")]
 REJOINS = ["keep", "min0", "paper_zero"]

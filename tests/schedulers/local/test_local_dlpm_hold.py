@@ -8,7 +8,6 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.core import Request, ServiceBound
 from fairbench.errors import UsageError
@@ -19,6 +18,7 @@ from fairbench.schedulers.local.dlpm_hold import QUANTUM, HoldingDLPM
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import NothingRunning
+from tests.schedulers.local.local_server import Server, call
 
 REQUEST_TOKENS = 100  # what a request costs beyond its context, with these costs
 UNIT_TOKENS = 10_000

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench_studies.dlpm.upstream import UpstreamDLPM
+from tests.schedulers.local.local_server import Server, call
 
 
 def admitted(scheduler, calls, matched=(), slots=99):

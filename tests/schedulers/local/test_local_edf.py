@@ -5,7 +5,6 @@ from itertools import permutations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from local_server import Server
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.list_view import ListView
@@ -13,6 +12,7 @@ from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.slack import MAX_CLIENTS, Lengths
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import Running
+from tests.schedulers.local.local_server import Server
 
 
 class Costs:

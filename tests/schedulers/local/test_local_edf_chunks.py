@@ -1,11 +1,11 @@
 """Test chunk sizes chosen by the promised pace of running requests."""
 
 import pytest
-from test_local_edf_rescue import Costs, edf, home_with, request
 
 from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.local.slack import LEAST_TOKENS, MOST_TOKENS
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.test_local_edf_rescue import Costs, edf, home_with, request
 
 
 def niyama(chunks):

@@ -4,9 +4,9 @@ from math import inf
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from one_at_a_time import best, served
 
 from fairbench.schedulers.local.edf import EDF
+from tests.schedulers.local.one_at_a_time import best, served
 
 JOBS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 12)).map(

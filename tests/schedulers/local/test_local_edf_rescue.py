@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_server import Server
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Preempt, Running
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server
 
 
 class Costs:

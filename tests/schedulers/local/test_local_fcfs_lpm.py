@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def lpm(limit: int = 0) -> Desk:

@@ -7,8 +7,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_homes import EngineHome, Gate, Home, ListHome, SimHome, World
-from local_requests import Calls
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
@@ -18,6 +16,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.local.preble_groups import PrebleGroups
 from fairbench.schedulers.local.vtc import VTC
+from tests.schedulers.local.local_homes import EngineHome, Gate, Home, ListHome, SimHome, World
+from tests.schedulers.local.local_requests import Calls
 
 CAPACITY = 600  # tokens: small enough for evictions
 SCHEDULERS = {

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.core import NoBound
 from fairbench.schedulers.local.justitia import FluidShares, Justitia
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server, call
 
 PROGRAMS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 50), st.sampled_from([0.5, 1.0, 2.0])),

@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import call
 
 from fairbench.schedulers.local.kept_order import KeptOrder
+from tests.schedulers.local.local_server import call
 
 CALLS = [call(number, "a", 10) for number in range(6)]
 STEPS = st.lists(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.core import NoBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.registry import build_local
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def counters_after_an_absence(scheduler):

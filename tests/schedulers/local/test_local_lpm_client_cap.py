@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_server import Server, call
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.local.lpm_client_cap import ClientCappedLPM
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_server import Server, call
 
 
 def make(most=2, weights=None) -> ClientCappedLPM:

@@ -7,13 +7,13 @@ from collections import Counter, deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.local.mdrr import MDRR
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def desk(pool_tokens=0, weights=None, **params) -> Desk:

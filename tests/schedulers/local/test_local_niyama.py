@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_server import Server
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_server import Server
 
 
 class Costs:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.schedulers.local.preble_groups import PrebleGroups
 from fairbench_studies.preble.code.groups import PrebleGroupsCode
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def desk(**params) -> Desk:

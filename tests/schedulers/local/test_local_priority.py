@@ -1,13 +1,13 @@
 """Test vLLM's and SGLang's priorities, by hand."""
 
 import pytest
-from local_server import Server, call
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.local.fairserve import FairServe
 from fairbench.schedulers.local.priority import Priority
 from fairbench.schedulers.local.sglang_priority import SGLangPriority
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server, call
 
 
 def numbers(requests):

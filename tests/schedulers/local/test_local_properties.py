@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.schedulers.registry import LOCALS, build_local
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server, call
 
 # With these, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.schedulers.local.autellix import Autellix
 from fairbench.schedulers.local.equinox import Equinox
@@ -11,6 +10,7 @@ from fairbench.schedulers.local.fairserve import FairServe
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.programs import IDLE_PROGRAMS, Programs
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_server import Server, call
 
 
 def at_home(scheduler, slots=1, **setup):

@@ -7,14 +7,14 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import QueueView
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.registry import build_local
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def accepted(times_s, client="a", **params):

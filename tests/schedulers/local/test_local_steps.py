@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_server import Server, call
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
@@ -16,6 +15,7 @@ from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
 from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench_studies.dlpm.upstream import UpstreamDLPM
+from tests.schedulers.local.local_server import Server, call
 
 CLIENTS = ("a", "b", "c")
 batches = st.lists(

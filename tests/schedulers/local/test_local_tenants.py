@@ -8,10 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from local_desk import Desk
-from local_requests import Calls
-from local_toy_load import DEPTH, DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, on_and_off, overload, toy
-from local_trace import runs
 
 from fairbench.core import NoBound, Request
 from fairbench.errors import UsageError
@@ -22,6 +18,19 @@ from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import ROOT, children_of, lineage, parent_of, tenants_of, with_tenants
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy_load import (
+    DEPTH,
+    DLPM_UNIT,
+    QUANTUM,
+    VTC_UNIT,
+    Mix,
+    on_and_off,
+    overload,
+    toy,
+)
+from tests.schedulers.local.local_trace import runs
 
 FLAT = [
     (VTC, {}),

@@ -6,9 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from local_requests import Calls
-from local_toy import ToyEngine
-from local_toy_load import (
+
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.local.dlpm import DLPM
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy import ToyEngine
+from tests.schedulers.local.local_toy_load import (
     DEPTH,
     DLPM_UNIT,
     LARGEST_INPUT,
@@ -18,11 +21,8 @@ from local_toy_load import (
     overload,
     toy,
 )
-from local_trace import max_gap, max_lag, max_wait
-
-from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.local.dlpm import DLPM
-from slow_params import slow
+from tests.schedulers.local.local_trace import max_gap, max_lag, max_wait
+from tests.slow_params import slow
 
 DLPMS = [
     DLPM.Params(quantum=QUANTUM),

@@ -6,16 +6,22 @@ import random
 from collections.abc import Callable
 
 import pytest
-from local_requests import Calls
-from local_simulated import LIMITS, Fleet
-from local_trace import backlogged_share, max_gap, max_lag, max_underserved, max_wait
 
 from fairbench.core import Request
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from slow_params import slow
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_simulated import LIMITS, Fleet
+from tests.schedulers.local.local_trace import (
+    backlogged_share,
+    max_gap,
+    max_lag,
+    max_underserved,
+    max_wait,
+)
+from tests.slow_params import slow
 
 POOL = LIMITS.pool_tokens
 LARGEST_INPUT = 300

@@ -6,16 +6,25 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from local_requests import Calls
-from local_toy import ToyEngine
-from local_toy_load import DEPTH, MEMORY, QUANTUM, VTC_UNIT, Mix, on_and_off, overload, toy
-from local_trace import max_gap, max_lag, max_underserved, max_wait
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy import ToyEngine
+from tests.schedulers.local.local_toy_load import (
+    DEPTH,
+    MEMORY,
+    QUANTUM,
+    VTC_UNIT,
+    Mix,
+    on_and_off,
+    overload,
+    toy,
+)
+from tests.schedulers.local.local_trace import max_gap, max_lag, max_underserved, max_wait
 
 VTCS = [VTC.Params(), VTC.Params(charge="input")]
 

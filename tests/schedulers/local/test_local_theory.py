@@ -10,11 +10,6 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from local_requests import Calls
-from local_simulated import LIMITS, PROFILE, Fleet
-from local_toy import ToyEngine
-from local_toy_load import MEMORY, Mix, on_and_off, overload
-from local_trace import max_gap, max_wait
 
 from fairbench.core import Segment, ServiceWeights
 from fairbench.hardware.catalogue import load_profile
@@ -26,6 +21,11 @@ from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import members
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_simulated import LIMITS, PROFILE, Fleet
+from tests.schedulers.local.local_toy import ToyEngine
+from tests.schedulers.local.local_toy_load import MEMORY, Mix, on_and_off, overload
+from tests.schedulers.local.local_trace import max_gap, max_wait
 
 POOL = LIMITS.pool_tokens
 WHOLE = POOL - 3  # output tokens of a request that takes all of the pool, with one of input

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from local_desk import Desk
-from local_requests import Calls
-from local_toy import ToyEngine
 
 from fairbench.core import NoBound
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy import ToyEngine
 
 
 def desk(**params) -> Desk:

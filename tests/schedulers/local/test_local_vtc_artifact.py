@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.core import NoBound, ServiceBound
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def desk(form: str = "artifact", **params) -> Desk:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 
 def desk(**params) -> Desk:

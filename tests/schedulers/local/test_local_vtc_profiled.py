@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from local_desk import Desk
-from local_requests import Calls
 
 from fairbench.schedulers.costs import profiled_cost_ms
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
+from tests.schedulers.local.local_desk import Desk
+from tests.schedulers.local.local_requests import Calls
 
 SMALL = st.integers(1, 40)
 

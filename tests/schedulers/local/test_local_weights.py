@@ -5,10 +5,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_requests import Calls
-from local_toy import ToyEngine
-from local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy
-from local_trace import weighted_gaps
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import rounds_to_credit
@@ -21,6 +17,10 @@ from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.local.local_requests import Calls
+from tests.schedulers.local.local_toy import ToyEngine
+from tests.schedulers.local.local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy
+from tests.schedulers.local.local_trace import weighted_gaps
 
 WEIGHTS = {"b": 3.0}
 

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prefixes, prompt, prompts
-from test_location_tree import WORKERS, calls, marks, operations
 
 from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import path
+from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
+from tests.schedulers.routing.test_location_tree import WORKERS, calls, marks, operations
 
 
 class Scanning(LocationTree):

@@ -2,11 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM, TreeDelta
+from tests.schedulers.routing.router_helpers import NaiveLocations, prompt, prompts, request
 
 WORKERS = 3
 NOTHING = TreeDelta((), ())

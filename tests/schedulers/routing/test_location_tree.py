@@ -2,11 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.location_tree import Holders, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import path
+from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 WORKERS = 3
 

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench_studies.preble.memserve import MemServe
 from fairbench_studies.preble.oracle import Oracle
+from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 
 def memserve(workers=2):

@@ -3,10 +3,10 @@
 from math import inf
 
 import pytest
-from router_helpers import answer, prompt, request
 
 from fairbench_studies.preble.code.router import PrebleE2Code
 from fairbench_studies.preble.code.tree import CodeTree
+from tests.schedulers.routing.router_helpers import answer, prompt, request
 
 OFF = {"rebalance_threshold": inf, "hit_ratio": inf, "eviction_cost": False}
 

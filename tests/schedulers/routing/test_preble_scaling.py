@@ -3,13 +3,13 @@
 from math import inf
 
 import pytest
-from router_helpers import answer, prompt, request
 
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 from fairbench.schedulers.routing.preble_load import TimeModel, Windows
 from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree, Waits
 from fairbench.schedulers.worker_sets import as_bits
+from tests.schedulers.routing.router_helpers import answer, prompt, request
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
 

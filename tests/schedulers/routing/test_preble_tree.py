@@ -2,12 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 WORKERS = 2
 TIMES = TimeModel(

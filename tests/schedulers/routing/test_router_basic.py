@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.routing.client_round_robin import ClientRoundRobin
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.routing.round_robin import RoundRobin
+from tests.schedulers.routing.router_helpers import answer, request
 
 
 def routes(router, clients):

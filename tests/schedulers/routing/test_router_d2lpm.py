@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
@@ -17,6 +16,7 @@ from fairbench.schedulers.accounts.worker_credits import WorkerCredit
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits
+from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 
 def make(workers=2, **params):
@@ -312,7 +312,7 @@ def test_a_new_worker_starts_without_credit():
 
 
 SCRIPT = """
-from router_helpers import answer, prompt, request
+from tests.schedulers.routing.router_helpers import answer, prompt, request
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 for router in (
@@ -326,7 +326,7 @@ for router in (
 
 
 def test_decisions_do_not_depend_on_the_hash_seed():
-    paths = [str(Path(fairbench.__file__).parents[1]), str(Path(__file__).parent)]
+    paths = [str(Path(__file__).parents[3]), str(Path(fairbench.__file__).parents[1])]
 
     def run(seed):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(paths)}

@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.accounts import worker_credits
 from fairbench.schedulers.peers.totals import Exchanges
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.routing.router_helpers import answer, request
 
 
 def routers(number, workers=2, quantum=50, **params):

@@ -7,7 +7,6 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.hardware.catalogue import load_profile
@@ -18,6 +17,7 @@ from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import members
+from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)  # work of the outputs expected at first, costs unknown
 

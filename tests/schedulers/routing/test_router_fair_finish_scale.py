@@ -7,13 +7,13 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import answer, prompt
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.finishes import FEW, LEVELS, FinishBounds
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.routing.router_helpers import answer, prompt
 
 WORKERS = 2 * FEW + 5
 CLIENTS = [f"client-{number}" for number in range(12)]

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.filling import QUEUES_FROM
+from tests.schedulers.routing.router_helpers import answer, request
 
 QUANTUM = 10_000
 DOCUMENT = ("document", 100)

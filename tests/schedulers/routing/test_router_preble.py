@@ -5,11 +5,11 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import NaiveLocations, answer, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.routing import preble_load
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
+from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompts, request
 
 # A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until something has finished, and a
 # prefill of 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.

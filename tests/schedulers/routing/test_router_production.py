@@ -1,7 +1,6 @@
 """Test the rules of production routers, by hand."""
 
 import pytest
-from router_helpers import answer, prompt, request, tell
 
 from fairbench.schedulers.routing.aibrix_prefix_cache import AibrixPrefixCache
 from fairbench.schedulers.routing.bases import draw
@@ -12,6 +11,7 @@ from fairbench.schedulers.routing.power_of_two import PowerOfTwo, two_of
 from fairbench.schedulers.routing.ray_prefix import RayPrefix
 from fairbench.schedulers.routing.vllm_router import VllmRouter
 from fairbench.schedulers.routing.vtc_basic import VtcBasic
+from tests.schedulers.routing.router_helpers import answer, prompt, request, tell
 
 
 class Sender:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import Told, answer, prompt, prompts
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.setup import Setup
+from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompts
 
 WORKERS = 3
 # Routers that send one client's requests, all different, to only some workers: the test that shows

@@ -2,12 +2,12 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.worker_sets import as_bits, members
 from fairbench_studies.preble.memserve import MemServe
+from tests.schedulers.routing.router_helpers import answer, request
 
 WORKERS = 5
 

@@ -7,13 +7,13 @@ from itertools import takewhile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.routing.backlogs import TenantBacklog
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import ROOT, children_of, lineage, with_tenants
+from tests.schedulers.routing.router_helpers import answer, request
 
 NAMES = ("a/x/1", "a/x/2", "a/y", "b/1", "c")
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_helpers import answer, request
 
 from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.accounts.worker_credits import WorkerCredit
 from fairbench.schedulers.routing import d2lpm
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits, members
+from tests.schedulers.routing.router_helpers import answer, request
 
 WORKERS = 6
 

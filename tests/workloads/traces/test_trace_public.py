@@ -8,7 +8,7 @@ from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from shared_data import SHARED, needs
+from tests.shared_data import SHARED, needs
 
 # File, format, requests, clients, and the seconds that are run, from the beginning.
 TRACES = (

@@ -9,7 +9,7 @@ from fairbench.errors import DataError
 from fairbench.sim.run import simulate
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.write import write_trace
-from shared_data import SHARED, needs
+from tests.shared_data import SHARED, needs
 
 SESSIONS = SHARED / "data/weka_sessions.jsonl.gz"
 

@@ -5,13 +5,13 @@ from itertools import islice, pairwise
 from statistics import fmean
 
 import pytest
-from workload_fakes import shared_data
 
 from fairbench.errors import DataError, UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import traffic_kind
 from fairbench.workloads.traffic.azure import trace_gaps
 from fairbench.workloads.traffic.source import Load
+from tests.workloads.workload_fakes import shared_data
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 LOAD = Load(0, 2.0, 1.0, None, 1e9)
