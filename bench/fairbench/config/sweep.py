@@ -18,7 +18,7 @@ from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
-from fairbench.config.spec import ExperimentSpec, experiment_tables, identity
+from fairbench.config.spec import Draft, ExperimentSpec, experiment_tables, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
@@ -148,8 +148,7 @@ def quickened(sweep: Sweep) -> Sweep:
 
 def said_by(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> set[str]:
     """Return the keys that these flags of a sweep say."""
-    keys = placed(flags, SWEEP).keys
-    return {*keys, *current_keys(settings), *(["backend.kind"] if "backend" in keys else [])}
+    return Draft(placed(flags, SWEEP).keys, settings).flagged
 
 
 def sweep_of(
