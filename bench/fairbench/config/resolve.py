@@ -129,9 +129,8 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         for key in GATEWAY_KEYS:
             draft.pop(key, None)
         draft |= gateway
-    engine = engine_of(draft)
     if not CLUSTER_KEYS.isdisjoint(draft):
-        settle_cluster(draft, backend, engine)
+        settle_cluster(draft, backend, engine_of(draft))
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
@@ -142,6 +141,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         with about("preset", "engine", "workload", "backend.kind"):
             check_preset(preset, draft, workload.name, backend)
         workload = at_rate_of(preset, workload)
+    engine = engine_of(draft)
     if backend is not None:
         own = workload.scheduler_settings(text_of(draft, "scenario"))
         check_machine(backend, settings | resolved, own)
