@@ -146,9 +146,15 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the eviction policy as a part with parameters, if the draft names one."""
+    """Return the eviction policy as a part with parameters, if the draft names one.
+
+    Raises UsageError if unknown.
+    """
     policy = draft.get(EVICTION)
-    return (policy,) if isinstance(policy, str) else ()
+    if not isinstance(policy, str):
+        return ()
+    eviction_class(policy)
+    return (policy,)
 
 
 SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before real servers
