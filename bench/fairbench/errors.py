@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -39,9 +39,9 @@ class UsageError(FairbenchError):
         self.keys = self.keys or frozenset(keys)
         return self
 
-    def is_of_file(self, said: Collection[str]) -> bool:
-        """Return whether a file is to blame, over which flags have ``said`` other keys."""
-        return self.keys.isdisjoint(said) if self.keys else not said
+    def is_of_file(self, flagged: Set[str]) -> bool:
+        """Return whether a file is to blame, beside which the ``flagged`` keys come from flags."""
+        return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
 class DataError(UsageError):

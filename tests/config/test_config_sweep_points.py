@@ -118,7 +118,7 @@ def test_a_file_is_not_blamed_for_flags(tmp_path):
     path = tmp_path / "good.toml"
     path.write_text("[grid]\ndp = [1, 2]\n")
     with pytest.raises(UsageError, match=r"^dp = 0"):
-        points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path), said={"dp"})
+        points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path))
 
 
 @settings(max_examples=10)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fairbench.api.result import html_table, saved_in
 from fairbench.config.flags.grid import SWEEP, SweepFlags
-from fairbench.config.sweep import points, said_by, sweep_of
+from fairbench.config.sweep import points, sweep_of
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import run_sweep
@@ -120,7 +120,7 @@ def sweep(
             for key, value in (settings or {}).items()
         }
         swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=ref, said=said_by(listed, axes))
+        specs = points(swept, file=ref)
     live = LiveFlags(server_python, ready_check_timeout_sec)
     options = options_of_points(specs, live)
     with saved_in(result_dir, resume) as parent:

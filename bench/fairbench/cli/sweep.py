@@ -103,7 +103,7 @@ def sweep(
     flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis, points, said_by, sweep_of
+    from fairbench.config.sweep import parse_axis, points, sweep_of
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, options_of_points, try_untested
     from fairbench.execute.sweeps import run_sweep
@@ -119,7 +119,7 @@ def sweep(
         finished = set(store.finished())
     else:
         swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=file, said=said_by(flags, axes))
+        specs = points(swept, file=file)
         finished = set()
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairbench.config.backend import BackendConfig
-from fairbench.config.spec import MAX_REPLICAS
+from fairbench.config.spec import MAX_REPLICAS, Draft
 from fairbench.errors import UsageError, about
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import DEFAULT_ENGINE
@@ -30,29 +30,25 @@ def check_sides(flags: Mapping[str, Any]) -> None:
         )
 
 
-def with_sides(
-    draft: Mapping[str, Any],
-    flags: Mapping[str, Any],
-    file: Mapping[str, Any],
-    backend: BackendConfig | None,
-    engine: str | None,
-) -> dict[str, Any]:
-    """Return the draft with ``dp``, the number of all replicas, if it names both sides.
+def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
+    """Set ``dp``, the number of all replicas, if the draft names both sides.
 
-    ``flags`` for the sides override a file's ``dp``. Raises UsageError for one side alone, for
+    Flags for the sides override a file's ``dp``. Raises UsageError for one side alone, for
     another ``dp``, and for what a disaggregated cluster does not have.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
-        return dict(draft)
+        return
     for key, other in (SIDES, SIDES[::-1]):
         if other not in sides:
             raise UsageError(f"{key} = {sides[key]!r}: needs {other}, too: how many replicas")
+    whole = 0
     for key, number in sides.items():
         if not isinstance(number, int) or isinstance(number, bool):
             raise UsageError(f"{key} = {number!r}: must be a valid integer")
         if number < 1:
             raise UsageError(f"{key} = {number}: must be greater than or equal to 1")
+        whole += number
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
@@ -63,38 +59,28 @@ def with_sides(
     for key in APART:
         if draft.get(key) is not None:
             raise UsageError(f"{key} = {draft[key]!r}: not with prefill and decode")
-    whole = sum(sides.values())
     if whole > MAX_REPLICAS:
         raise UsageError(
             f"{what}, decode = {sides['decode']}: at most {MAX_REPLICAS} replicas in all"
         )
-    said = flags if "dp" in flags or not flags.keys().isdisjoint(SIDES) else file
-    if said.get("dp", whole) != whole:
+    strongest = max(map(draft.origin, SIDES))
+    if draft["dp"] != whole and draft.is_said("dp") and draft.origin("dp") >= strongest:
         raise UsageError(
-            f"dp = {said['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
+            f"dp = {draft['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
         )
-    return {**draft, "dp": whole}
+    draft["dp"] = whole
 
 
-def with_cluster(
-    draft: Mapping[str, Any],
-    flags: Mapping[str, Any],
-    file: Mapping[str, Any],
-    backend: BackendConfig | None,
-    engine: str | None,
-) -> dict[str, Any]:
-    """Return the draft with checked routers, evictions and sides.
-
-    ``flags`` for the sides override a file's ``dp``. Raises UsageError.
-    """
+def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
+    """Check a draft's routers, evictions and sides. Raises UsageError."""
     with about("routers", "backend.kind"):
-        made = with_routers(draft, backend)
+        _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
-        made = with_eviction(made, backend, engine)
-    return with_sides(made, flags, file, backend, engine)
+        _settle_eviction(draft, backend, engine)
+    _settle_sides(draft, backend, engine)
 
 
-def cluster_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the parts whose parameters apply to the routers, evictions and sides of a draft."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
@@ -108,7 +94,7 @@ def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:
         )
 
 
-def disaggregation_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the part whose parameters a disaggregated cluster has; empty for any other."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
@@ -116,30 +102,27 @@ def disaggregation_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
 EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
 
 
-def with_eviction(
-    draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
-) -> dict[str, Any]:
-    """Return the draft without memory records if they are not requested.
+def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
+    """Leave memory records out if they are not requested.
 
     Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
     """
-    made = dict(draft)
-    if made.get(MEMORY_RECORDS) is False:
-        del made[MEMORY_RECORDS]
+    if draft.get(MEMORY_RECORDS) is False:
+        del draft[MEMORY_RECORDS]
     for key in (EVICTION, MEMORY_RECORDS):
-        if key not in made:
+        if key not in draft:
             continue
         if backend is not None:
-            _check_backend(key, made[key], backend)
+            _check_backend(key, draft[key], backend)
         if (engine or DEFAULT_ENGINE) not in ENGINES:
             raise UsageError(
-                f"{key} = {made[key]!r}: only the engines {' and '.join(ENGINES)} support {key}"
+                f"{key} = {draft[key]!r}: only the engines {' and '.join(ENGINES)} support {key}"
             )
-    if EVICTION in made:
-        if not isinstance(made[EVICTION], str):
-            raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")
-        eviction_class(made[EVICTION])
-    return made
+    if EVICTION in draft:
+        policy = draft[EVICTION]
+        if not isinstance(policy, str):
+            raise UsageError(f"{EVICTION} = {policy!r}: must be a text")
+        eviction_class(policy)
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
@@ -162,31 +145,36 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         )
 
 
-def eviction_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the eviction policy as a part with parameters, if the draft names one."""
+def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the eviction policy as a part with parameters, if the draft names one.
+
+    Raises UsageError if unknown.
+    """
     policy = draft.get(EVICTION)
-    return (policy,) if isinstance(policy, str) else ()
+    if not isinstance(policy, str):
+        return ()
+    eviction_class(policy)
+    return (policy,)
 
 
 SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before real servers
 
 
-def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dict[str, Any]:
-    """Return the draft, without the key if there is a single router.
+def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
+    """Leave the key out if there is a single router.
 
     Raises UsageError for a number of routers before real or emulated servers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
-        return {key: value for key, value in draft.items() if key != ROUTERS}
-    if number is not None and backend is not None:
+        del draft[ROUTERS]
+    elif number is not None and backend is not None:
         raise UsageError(
             f"routers = {number!r}: must be 1, because only simulated runs support several routers"
         )
-    return dict(draft)
 
 
-def routers_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the part whose parameters apply to several routers; empty for one router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 

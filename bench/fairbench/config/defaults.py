@@ -77,7 +77,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _is_usual_machine(draft: Mapping[str, Any], workload: WorkloadSpec) -> bool:
+def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bool:
     usual = {**DEFAULTS, **machine_of_workload(workload)}
     with suppress(UsageError):
         profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
@@ -99,7 +99,7 @@ def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, 
     return kept
 
 
-def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
+def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
     """Return the workload's number of clients and times, unless other values determine them.
 
     A number of programs disables the default duration. A duration other than the workload's limits
@@ -123,7 +123,7 @@ def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
-def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
+def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     """Return the draft's router and local scheduler. Raises UsageError if unknown."""
     with about("scheduler"):
         router, local = split_pair(text_of(draft, "scheduler"))
@@ -138,7 +138,7 @@ def parts_of(draft: Mapping[str, Any]) -> tuple[str, str]:
     return router, local
 
 
-def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the parts whose parameters matter: router, local scheduler, gateway and machine.
 
     The result is empty for an endpoint that is benchmarked as served. An external router has no
@@ -155,7 +155,7 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 
 
-def engine_of(draft: Mapping[str, Any]) -> str | None:
+def engine_of(draft: Mapping[str, object]) -> str | None:
     """Return the engine that an unfinished spec simulates, or None for the default.
 
     Raises UsageError if unknown.
@@ -181,7 +181,7 @@ def read_workload(value: Any) -> WorkloadSpec:
             raise UsageError(explain(error, "workload")) from None
 
 
-def text_of(draft: Mapping[str, Any], key: str) -> str:
+def text_of(draft: Mapping[str, object], key: str) -> str:
     """Return the text under a key. Raises UsageError for any other type."""
     value = draft[key]
     if not isinstance(value, str):

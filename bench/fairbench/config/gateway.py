@@ -35,7 +35,7 @@ DEFAULT_RESERVE = 0.25  # of `serve`: a client alone has four fifths of the work
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # of `serve`, unless something else is said
 
 
-def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
+def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
     """Return the draft's gateway policy and detector, or nothing without a gateway.
 
     Raises UsageError for an unknown name, or for a detector without a gateway.
@@ -46,12 +46,14 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
     if policy == NO_GATEWAY:
         return {}
     detector = draft.get("saturation", DEFAULT_DETECTOR)
+    found = {}
     for key, name in (("gateway", policy), ("saturation", detector)):
         if not isinstance(name, str):
             raise UsageError(f"{key} = {name!r}: must be a text")
-    policy_class(policy)
-    detector_class(detector)
-    return {"gateway": policy, "saturation": detector}
+        found[key] = name
+    policy_class(found["gateway"])
+    detector_class(found["saturation"])
+    return found
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:

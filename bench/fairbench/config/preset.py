@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairbench.config.backend import BackendConfig
 from fairbench.config.settings import flat_settings
-from fairbench.config.spec import ExperimentSpec
+from fairbench.config.spec import Draft, ExperimentSpec
 from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.model import WorkloadSpec
@@ -114,28 +114,24 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_preset(
     preset: Preset,
-    chosen: Mapping[str, Any],
-    given: Mapping[str, Any],
+    draft: Draft,
     workload: str,
     backend: BackendConfig | None,
 ) -> None:
-    """Raise UsageError for values that contradict a preset.
-
-    ``chosen`` keys and ``given`` settings are the user's.
-    """
+    """Raise UsageError for values of the user that contradict a preset."""
     if backend is not None:
         raise UsageError(
             f"preset = {preset.name!r}: presets need the simulator; leave --backend out"
         )
     described = preset.values.get("engine")
-    engine = chosen.get("engine", described)
+    engine = draft["engine"] if draft.is_said("engine") else described
     if engine != described:
         raise UsageError(
             f"engine = {engine!r}: preset {preset.name} is for engine {described!r}; "
             "leave engine out, or choose another preset"
         )
     unserved = preset.workloads.get(workload)
-    if unserved is not None and unserved.unless not in given:
+    if unserved is not None and not draft.settings.is_said(unserved.unless):
         raise UsageError(f"workload = {workload!r}: preset {preset.name}: {unserved.because}")
 
 

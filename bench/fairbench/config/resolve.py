@@ -14,7 +14,7 @@ from fairbench.config.backend_checks import (
     check_no_engine,
     resolve_backend,
 )
-from fairbench.config.cluster import EVICTION, check_reserve, check_sides, with_cluster
+from fairbench.config.cluster import EVICTION, check_reserve, check_sides, settle_cluster
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
@@ -32,20 +32,20 @@ from fairbench.config.defaults import (
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
-from fairbench.config.preset import at_rate_of, check_preset, read_preset
+from fairbench.config.preset import Preset, at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import (
     check_engine_settings,
-    current_keys,
     flat_settings,
     resolve_settings,
 )
-from fairbench.config.spec import ExperimentSpec
+from fairbench.config.spec import Draft, ExperimentSpec, Origin
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import own_settings
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
@@ -99,50 +99,38 @@ def resolve(
     with one line that names the field, its value and what is allowed. If the file itself is wrong,
     raises DataError, which also names the file.
     """
+    draft = Draft(flags, assignments or {})
     try:
-        return _resolve(flags, assignments or {}, file or {})
+        return _resolve(draft, file or {})
     except UsageError as error:
-        if path is not None and error.is_of_file(_said(flags, assignments or {})):
+        if path is not None and error.is_of_file(draft.flagged):
             raise DataError(f"{path}: {error}") from None
         raise
 
 
-def _said(flags: Mapping[str, Any], assignments: Mapping[str, Any]) -> set[str]:
-    """Return the keys and settings that flags say: a file is not to blame for these."""
-    backend = flags.get("backend") or {}
-    table = {"kind": backend} if isinstance(backend, str) else backend
-    return {*flags, *current_keys(assignments), *(f"backend.{key}" for key in table)}
-
-
-def _resolve(
-    flags: Mapping[str, Any], assignments: Mapping[str, Any], file: Mapping[str, Any]
-) -> ExperimentSpec:
+def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
+    """Return the spec of a draft that flags have begun, over a file."""
     backend = None
-    if "backend" in flags or "backend" in file:
-        backend = resolve_backend(flags.get("backend"), file.get("backend"))
-    flags = {key: value for key, value in flags.items() if key != "backend"}
+    if "backend" in draft or "backend" in file:
+        backend = resolve_backend(draft.get("backend"), file.get("backend"))
     if file:
         file = fitting(file, backend)
-    if file and not RULING.isdisjoint(flags):
+    if file and not RULING.isdisjoint(draft):
         file = without_defaults(file)
-    chosen = {**_not_overridden(file, flags), **flags}
-    given = flat_settings(chosen.get("settings", {})) | current_keys(assignments)
-    usual = {**defaults_of(backend), **_made_for(backend, chosen)}
-    preset = None
-    if (ref := chosen.get("preset")) is not None:
-        with about("preset"):
-            preset = read_preset(str(ref))
-        usual |= _not_overridden(preset.experiment, chosen)
-    draft = {**usual, **chosen, "settings": {}}
-    settings = (preset.settings if preset else {}) | given
+    draft.fill(file, Origin.FILE)
+    draft.settings.fill(flat_settings(table_of(draft, "settings")), Origin.FILE)
+    preset = _fill_usual(draft, backend)
     draft |= served(backend, draft)
-    gateway, admission = dict[str, str](), bool(own_settings(ADMISSION, settings))
+    settings = dict(draft.settings)
+    admission = bool(own_settings(ADMISSION, settings))
     if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
         with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
             check_gateway(gateway := gateway_of(draft), settings, backend)
+        for key in GATEWAY_KEYS:
+            draft.pop(key, None)
+        draft |= gateway
     if not CLUSTER_KEYS.isdisjoint(draft):
-        draft = with_cluster(draft, flags, file, backend, engine_of(draft))
-    draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
+        settle_cluster(draft, backend, engine_of(draft))
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
@@ -151,28 +139,24 @@ def _resolve(
     )
     if preset is not None:
         with about("preset", "engine", "workload", "backend.kind"):
-            check_preset(preset, chosen, given, workload.name, backend)
+            check_preset(preset, draft, workload.name, backend)
         workload = at_rate_of(preset, workload)
-    own = workload.scheduler_settings(text_of(draft, "scenario"))
     engine = engine_of(draft)
     if backend is not None:
+        own = workload.scheduler_settings(text_of(draft, "scenario"))
         check_machine(backend, settings | resolved, own)
         check_no_engine(backend, engine)
     check_engine_settings(engine, settings)
     if "prefill" in draft:
         check_reserve(engine, resolved)
-    check_scheduling(backend, assignments)
-    resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
+    check_scheduling(backend, draft.settings.of_flags())
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
         engine = DEFAULT_ENGINE  # said, or what is stored would be read as the workload's
-    draft |= {"settings": resolved, "backend": backend, "workload": workload, "engine": engine}
-    draft = workload_defaults(draft, workload) | draft
-    draft["goodput"] = table_of(file, "goodput") | table_of(flags, "goodput") or None
-    draft["weights"] = resolve_weights(
-        workload, draft["clients"], weights | table_of(flags, "weights")
-    )
+    draft |= {"backend": backend, "workload": workload, "engine": engine}
+    draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
+    draft |= _tables(draft, file, workload, resolved)
     try:
-        spec = ExperimentSpec.model_validate(draft)
+        spec = ExperimentSpec.model_validate(dict(draft))
     except ValidationError as error:
         raise UsageError(explain(error)).of(*keys_of(error)) from None
     with about(*SENT):
@@ -182,22 +166,34 @@ def _resolve(
     return spec
 
 
-def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file's keys that flags leave in effect.
+def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
+    """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
+    machine, preset = {}, None
+    if backend is None:
+        machine = machine_of_workload(read_workload(draft.get("workload", DEFAULTS["workload"])))
+    if (ref := draft.get("preset")) is not None:
+        with about("preset"):
+            preset = read_preset(str(ref))
+        draft.fill(preset.experiment, Origin.PRESET)
+        draft.settings.fill(preset.settings, Origin.PRESET)
+    draft.fill(machine, Origin.WORKLOAD)
+    draft.fill(defaults_of(backend), Origin.DEFAULT)
+    return preset
 
-    A ``--scheduler`` flag names router and local scheduler, and therefore overrides both keys of
-    the file. Likewise ``--gateway`` overrides the file's detector.
-    """
-    dropped = {"router", "local"} if "scheduler" in flags else set()
-    dropped |= set(GATEWAY_KEYS) if "gateway" in flags else set()
-    return {key: value for key, value in file.items() if key not in dropped}
 
-
-def _made_for(backend: Chosen, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return the workload's GPU and model; empty for a real server."""
-    if backend is not None:
-        return {}
-    return machine_of_workload(read_workload(chosen.get("workload", DEFAULTS["workload"])))
+def _tables(
+    draft: Draft, file: Mapping[str, Any], workload: WorkloadSpec, resolved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings, goodput and weights, of which flags override single entries."""
+    flags = draft.of_flags()
+    assigned = draft.settings.of_flags()
+    settings, weights = moved_weights(resolved, table_of(file, "weights"), assigned)
+    given = weights | table_of(flags, "weights")
+    return {
+        "settings": settings,
+        "goodput": table_of(file, "goodput") | table_of(flags, "goodput") or None,
+        "weights": resolve_weights(workload, draft["clients"], given),
+    }
 
 
 def check_size(spec: ExperimentSpec) -> None:

@@ -42,7 +42,7 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
     return {key: value for key, value in file.items() if key not in dropped}
 
 
-def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+def served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
     """Resolve the draft's GPU, model and scheduler. Raises UsageError naming what is wrong."""
     with about("gpu", "model", "backend.kind"):
         hardware = _hardware(backend, draft)
@@ -79,7 +79,7 @@ def _has_external_router(backend: Chosen) -> bool:
     return backend is not None and backend.external_router is not None
 
 
-def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
     if backend is None or backend.has_profile:
         with about("gpu", "model"):
             return _profile(text_of(draft, "gpu"), text_of(draft, "model"))
@@ -107,7 +107,7 @@ def _profile(gpu: str, model: str) -> dict[str, str]:
     return {"gpu": profile_id, "model": found}
 
 
-def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
+def _scheduling(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
     if _is_managed(backend):
         router, local = parts_of(draft)
         _check_router(backend, router)
@@ -132,7 +132,7 @@ def _check_router(backend: Chosen, router: str) -> None:
         )
 
 
-def _stock(policy: str, draft: Mapping[str, Any]) -> str:
+def _stock(policy: str, draft: Mapping[str, object]) -> str:
     """Return the server's own policy as the local scheduler. Raises UsageError for others."""
     if draft.get("local", policy) != policy:
         raise UsageError(

@@ -1,17 +1,19 @@
-"""The frozen spec of one experiment: everything that determines its records."""
+"""The frozen spec of one experiment, which determines its records, and the draft before it."""
 
 from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.backend import NO_PROFILE, Backend
 from fairbench.config.server_args import storable
-from fairbench.config.settings import flat_settings, stored_tables
+from fairbench.config.settings import current_keys, flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.toml_text import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
@@ -191,6 +193,76 @@ class ExperimentSpec(BaseModel):
             weights=self.weights,
             goodput=self.goodput,
         )
+
+
+class Origin(IntEnum):
+    """The places from which a value can come: a later one overrides an earlier one."""
+
+    DEFAULT, WORKLOAD, PRESET, FILE, FLAG = range(5)
+
+
+class Layered(UserDict[str, object]):
+    """Values with their origins, filled from the strongest origin to the weakest.
+
+    A value that is replaced or removed keeps its origin.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origins: dict[str, Origin] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Begin with the weakest origin, of which an error is then named first."""
+        return iter(sorted(self.data, key=self.origin))
+
+    def fill(self, values: Mapping[str, object], origin: Origin) -> None:
+        """Add the values of an origin whose keys have none from a stronger one."""
+        for key, value in values.items():
+            if self.origins.setdefault(key, origin) is origin:
+                self.data[key] = value
+
+    def origin(self, key: str) -> Origin:
+        """Return the origin of a key."""
+        return self.origins.get(key, Origin.DEFAULT)
+
+    def is_said(self, key: str) -> bool:
+        """Return whether the user has given the key."""
+        return self.origin(key) >= Origin.FILE
+
+    def of_flags(self) -> dict[str, object]:
+        """Return the values that come from flags."""
+        return {key: one for key, one in self.data.items() if self.origin(key) is Origin.FLAG}
+
+
+class Draft(Layered):
+    """The unchecked values of an ``ExperimentSpec``, and its settings ``NAME.PARAM``."""
+
+    def __init__(self, flags: Mapping[str, object], assignments: Mapping[str, object]) -> None:
+        super().__init__()
+        self.settings = Layered()
+        self.fill(flags, Origin.FLAG)
+        self.settings.fill(current_keys(assignments), Origin.FLAG)
+        backend = flags.get("backend") or {}
+        table = backend if isinstance(backend, Mapping) else ("kind",)
+        self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
+
+    def fill(self, values: Mapping[str, object], origin: Origin) -> None:
+        """Add the values of an origin whose keys have none from a stronger one.
+
+        A scheduler names router and local scheduler, and therefore overrides both keys of a weaker
+        file or preset. Likewise a gateway overrides the detector.
+        """
+        if origin > Origin.DEFAULT:
+            hidden = {"router", "local"} if "scheduler" in self else set()
+            hidden |= {"saturation"} if "gateway" in self else set()
+            values = {key: value for key, value in values.items() if key not in hidden}
+        super().fill(values, origin)
+
+    @property
+    def flagged(self) -> set[str]:
+        """The keys and settings that flags give: a file is not to blame for these."""
+        origins = [*self.origins.items(), *self.settings.origins.items()]
+        return {key for key, origin in origins if origin is Origin.FLAG}
 
 
 def to_toml(spec: ExperimentSpec) -> str:

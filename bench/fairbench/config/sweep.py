@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.resources import files
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fairbench.config.cluster import check_sides
 from fairbench.config.defaults import DEFAULTS
@@ -18,7 +18,7 @@ from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
-from fairbench.config.spec import ExperimentSpec, experiment_tables, identity
+from fairbench.config.spec import Draft, ExperimentSpec, experiment_tables, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
@@ -54,7 +54,7 @@ class Sweep(BaseModel):
     The keys of all three tables are those of an experiment file; settings are written as
     ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of several.
     ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few programs
-    (``sweep_points.QUICK_PROGRAMS``).
+    (``QUICK_PROGRAMS``). ``_flagged`` are the keys and settings whose values flags have given.
     """
 
     model_config = ConfigDict(
@@ -71,6 +71,7 @@ class Sweep(BaseModel):
     base: Table = {}
     grid: Annotated[Tables, Field(min_length=1)]
     exclude: Tables = []
+    _flagged: Set[str] = PrivateAttr(frozenset())
 
 
 def sweep_names() -> list[str]:
@@ -135,21 +136,18 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
     Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
     """
-    grid = [{**one, **current_keys(axes)} for one in sweep.grid]
+    flags = current_keys(axes)
+    grid = [{**one, **flags} for one in sweep.grid]
     quick = sweep.quick and SIZES.isdisjoint(axes)
-    return make_sweep({**sweep.model_dump(), "grid": grid, "quick": quick, **fields})
+    made = make_sweep({**sweep.model_dump(), "grid": grid, "quick": quick, **fields})
+    made._flagged = sweep._flagged | Draft(flags, {}).flagged
+    return made
 
 
 def quickened(sweep: Sweep) -> Sweep:
     """Return the quick form of a sweep: few programs per point, at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
-
-
-def said_by(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> set[str]:
-    """Return the keys that these flags of a sweep say."""
-    keys = placed(flags, SWEEP).keys
-    return {*keys, *current_keys(settings), *(["backend.kind"] if "backend" in keys else [])}
 
 
 def sweep_of(
@@ -181,19 +179,17 @@ def sweep_of(
 QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 
 
-def points(
-    sweep: Sweep, *, file: str | None = None, said: Collection[str] = ()
-) -> list[ExperimentSpec]:
+def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, over all seeds, in order of the grids.
 
-    ``file`` is the sweep's source, ``said`` are the keys that flags say. Raises UsageError if there
-    is no point, if there are too many, or if a point is impossible. If what is wrong is the file's,
-    raises DataError, which names the file.
+    ``file`` is the sweep's source. Raises UsageError if there is no point, if there are too many,
+    or if a point is impossible. If what is wrong is the file's, raises DataError, which names the
+    file.
     """
     try:
         return _points(sweep)
     except UsageError as error:
-        if file is not None and error.is_of_file(said):
+        if file is not None and error.is_of_file(sweep._flagged):
             raise DataError(f"{file}: {error}") from None
         raise
 
