@@ -131,8 +131,8 @@ class ServiceBound:
     """The plain numbers from which metrics compute a scheduler's theorem bound.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
-    for one of them only, for service that is weighted with ``weights``, and for so many
-    ``workers``. ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
+    for one view, for service weighted with ``weights``, and for the given number of ``workers``.
+    ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
     """
 
     view: str

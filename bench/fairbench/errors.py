@@ -3,7 +3,7 @@
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)
 │   └── DataError      a file that the user named cannot be used (exit code 2)
-├── ProgramFailed      the cluster refused a request, so its program cannot go on
+├── ProgramFailed      the cluster refused a request, so its program cannot continue
 └── RunFailed          a run or a gate failed (exit code 1)
 """
 

@@ -103,7 +103,7 @@ def sweep(
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
     sweep``, with lists for what has commas there. A value of ``settings`` is one or a list of
     several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
-    disk. ``resume`` goes on with the sweep in that directory.
+    disk. ``resume`` continues the sweep in that directory.
 
     A point that fails stops no other, and is in ``failures``. Raises UsageError in one line for a
     wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.

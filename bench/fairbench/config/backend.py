@@ -65,7 +65,7 @@ class BackendConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    if TYPE_CHECKING:  # each kind names itself, in its own place among its fields
+    if TYPE_CHECKING:  # each kind has its own name field
         kind: str
     max_concurrency: Count | None = None
 

@@ -131,7 +131,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return the sweep with ``axes`` in place of those keys in every grid.
+    """Return the sweep with ``axes`` replacing those keys in every grid.
 
     Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
     """

@@ -27,7 +27,7 @@ from fairbench.results.sweep_store import SweepStore
 from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME
 
-NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
+NUM_RUNS = 5  # default number of seeds of new runs
 
 
 @dataclass(frozen=True, slots=True)

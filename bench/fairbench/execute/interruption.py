@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run ended because of a signal. The message says what is saved.
+    """The run ended because of a signal. The message names the saved files.
 
     ``exit_code`` is what a command then ends with, as ``Interruption`` has it.
     """
@@ -37,7 +37,7 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """Return the exception to raise once all has stopped; the message says what is left."""
+        """Return the exception to raise once all has stopped, which names the remaining tasks."""
         return Interrupted(message, self.exit_code)
 
 

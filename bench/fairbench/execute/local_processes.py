@@ -33,7 +33,7 @@ class Child(NamedTuple):
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     """Call ``target(pipe, *arguments)`` in a new process.
 
-    Signals wait there until it unblocks them, when it has handlers of its own.
+    The child blocks signals until its own handlers are installed.
     """
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, *arguments))

@@ -21,7 +21,7 @@ def recover_run(path: Path) -> RunResult:
     """Save the finished requests of a killed run, marked incomplete.
 
     What was under way when it was killed is not in it. Raises UsageError if the directory is not
-    that of such a run, or if the run still goes on.
+    that of such a run, or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")

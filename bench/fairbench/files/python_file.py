@@ -30,7 +30,7 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     _LOADED.add(str(path))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # any exception of the user's code
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module

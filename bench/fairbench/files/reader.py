@@ -31,8 +31,8 @@ CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is comp
 MAX_RATIO = 200  # logs are up to a hundred times as long as packed
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for somebody who writes to a pipe
 
-# Memory that CPython 3.11 takes for a line, and for each mark: an object, a list, an entry
-# and its number, a key's place, half a text.
+# Memory of CPython 3.11 per line, and per punctuation mark (an object, a list, an entry and its
+# number, a key, half of a text).
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")

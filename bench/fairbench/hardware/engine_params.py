@@ -20,7 +20,7 @@ class SGLangRules:
     """Rules of one release; by default those of 0.5.23.
 
     ``drops_finished``: a request that finished leaves the batch before the next pass, not with the
-    next decode step. ``counts_chunk_once``: the prompt that a pass goes on with takes one slot of
+    next decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
     ``max_running_requests``, not two. ``tries_within_budget``: when that prompt's chunk uses up a
     budget, no other request is tried. ``touches_waiting``: passes that match nothing refresh the
     prefixes of the queue's head. ``splits``: whether a prompt and the outputs that were computed

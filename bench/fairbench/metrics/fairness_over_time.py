@@ -3,7 +3,7 @@
 The share of a whole run counts only what is still missing at its end, so a flood that drains
 leaves no trace in it. Here a client that waits while others are served loses share in the very
 windows in which it waited, whatever it receives later. Work is due as fast as the engine served it,
-less the waits: what a full batch slows for all is nobody's loss.
+less the waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Tokens booked at an instant, their place, and whether an iteration ends or starts."""
+    """Tokens booked at an instant, their position, and whether an iteration ends or starts."""
 
     place: Ints
     at_s: Floats

@@ -81,8 +81,8 @@ class MetricContrast:
 class Contrast:
     """A side against the baseline.
 
-    ``left_out`` are seeds that only one of them has, ``unlike`` the keys apart from the scheduler
-    in which their experiments differ.
+    ``left_out`` are seeds that only one of them has, ``unlike`` the differing keys of the
+    experiments, without the scheduler.
     """
 
     baseline: Side

@@ -256,7 +256,7 @@ class Router(ABC):
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a worker that failed before it did anything for the request.
 
-        Called in place of ``on_finish``; the request may be routed again. The router should refund
+        Called instead of ``on_finish``; the request may be routed again. The router should refund
         what it charged for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)

@@ -24,8 +24,8 @@ class Preempt(NamedTuple):
     swap: bool = False
 
 
-# The scheduler yields what should be tried next, the home sends back whether it was done, or
-# closes the generator when the pass is over.
+# The scheduler yields the next action, the host sends back whether it succeeded, or closes the
+# generator when the pass is over.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 

@@ -129,7 +129,8 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
     ``elsewhere`` are clients that wait at other routers, without their requests. For ``on_arrival``
-    only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
+    only: a client that waits anywhere is not lifted, and no lift exceeds the counter of a client
+    that waits elsewhere.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

@@ -12,8 +12,8 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A stretch of a prompt: its segments up to where it ends, the first one from its beginning even if
-# the stretch is only what is behind some of it.
+# A stretch of a prompt: its segments up to the end of the stretch, the first from its own
+# beginning.
 Edge = Prompt
 Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
 

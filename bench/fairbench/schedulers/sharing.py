@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten and begins anew
+REMEMBERED_TOKENS = 5_000_000  # limit of stored shared prefixes; beyond it all are forgotten
 
 
 class SharedNode(Node):

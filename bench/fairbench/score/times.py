@@ -32,9 +32,9 @@ NEVER = -1  # a length of time that VTC-artifact writes for what never came, in 
 class Times:
     """A reader of the times of one file, in seconds.
 
-    Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
-    somebody says another unit than seconds. Beside such moments a length of time in no unit may be
-    in seconds or in theirs: ``unit_s`` None is that nobody says.
+    Unix times too large for seconds are read in ms, us or ns by their size, unless the user sets
+    another unit than seconds. Beside such moments a length of time in no unit may be in seconds or
+    in theirs: ``unit_s`` None is that nobody says.
     """
 
     def __init__(self, where: str, unit_s: float | None) -> None:

@@ -59,7 +59,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        settings[policy] = OFF  # nobody is before this client whom it could be too late for
+        settings[policy] = OFF  # no request is ahead of this client
     own = {
         "local": LOCAL,
         "gateway": None,

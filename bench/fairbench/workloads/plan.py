@@ -42,8 +42,8 @@ class ClientPlan:
     ``owner`` names the owner of several clients (else the outermost tenant in the client's name, or
     the client itself). ``disguise`` changes its programs; its padding begins as the last program of
     ``copied`` does, if given. At most ``in_flight`` of its programs run at once, if given, or it
-    starts programs in response to what it sees (``reactions``).
-    ``presence`` says when the client is present; None means always.
+    starts programs in response to its requests (``reactions``). ``presence`` says when the client
+    is present; None means always.
     """
 
     index: int

@@ -22,7 +22,7 @@ class Pipe(Protocol):
     """A connection between a driver and its controller, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
-        """Send a message. Raises OSError if the other end is gone."""
+        """Send a message. Raises OSError if the other end is closed."""
         ...
 
     def recv(self) -> Any:

@@ -28,7 +28,7 @@ KEY = "FAIRBENCH_DRIVER_KEY"
 class Telling:
     """A pipe that sends the records that the driver writes into a folder.
 
-    They go before whatever is said next, which is a few times a second.
+    They are sent before the next message, a few times a second.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:

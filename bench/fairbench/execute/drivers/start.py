@@ -109,7 +109,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # it has died, as whoever hears it next is told
+                with suppress(OSError):  # it has died; the next reader gets the error
                     driver.pipe.send(self.sent_files)
             yield drivers
 

@@ -32,8 +32,8 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Return Ray connected to the cluster, or None; the pipe is told which.
 
-    What was begun inside ends with the block, which also ends quietly once nobody is at the other
-    end of the pipe. The process ends once its node is lost.
+    Tasks begun inside end with the block. The block also ends, without an error, when the other end
+    of the pipe is closed. The process ends once its node is lost.
     """
     leave_signals_to_parent()
     os.dup2(2, 1)  # Ray prints what befalls its nodes; our standard output may be JSON
@@ -55,7 +55,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            give_up()  # the node is dying just now: the parent connects anew
+            give_up()  # the node is dying just now: the parent connects again
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own

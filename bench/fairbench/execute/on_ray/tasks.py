@@ -60,7 +60,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # No `ray.get`: whoever waits in it lends its processor to another task.
+    # No `ray.get`: a task that waits in it lends its processor to another task.
     if not desk.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()

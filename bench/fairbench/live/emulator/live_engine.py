@@ -188,7 +188,7 @@ class LiveEngine:
         """Record scheduler errors inside the block, since a timer's error would be lost."""
         try:
             yield
-        except Exception as error:  # whatever the scheduler raises
+        except Exception as error:  # any exception of the scheduler
             self.failure = error
             self.on_failure()
             raise

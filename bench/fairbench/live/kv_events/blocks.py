@@ -44,8 +44,8 @@ class _StoredRun:
 class BlockIndex:
     """A worker's GPU cache according to its events: block hash -> position in a prompt.
 
-    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are gone.
-    ``on_clear()`` is called when everything is gone, or when the content is no longer known.
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are evicted.
+    ``on_clear()`` is called when the cache is emptied or its content becomes unknown.
     """
 
     def __init__(

@@ -63,12 +63,12 @@ class Subscriber:
     again, since then the worker has too. ``gaps`` and ``losses`` count both.
 
     A message that cannot be decoded (counted in ``unreadable``) also clears the index. After
-    ``MAX_UNREADABLE`` in succession the worker is followed no more, until it starts anew:
-    ``on_follow`` hears of both.
+    ``MAX_UNREADABLE`` in succession the worker's events are ignored until it restarts:
+    ``on_follow`` is called for both.
 
-    A message that nobody follows leaves no gap to be seen, and nothing tells a subscriber when its
-    subscription has come into force: what is published until then is sent to nobody. So the replay
-    socket is asked at the start, and again whenever there was silence for ``quiet_s``.
+    Loss of the last message leaves no gap, and a subscriber does not know when its subscription
+    takes effect: messages until then are lost. The replay socket is therefore asked at the start,
+    and again after each silence of ``quiet_s``.
     """
 
     def __init__(
@@ -239,8 +239,8 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                self._count_unreadable()  # asked for because it was not heard, not again
-            if not self._replay_fails:  # said once, not twice a second
+                self._count_unreadable()  # requested because it was missed, not twice
+            if not self._replay_fails:  # logged once, not twice a second
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)
             self._replay_fails = True

@@ -127,7 +127,7 @@ class KeptMatches(ABC):
         """Hear of a new spot, the end of what is cached of this request."""
 
     def closed(self, spot: Spot) -> None:
-        """Hear that a spot has no waiters any more."""
+        """Handle a match position without waiting requests."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request. Does nothing if it is attached nowhere."""

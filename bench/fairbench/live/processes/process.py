@@ -38,7 +38,7 @@ class Process(Protocol):
         """Ask the process to end, without waiting."""
 
     def stop(self) -> None:
-        """End the process. Returns when it is gone, or is not reachable any more."""
+        """End the process. Returns when the process has ended or cannot be reached."""
 
 
 class Place(Protocol):

@@ -31,7 +31,7 @@ class EventSplitter:
     def __init__(self) -> None:
         self._begun = bytearray()
         self._searched = 0  # up to there no blank line begins
-        self._oversized = False  # pieces of the event that has begun have gone already
+        self._oversized = False  # parts of the current event were already forwarded
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Return the completed parts, each with whether it is a whole event."""

@@ -162,7 +162,7 @@ class Exchange:
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, How.ANSWERED, response)
-        if status not in SERVED:  # nor goes the prompt where a worker says
+        if status not in SERVED:  # redirects are not followed
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, How.ANSWERED, odd.response())
         if not is_object(body):

@@ -176,8 +176,8 @@ class Progress:
     A worker is silent while it has requests and nothing comes of any: no piece of an answer with a
     status of success, and no change of what its ``/metrics`` says that it has produced. Time
     without requests does not count, and a request that its client gives up changes nothing. The
-    limit is ``stall_s`` seconds. It is longer for a worker that exports no such metrics and has
-    only answers in one piece: as long as the longest of these may take.
+    limit is ``stall_s`` seconds. For a worker that exports no such metrics and has only answers in
+    one piece, the limit is the longest time that these may take.
     """
 
     workers: Sequence[WorkerAddress]

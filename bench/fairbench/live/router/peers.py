@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, with which totals are exchanged.
 
-The same objects exchange the same totals as in a simulation (``schedulers/peers``), but that a peer
-is told only what has changed since what it answers that it knows. A message that is lost is made
-good by the next, so nothing is sent again, and a peer that is dead costs nothing.
+The same objects exchange the same totals as in a simulation (``schedulers/peers``), except that a
+peer gets only the changes since its last confirmation. A message that is lost is made good by the
+next, so nothing is sent again, and a peer that is dead costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
 MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
 MOST_VERSION = 2**53
-MOST_ORIGINS = 1_000  # routers that are gone, in one message
+MOST_ORIGINS = 1_000  # stopped routers in one message
 MOST_CLIENTS = 200_000  # entries in one message
 LONGEST_ORIGIN = 64
 

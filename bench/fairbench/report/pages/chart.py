@@ -151,7 +151,7 @@ def stroke(number: int) -> str:
 
 
 def tick_text(value: float) -> str:
-    """Return a number beside an axis: 20,000 as 20k, which fits beside a chart on a phone."""
+    """Return a tick label, such as 20k for 20,000, that fits on a phone."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:g}{letter}"

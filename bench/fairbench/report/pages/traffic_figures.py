@@ -35,7 +35,7 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
     """Return which of ``palette.SERIES`` each client has.
 
     Heavy clients have the first colours, so that they stand out; the others have what is left, in
-    their order, and begin anew where there are more clients than colours.
+    their order, and repeat if there are more clients than colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}

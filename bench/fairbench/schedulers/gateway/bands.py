@@ -130,7 +130,7 @@ class Gateway(HoldsRequests):
             self._limits.over(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        if request in self._displaced:  # given up already, but nobody has been told yet
+        if request in self._displaced:  # already displaced, but not yet reported
             self._displaced.remove(request)
             return
         self._hold_no_more(request)

@@ -36,7 +36,7 @@ class ClientLine:
         self._turns: dict[int, OrderedDict[int, str]] = {}  # by priority; none is empty
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}  # with some that have left
         self._waiting: Counter[Own] = Counter()
-        self._places: dict[Request, tuple[int, int]] = {}  # priority and number of all who wait
+        self._places: dict[Request, tuple[int, int]] = {}  # priority and number, by waiting request
         self._numbers = count()
 
     def __len__(self) -> int:

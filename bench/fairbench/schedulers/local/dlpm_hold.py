@@ -23,9 +23,9 @@ class HoldingDLPM(DLPM):
 
     DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls come one
     after the other, as in a tree, rarely waits, so others get quanta over and over while it is in
-    credit, and fill the batch. Here, if no waiting client is in credit and one that only runs is,
-    nobody is admitted while the batch is heavy enough to be efficient anyway. That ends by itself:
-    what runs spends credit or finishes, and an idle engine never holds.
+    credit, and fill the batch. Here, if no waiting client has credit and a running client without
+    waiting requests has, no request is admitted while the batch is heavy enough to be efficient.
+    That ends by itself: what runs spends credit or finishes, and an idle engine never holds.
 
     Quanta are only granted later than by DLPM, and still to all who wait together, so that its
     bound holds.

@@ -28,10 +28,10 @@ class EDF(LocalScheduler):
 
     A request has to be in when its first token is due, and early enough for the tokens that are to
     be expected after it to come in time at the pace of the batch as it is (``Slack``). It is late
-    if the prefill of its whole prompt, by the timing profile, would end after that. Going first it
-    would only make another late; but whoever has waited for ``aging_s`` goes before all that have
-    not, in order of arrival, so that nothing starves. Stops at the first that does not fit, so that
-    room is kept for it.
+    if the prefill of its whole prompt, by the timing profile, would end after that. A late request
+    would only make another late. A request that has waited for ``aging_s`` goes before all others,
+    in order of arrival, so none starves. Stops at the first that does not fit, so that room is kept
+    for it.
 
     That one takes the memory of running requests if it would be late within ``rescue_s``: of those
     that cannot be in time any more, then of those that have to be on later than it and can wait

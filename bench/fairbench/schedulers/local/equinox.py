@@ -31,10 +31,10 @@ class Equinox(LeastCounter):
     second x the part of the KV pool in use to the second. Both are by weight, and corrected by the
     true length when the request is over.
 
-    Open, and chosen here: the paper's mixture of expert predictors is a moving average of the
-    client's outputs (``oracle``: the allowed length); latency and throughput follow from the
-    length, at ``step_s`` a token and ``prefill_token_s`` an uncached prompt token. A client that
-    comes back is lifted in both counters, as in VTC.
+    The paper leaves these open, chosen here: the paper's mixture of expert predictors is a moving
+    average of the client's outputs (``oracle``: the allowed length); latency and throughput follow
+    from the length, at ``step_s`` a token and ``prefill_token_s`` an uncached prompt token. A
+    client that comes back is lifted in both counters, as in VTC.
     """
 
     name = "equinox"

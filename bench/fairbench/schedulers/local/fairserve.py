@@ -40,10 +40,10 @@ class FairServe(LeastCounter):
     only between interactions: a request that begins one is refused if the user or the application
     is over its requests a minute, later calls of an interaction never are.
 
-    Open, and chosen here: an interaction is a program, and its first call the one of depth 0; an
-    application is what ``applications`` says of a client, or else the client is one by itself; what
-    it needs is the mean of its requests so far; overloaded is a worker with so many waiting or so
-    full a pool. A client that comes back is lifted, as in VTC.
+    The paper leaves these open, chosen here: an interaction is a program, and its first call the
+    one of depth 0; an application is what ``applications`` says of a client, or else the client is
+    one by itself; what it needs is the mean of its requests so far; overloaded is a worker with so
+    many waiting or so full a pool. A client that comes back is lifted, as in VTC.
     """
 
     name = "fairserve"

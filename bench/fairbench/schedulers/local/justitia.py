@@ -66,10 +66,10 @@ class Justitia(LocalScheduler):
     M being KV tokens and N the programs that fair sharing would still be serving. It is fair to
     programs: a client with twice as many gets twice as much. By weight the cost is divided.
 
-    Open, and chosen here: the predictor is a network over the prompt's text there. ``oracle`` takes
-    the allowed outputs for true, and the first call's cost for that of each call to come (where
-    nobody says how many: none); ``average`` is the mean of the client's earlier programs, and the
-    oracle before there are any. KV token-time passes in steps, ``step_s`` each.
+    The paper leaves these open, chosen here: the predictor is a network over the prompt's text
+    there. ``oracle`` takes the allowed outputs for true, and the first call's cost for that of each
+    call to come (where nobody says how many: none); ``average`` is the mean of the client's earlier
+    programs, and the oracle before there are any. KV token-time passes in steps, ``step_s`` each.
     """
 
     name = "justitia"

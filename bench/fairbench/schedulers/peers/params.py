@@ -43,8 +43,8 @@ class RoutersParams:
     all messages; a repeated message comes again half an interval later.
 
     ``ahead_tok_s``: the tokens over weight, per second and worker, by which a client may be ahead
-    of a client that waits at another router. The lead counts while nothing new is heard of the
-    other client. A good value is about what a worker serves; with less, the fleet idles between two
+    of a client that waits at another router. The lead counts until the next message about the other
+    client. A good value is about what a worker serves; with less, the fleet idles between two
     messages.
 
     ``forget_s``: clients that wait at a router from which nothing has come for this long keep no

@@ -114,7 +114,7 @@ class Changes:
         self.version = 0  # of what was exported last
         self._most = most
         self._noted: dict[str, int] = {}  # client -> the first version that has its last change
-        self._forgotten = 0  # the latest version of what is noted no more
+        self._forgotten = 0  # the latest forgotten version
 
     def note(self, client: str) -> None:
         """Record that something of the client has changed since the last export."""

@@ -45,8 +45,8 @@ class FairFinish(PrefixRouter):
 
         With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
         ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
-        ``length_factor`` makes the expected outputs so many times as long: what does it cost to
-        expect wrongly? ``max_tree_nodes`` and ``weights``: as in D2LPM.
+        ``length_factor`` multiplies the expected outputs, to measure the cost of wrong
+        expectations. ``max_tree_nodes`` and ``weights``: as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

@@ -36,8 +36,8 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; ``receive`` a
     request when its KV cache has arrived. Its requests run from the next step on. ``assigned``
-    counts the requests that are to run here, ``members`` those that hold memory; ``on_release``
-    hears of each one that ends.
+    counts the requests that are to run here, ``members`` those that hold memory; ``on_release`` is
+    called for each one that ends.
 
     Prompts are not shared: SGLang keeps no prefix cache on a decode worker, and this model of
     vLLM's keeps none either. Memory counts in tokens.

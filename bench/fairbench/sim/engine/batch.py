@@ -26,8 +26,8 @@ class RunningBatch:
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        self.size = 0  # of the batch: len(sequences), which is asked at every step
-        self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
+        self.size = 0  # of the batch, kept because every step needs it
+        self.sequences: dict[Sequence, int] = {}  # each with its position in SGLang's batch
         self._in_batch = InBatch({} if index is None else index)
         self.per_client = self._in_batch.per_client  # requests of each client
         self._context_base = 0

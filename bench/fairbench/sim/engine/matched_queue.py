@@ -53,7 +53,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        self._fresh: list[Entry[N]] = []  # has no place in the sorted list yet
+        self._fresh: list[Entry[N]] = []  # has no position in the sorted list yet
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
@@ -170,7 +170,7 @@ class MatchedQueue(ABC, Generic[N]):
     # Keeping the order.
 
     def _match_scan(self) -> MatchScan:
-        """Return a scan in match order; most newcomers get their place in a refresh instead."""
+        """Return a scan in match order; most newcomers get their position in a refresh instead."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True

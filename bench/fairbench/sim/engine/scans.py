@@ -71,7 +71,7 @@ class Entry(Generic[N]):
 class MatchOrder:
     """The sorted lists of the clients, and the sorted list of their heads.
 
-    So nobody has to look at a thousand clients to find the first few requests of all. The lists are
+    The first few requests are thus found without a scan of all clients. The lists are
     plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and cheaper
     than the calls of any structure that avoids it.
     """

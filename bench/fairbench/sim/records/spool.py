@@ -36,7 +36,8 @@ def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
     """Inside, the rows of these logs, empty so far, go to files in ``folder``.
 
     Once one has a full block all file what they have, so that what is on disk is of one instant.
-    However it ends, every row is on disk then. Raises RunFailed if they cannot be written.
+    Every row is then on disk, also after an interruption. Raises RunFailed if they cannot be
+    written.
     """
 
     def file_blocks() -> None:

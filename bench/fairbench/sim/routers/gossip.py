@@ -79,7 +79,7 @@ class Ledger:
 
 
 class Unheard:
-    """The most that any one client was charged elsewhere of which a router had not heard.
+    """The largest charge of a client elsewhere that a router had not received.
 
     It only grows between two messages, but for what is given back: so it is looked at just before
     each is heard.

@@ -146,7 +146,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        if sequence.worker < 0:  # its router was never asked, and hears nothing
+        if sequence.worker < 0:  # its router was never asked, so it gets no event
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:

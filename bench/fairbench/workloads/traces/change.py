@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.streams import stream
 from fairbench.workloads.traces.table import Table
 
-LONGEST_S = 4e9  # about what times that are read can be apart from 0
+LONGEST_S = 4e9  # about the largest time that is read, before or after 0
 LABEL_BYTES = 5
 COMBINED = "times and clients are of one trace, lengths and prefixes of another"
 ID_BYTES = 8

@@ -60,7 +60,7 @@ class Asked:
 
     ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
     are findings while reading: ``unit`` is the unit of the file's times, ``zone`` their UTC offset.
-    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
+    ``nameless`` is true if no column has clients, ``cached`` names the column of cached tokens that
     are not replayed.
     """
 

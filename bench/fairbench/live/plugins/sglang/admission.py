@@ -18,7 +18,7 @@ Original = Callable[..., Any]
 
 @dataclass(eq=False)
 class Admission:
-    """The admission passes of one SGLang scheduler, for the scheduler in ``home``.
+    """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
 
     A hook gets the original function, then its arguments.
     """
@@ -68,8 +68,9 @@ class Admission:
         """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
 
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
-        another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
-        If it has preempted something for the very same request, that is matched and tried again.
+        another request first (``no_room=skip``): then the loop continues and this plugin handles
+        the rest. If it has preempted something for the very same request, that is matched and tried
+        again.
         """
         if req is self._no_slot:
             self._no_slot = None

@@ -91,7 +91,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
                 "own queue, so credits and deficits would be counted per rank; start "
                 "more servers instead"
             )
-    # Each rank has a clock of its own, and all must decide alike.
+    # Ranks have separate clocks but must make equal decisions.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (refuses or scheduler.preempts) and server_args.tp_size > 1:
         raise UsageError(f"--tp-size {server_args.tp_size}: must be 1 for {scheduler.name}")

@@ -13,5 +13,5 @@ import tempfile
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # of this server, whoever started it
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # of this server, however it was started
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

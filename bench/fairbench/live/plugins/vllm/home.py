@@ -23,7 +23,7 @@ from fairbench.schedulers.token_pages import segments_of
 class Home(EngineHome):
     """The host of a scheduler, which is the ``RequestQueue`` that vLLM's scheduler has.
 
-    ``engine`` is vLLM's scheduler. Its ``is_full()`` says that nobody would be admitted at all.
+    ``engine`` is vLLM's scheduler. Its ``is_full()`` tells whether it would admit no request.
     """
 
     view: LiveQueue | BlockQueue

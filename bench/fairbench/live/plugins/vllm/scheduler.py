@@ -26,8 +26,8 @@ from fairbench.live.plugins.vllm.views import kept_blocks
 from fairbench.live.step_times import FittedCosts
 
 
-# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from
-# which mypy lets nobody derive.
+# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, which
+# mypy does not allow as a base class.
 class FairScheduler(Scheduler):  # type: ignore[misc]
     """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
 

@@ -28,8 +28,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Weights of a token and of an answered request, and the length of the window in seconds.
 
-        ``refreshed``: what counts is the usage now (kthena refreshes only the head of its queue,
-        and only if told to), not that at arrival.
+        ``refreshed`` counts the current usage, not that at arrival (kthena refreshes only the head
+        of its queue, and only if configured).
         """
 
         input_weight: NotNegative = 1.0

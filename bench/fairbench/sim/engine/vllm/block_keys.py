@@ -43,7 +43,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return how many tokens are equal from ``at`` in one prompt and ``place`` in the other.
 
-    At most ``most`` are counted, and at least so many must be left of the first prompt.
+    At most ``most`` are counted, and at least that many tokens must remain in the first prompt.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):

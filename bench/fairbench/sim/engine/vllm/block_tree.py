@@ -20,7 +20,7 @@ from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 class RunCopy:
     """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
 
-    Copies that nobody uses are linked in the order in which they are evicted, each last block
+    Unused copies are linked in the order in which they are evicted, each last block
     first. ``stamp`` is when a copy was given back, in a cache that numbers that.
     """
 

@@ -21,9 +21,9 @@ class Bailian(Plain):
     """Traces of Alibaba Cloud's Bailian, recognised by the column ``parent_chat_id``.
 
     JSON lines of turns of chats, as alibaba-edu/qwen-bailian-usagetraces-anon describes them, with
-    times in seconds and blocks of 16 tokens. Each turn has a ``chat_id`` of its own: a program is a
-    turn without a parent (-1) and all that continue it. There are no clients; ``--clients-from
-    type`` uses the types as clients.
+    times in seconds and blocks of 16 tokens. Each turn has its own ``chat_id``. A program is a turn
+    without a parent (-1) with all its continuations. There are no clients; ``--clients-from type``
+    uses the types as clients.
     """
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
@@ -71,7 +71,7 @@ class Mooncake(Plain):
     JSON lines with lengths and blocks of 512 tokens; ``hash_ids`` identify blocks with all that is
     before them (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594). Many requests have the
     same time; ``--trace-spread`` sets them apart. There are no clients.
-    If somebody says that it is Mooncake's, a first time that can only be seconds since 1970 makes
+    With format ``mooncake``, a first time that can only be seconds since 1970 makes
     all of them seconds.
     """
 
