@@ -45,7 +45,7 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure, in place of a search: " + ", ".join(KNOWN) + ", or files.",
+            help="Attacks to measure, instead of a search: " + ", ".join(KNOWN) + ", or files.",
         ),
     ] = None,
     num_runs: Annotated[
