@@ -24,7 +24,7 @@ REMEMBERED = 2**16  # names, where clients just turn up
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes of a client: its tenants from the outermost, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # At a server names are whatever they are; one with the last part empty is not its tenant.
+    # At a server any name is allowed; one with an empty last part is not its tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

@@ -123,7 +123,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    # Tables and arrays have commas of their own.
+    # Tables and arrays contain commas.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
         return key, listed

@@ -32,7 +32,7 @@ OF_RECORDS = {"time": "start", "session": "program"}
 class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
-    ``measured`` says what its waits are, NO_WAITS if the file has none. ``offset_s`` is when the
+    ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is when the
     table's first request came, by the clock of the traffic. ``nameless`` is true if no column has
     clients; ``cached`` names the column of cached tokens that are not replayed.
     """

@@ -45,8 +45,8 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
 
-    Python would raise KeyboardInterrupt in the middle of a state change. Whoever is inside polls,
-    stops at a point of its own and saves. Does nothing off the main thread.
+    Python would raise KeyboardInterrupt in the middle of a state change. The code inside polls,
+    stops at a safe point and saves. Does nothing off the main thread.
     """
     asked = Interruption()
 

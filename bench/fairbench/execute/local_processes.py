@@ -19,7 +19,7 @@ from fairbench.errors import RunFailed
 from fairbench.execute.executor import Failure, Task, attempt
 from fairbench.execute.interruption import SIGNALS, Interruption, interruptible
 
-# Spawned, so that a process starts clean whatever threads this one has.
+# Spawned, so that a process starts clean even if this one has threads.
 SPAWN = get_context("spawn")
 
 
@@ -44,7 +44,7 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals in a child: its parent hears them too, and says what to do."""
+    """Ignore signals in a child: its parent receives them too, and decides."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

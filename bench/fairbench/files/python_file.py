@@ -17,7 +17,7 @@ _LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
 def module_of(path: Path, named_by: str) -> ModuleType:
     """Load a file as a module, once per process, so that ``import_module`` finds it.
 
-    Raises UsageError, which says what named the file, if the file cannot be run.
+    Raises UsageError, which names the source of the file's name, if the file cannot be run.
     """
     digest = sha256(bytes(path)).hexdigest()
     name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different

@@ -12,8 +12,8 @@ from annotated_types import Ge, Gt, Le
 class ClusterParams:
     """Settings of the simulated cluster (``--set cluster.NAME=VALUE``).
 
-    ``eviction_delay_s``: how late routers hear of an eviction. ``eviction_loss``: what part of the
-    news never arrives, drawn for each piece by itself; by default (not given) all of it does.
+    ``eviction_delay_s``: the delay of eviction reports. ``eviction_loss``: the fraction of reports
+    lost, drawn for each report; none by default.
     """
 
     eviction_delay_s: Annotated[float, Ge(0)] = 0.1
@@ -38,7 +38,7 @@ class DisaggregationParams:
     memory for a prompt at its ``arrival``, first come first served, as documented; or at its
     ``admission``, in the order of the prefill queue. vLLM's decode workers reserve it once the
     prompt is computed. ``charge_outputs`` tells the prefill worker's scheduler of a request's
-    outputs when it ends; by default a prefill worker knows only of its own first token.
+    outputs when it ends; by default a prefill worker knows only its own first token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -1,7 +1,7 @@
 """Connections of an HTTP server: their number, and how long one may stay without a request.
 
 asyncio's own server accepts until there are no descriptors left, and then writes a traceback for
-every place in its backlog. This one stops accepting before that.
+every entry of its backlog. This one stops accepting before that.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_room():
-                if number == 0:  # of those that follow nobody knows whether they are there
+                if number == 0:  # later ones may not exist
                     self._make_room()
                 self._pause()
                 return

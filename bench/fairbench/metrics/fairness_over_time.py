@@ -2,8 +2,8 @@
 
 The share of a whole run counts only what is still missing at its end, so a flood that drains
 leaves no trace in it. Here a client that waits while others are served loses share in the very
-windows in which it waited, whatever it receives later. Work is due as fast as the engine served it,
-less the waits: a batch that slows all clients equally counts as no client's loss.
+windows in which it waited, regardless of later service. Work is due as fast as the engine served
+it, less the waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def least_by_client(line: Timeline, length_s: float) -> Floats:
 def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged over its fair share of that time.
 
-    Cell by cell the service is divided anew between the clients, with what each lacks then as its
+    In each cell the service is divided again between the clients, with what each lacks then as its
     demand: this is the service that generalised processor sharing guarantees a backlogged client.
     NaN for a client that never waited.
     """

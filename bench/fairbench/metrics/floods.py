@@ -116,7 +116,7 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
 
 
 LONGER = 3.0  # times the usual wait, from which on a request was held up
-LONGER_S = 1.0  # and at least so much longer, or nobody notices
+LONGER_S = 1.0  # and at least this much longer, to be noticed
 OFTEN = 0.25  # of a client's requests in the time of the harm, from which on it is a victim
 ENOUGH = 5  # requests before the flood, for a usual wait of the client's own
 FEW = 5  # requests held up in all: fewer are no harm that has a time

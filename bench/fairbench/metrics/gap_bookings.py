@@ -132,7 +132,7 @@ def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
 
 
 END, START = 0, 1  # in this order at one instant
-AT_ONCE = 2**20  # bookings in memory, of those that one place does not have alone
+AT_ONCE = 2**20  # bookings in memory, unless one place has more
 
 
 class Places(NamedTuple):
@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Tokens booked at an instant, their position, and whether an iteration ends or starts."""
+    """Tokens booked at an instant, the index of their place, and the end or start of an iteration."""
 
     place: Ints
     at_s: Floats
@@ -187,7 +187,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may touch given places: pairs of place and index in ``rows``."""
+        """Return the rows that may touch places: indices into ``places`` and ``rows``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")

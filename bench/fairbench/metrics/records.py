@@ -203,7 +203,7 @@ class Client(NamedTuple):
     """A client of the run, even if it never sent anything.
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
-    requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
+    requests was promised, ``service_class`` the class that shares them ("" without a class).
     ``owner`` is whose it is ("": by its name), ``padding`` what it asks for and does not need.
     """
 

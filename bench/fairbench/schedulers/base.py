@@ -61,8 +61,8 @@ class LocalScheduler(ABC):
     times_steps: bool = False  # wants on_prompt_time and on_gpu_time
     preempts: bool = False  # its passes are made even when the batch is full
     swaps: bool = False  # it may preempt to the host's memory, see Preempt
-    orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
-    preemption_optional: ClassVar[bool] = False  # its home may do without either
+    orders_retraction: ClassVar[bool] = False  # instead of the engine, see retraction_order
+    preemption_optional: ClassVar[bool] = False  # its host may do without either
     sizes_steps: bool = False  # says how many tokens a step may have, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
     Params: ClassVar[Any]
@@ -108,7 +108,7 @@ class LocalScheduler(ABC):
         """
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests, which then starts anew, so that memory stays bounded.
+        """Forget a client without requests, which later starts again, so that memory stays bounded.
 
         A gateway calls this method for the clients that have been idle for longest, once there are
         more than 10,000.

@@ -161,7 +161,7 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The home's side.
+    # The host's side.
 
     def arrivals(self) -> Iterator[Request]:
         """Return the requests in queue order, regardless of the order that a scheduler sees."""

@@ -57,7 +57,7 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
-    Of a client of whom nothing has finished, that of everybody; before anything has,
+    For a client without finished requests, that of all clients; before anything has,
     ``PRIOR_OUTPUT_TOKENS``. What a client allows (``max_new_tokens``) does not count.
     """
 

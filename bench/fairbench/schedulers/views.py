@@ -86,7 +86,7 @@ class WaitingView(Protocol):
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs beside this queue."""
+        """The batch that runs next to this queue."""
 
     def __len__(self) -> int: ...
 

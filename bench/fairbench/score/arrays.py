@@ -47,10 +47,9 @@ def arrays_of(
     Args:
         columns: The columns of the file.
         where: What complaints call the file.
-        unit_s: Seconds of a unit of times, None if nobody says it.
-        client: The client of all requests where the file names none.
-        part: The number of the file, by which the programs of several files differ.
-        mended: Where the requests are counted that were not taken as they stand.
+        unit_s: Seconds of a unit of times, None if unknown. client: The client of all requests
+        where the file names none. part: The number of the file, by which the programs of several
+        files differ. mended: Where the requests are counted that were not taken as they stand.
     """
     length = len(columns)
     made: dict[str, Any] = {}
@@ -113,7 +112,7 @@ def _ends(
 ) -> tuple[Floats, Floats, Any]:
     """Return when first and last token arrived, and the gaps between tokens if known.
 
-    ``nothing`` says which requests failed so that their times mean nothing.
+    ``nothing`` marks requests that failed so that their times mean nothing.
     """
     length, skipped = len(start), nothing.tolist()
     firsts: list[Floats] = []

@@ -34,7 +34,7 @@ class Times:
 
     Unix times too large for seconds are read in ms, us or ns by their size, unless the user sets
     another unit than seconds. Beside such moments a length of time in no unit may be in seconds or
-    in theirs: ``unit_s`` None is that nobody says.
+    in theirs: ``unit_s`` None means unknown.
     """
 
     def __init__(self, where: str, unit_s: float | None) -> None:

@@ -25,8 +25,8 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# Alone there is nobody to be fair to; whether locality or balance pays depends on the workload, and
-# who leaves takes what is better.
+# Alone there is no other client to be fair to; whether locality or balance pays depends on the
+# workload, and who leaves takes what is better.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 

@@ -1,4 +1,4 @@
-"""The queue before a simulated cluster, which is told of all events at the workers."""
+"""The queue before a simulated cluster, which receives all events of the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ingress:
 
     The queue is asked again when a request arrives or ends, and when a worker has decided what to
     run. The question comes at that instant, after every iteration that ends then, and never in the
-    middle of a pass. The queue is told of ends and arrivals in the order in which they come.
+    middle of a pass. The queue receives ends and arrivals in the order in which they come.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:

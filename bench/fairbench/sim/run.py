@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
 PROGRESS_EVERY_PS = PS_PER_S
-EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
+EVENTS_AT_ONCE = 64  # between two checks for an interruption, milliseconds
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
     """Turn off the cycle collector in the block, which saves a third of the time.
 
-    What there was before is set aside, unless somebody has done so: to collect inside goes over
+    Earlier objects are set aside, unless a caller has done so: to collect inside goes over
     what was made inside, so the simulation too must be, and not over all that is imported, which
     took longer than to simulate a few hundred requests.
     """

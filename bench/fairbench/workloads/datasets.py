@@ -54,9 +54,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return the ``number``-th item that is handed out under a seed.
 
-        The order is shuffled on each pass. From the second pass on, items are fresh copies
-        with keys of their own: a program is new content, and nine documents used repeatedly would
-        all be cache hits.
+        The order is shuffled on each pass. From the second pass on, items are fresh copies with
+        their own keys: a program is new content, and nine documents used repeatedly would all be
+        cache hits.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])

@@ -94,7 +94,7 @@ def program_stream(
 ) -> Iterator[ProgramArrival]:
     """Yield a client's programs in time order, created as needed.
 
-    Each program has a random stream of its own, so nothing about a program depends on scheduling.
+    Each program has its own random stream, so nothing about a program depends on scheduling.
     """
     if plan.disguise is None:
         for at_s, program in _programs(plan, seed, source):

@@ -57,7 +57,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect, identify this driver, receive its work, and drive."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # nobody is there any more
+        suppress(EOFError, OSError),  # the other end is closed
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):

@@ -239,7 +239,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, Comparison(early, after, host))
-    with Journal(folder):  # there, even if nobody had begun
+    with Journal(folder):  # there, even if none had begun
         pass
     merge(folder, target.time_scale)
     return DriveResult(

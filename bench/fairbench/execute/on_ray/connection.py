@@ -58,7 +58,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             give_up()  # the node is dying just now: the parent connects again
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has its own
         try:
             yield ray
         finally:

@@ -35,7 +35,7 @@ Cells = Sequence[SchedulerResults]
 
 
 def bars(cells: Cells) -> Figure:
-    """Draw throughput, fairness and latency as bars with 95% intervals, a row for each place."""
+    """Draw throughput, fairness and latency as bars with 95% intervals, a row per configuration."""
     metrics = bar_metrics(cells)
     places, styles = _by_place(cells), _styles(cells)
     longest = max(map(len, places.values()))

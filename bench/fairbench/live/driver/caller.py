@@ -45,7 +45,7 @@ class ProgramCall:
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the (maximum, minimum) number of tokens that the server is told."""
+        """Return the (maximum, minimum) number of tokens to ask the server for."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None

@@ -22,9 +22,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
 class Target:
     """A server, or a router in front of several servers.
 
-    ``lengths`` is how an answer gets its true length. ``exact``: the server is told to produce no
-    fewer and no more tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys
-    the header (the emulator). ``free``: it is only told the most it may produce.
+    ``lengths`` is how an answer gets its true length. ``exact``: the server must produce exactly
+    this number of tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys the
+    header (the emulator). ``free``: it is only told the most it may produce.
 
     Before the first token there is no timeout, since starving is what is measured; after it, a
     stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps

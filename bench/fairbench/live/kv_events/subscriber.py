@@ -120,7 +120,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """Start anew after the worker restarted with an empty cache."""
+        """Start again after the worker restarted with an empty cache."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -194,7 +194,7 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Fetch the messages that have not arrived.
 
-        The last message that has is asked for too: a worker that does not know it has started anew.
+        The last message that has is asked for too: a worker that does not know it has restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -228,7 +228,7 @@ class Subscriber:
     ) -> int | None:
         """Request messages from ``first`` on; ``take`` gets each and returns whether to continue.
 
-        Returns how many have come, None if the worker does not say, or has started anew meanwhile.
+        Returns how many have come; None if unknown, or if the worker has restarted meanwhile.
         """
         starts, came = self._starts, 0
         try:

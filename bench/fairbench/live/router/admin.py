@@ -1,4 +1,4 @@
-"""Workers come and go while requests go on, by an admin endpoint on its own port."""
+"""An admin endpoint on its own port adds and removes workers while requests continue."""
 
 from __future__ import annotations
 

@@ -174,8 +174,8 @@ class StreamReader:
     """A reader of server-sent events that are passed on; it remembers only the end.
 
     With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
-    worker aborts the request becomes an error. ``is_junk`` says that the first event is none of an
-    answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
+    worker aborts the request becomes an error. ``is_junk`` means that the first event is not part
+    of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:

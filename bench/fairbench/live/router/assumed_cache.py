@@ -97,7 +97,7 @@ class AssumedCaches(dict[int, AssumedCache]):
         self._on_evict = on_evict
 
     def renew(self, worker: int) -> None:
-        """Give a worker that is new, or has started anew, an empty cache; report no evictions."""
+        """Give a new or restarted worker an empty cache; report no evictions."""
         slack = FOLLOWED_SLACK if worker in self._followed else 1
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 

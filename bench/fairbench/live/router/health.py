@@ -1,7 +1,7 @@
 """Health: checks which workers are up, and detects those that have requests but produce nothing.
 
-An engine that hangs in one request may go on to answer health checks, which another process or
-thread of it does. Only tokens show that it decodes.
+An engine that hangs in one request may still answer health checks, in another process or thread.
+Only tokens show that it decodes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
 
 log = logging.getLogger(__name__)
 
-ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
+ALL_EVERY_S = 60.0  # everything is sent, despite confirmations
 MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # stopped routers in one message
@@ -46,7 +46,7 @@ Versions = dict[str, dict[str, int]]
 """Origin and part -> the known version of its totals."""
 PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
-RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is told
+RELAYED_S = 30.0  # time after a change of the routers in which stopped ones are named
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
 MOST_KNOWN = 1_000  # routers that are remembered
 

@@ -66,7 +66,7 @@ class PromptLimits:
 
     None is not known. ``patterns`` is true if the operator allows regular expressions and grammars.
     To decode JSON holds up everyone: milliseconds for a megabyte of text, but a second for many
-    small values. Those are told by signs that are counted in no time.
+    small values. They are recognised by signs that are counted fast.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

@@ -115,7 +115,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the place of an entry's sample by the entry's number, and its label."""
+        """Return the position of an entry's sample by the entry's number, and of its label."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))

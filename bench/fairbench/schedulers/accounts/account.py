@@ -18,7 +18,7 @@ class Decoded:
 
     For sums of whole numbers, which are the same whenever that is. Otherwise every step would go
     over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
-    those of whom there was news, as ``LocalScheduler.on_steps`` says.
+    those with events, as in ``LocalScheduler.on_steps``.
     """
 
     sums: dict[str, float]

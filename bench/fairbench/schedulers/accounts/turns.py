@@ -17,7 +17,7 @@ MayRefill = Callable[[WaitingView, str], bool]
 class Turns:
     """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
 
-    ``may_refill`` says whether quanta may be granted when nobody who waits is in credit; ``over``
+    ``may_refill`` tells whether quanta may be granted when no waiting client is in credit; ``over``
     is set when they are held back, which ends the pass. With ``stops`` the first request without
     room ends it, too.
     """

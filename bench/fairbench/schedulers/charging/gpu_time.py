@@ -12,7 +12,7 @@ from fairbench.schedulers.charging.tokens import Charging
 from fairbench.schedulers.setup import Setup
 
 GPU_TIME = "gpu-time"  # the setting's value
-UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
+UNIT_TOKENS = 1_024  # of the prompt that measures a token's time
 
 
 class GPUCharges:

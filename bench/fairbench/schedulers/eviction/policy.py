@@ -18,7 +18,7 @@ class Leaf(NamedTuple):
 
     ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
     the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds. ``awaited``
-    says that the prompt of a waiting request ends its match there.
+    is true if the match of a waiting request's prompt ends there.
     """
 
     access: Access

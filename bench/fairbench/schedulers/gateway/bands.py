@@ -142,7 +142,7 @@ class Gateway(HoldsRequests):
         queue.withdraw(request)
 
     def _give_up(self, request: Request) -> None:
-        """Shed a request that its policy refuses at its turn; the host is told later."""
+        """Shed a request that its policy refuses at its turn; the host learns of it later."""
         assert self._limits is not None
         self._limits.over(request, 0)
         self._hold_no_more(request)

@@ -137,7 +137,7 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        weights = self._weights()  # the same for all: whoever is in line is there already
+        weights = self._weights()  # the same for all: those in line are there already
         for owner in list(self._lines):
             line = self._lines[owner]
             while len(line) and self._has_room(owner, line.first(), weights):

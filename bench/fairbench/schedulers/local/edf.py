@@ -36,8 +36,8 @@ class EDF(LocalScheduler):
     That one takes the memory of running requests if it would be late within ``rescue_s``: of those
     that cannot be in time any more, then of those that have to be on later than it and can wait
     until it is over and they are back, the one with most time to spare first, what it costs to
-    bring it back taken off. Nobody loses memory twice before ``progress`` more tokens, nor once it
-    has aged; and nobody at all if it would not be enough. When memory runs out the engine takes it
+    bring it back taken off. No request loses memory twice before ``progress`` more tokens, nor once
+    it has aged; and none does if it would not be enough. When memory runs out the engine takes it
     back in the same order. The rules are this project's; the order is the classical one (Jackson
     1955, Liu and Layland 1973).
     """
@@ -52,8 +52,8 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters: ``default_s`` is a deadline for requests without one.
 
-        ``aging_s`` the longest wait. Nobody ages where that is inf, and whoever would be late is
-        rescued at once where ``rescue_s`` is.
+        ``aging_s`` the longest wait. With inf no request ages; with ``rescue_s`` inf a request that
+        would be late is rescued at once.
 
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and

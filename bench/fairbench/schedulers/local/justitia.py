@@ -68,7 +68,7 @@ class Justitia(LocalScheduler):
 
     The paper leaves these open, chosen here: the predictor is a network over the prompt's text
     there. ``oracle`` takes the allowed outputs for true, and the first call's cost for that of each
-    call to come (where nobody says how many: none); ``average`` is the mean of the client's earlier
+    call to come (none if their number is unknown); ``average`` is the mean of the client's earlier
     programs, and the oracle before there are any. KV token-time passes in steps, ``step_s`` each.
     """
 

@@ -23,7 +23,7 @@ class VTC(FairScheduler):
     """The waiting client with the least counted service goes next, with its oldest request.
 
     A client that comes back is lifted: to the counter of the client that left the queue last if
-    nobody waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
+    none waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
     """
 
     name = "vtc"

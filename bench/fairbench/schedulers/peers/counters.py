@@ -10,7 +10,7 @@ from fairbench.schedulers.peers.totals import Sums
 
 
 class LiftedCounters(Protocol):
-    """An account of counters. A client that returns is lifted to ``last_left`` if nobody waits."""
+    """An account of counters. A client that returns is lifted to ``last_left`` if no client waits."""
 
     last_left: str | None
 
@@ -114,7 +114,8 @@ class SharedCounters:
                 self.raised[client] = self.raised.get(client, 0.0) + more
                 self._counters[client] = self.counter(client) + more  # which is told on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Else who comes here when nobody waits would be owed all that was served there since.
+            # Otherwise a client that comes to an empty queue would be owed all that was served
+            # there.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.hear(client, self.counter(client))
@@ -124,7 +125,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return the clients that wait at other routers, and when each was last heard of."""
+        """Return the clients that wait at other routers, and the time of the latest message on each."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -133,7 +134,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when, by present news, the client may go before those that wait elsewhere."""
+        """Return when, by the latest messages, the client may go before those that wait elsewhere."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
@@ -147,7 +148,7 @@ class SharedCounters:
         return None
 
     def _granted_s(self, behind: float, heard_s: float) -> float:
-        """Return when the lead is granted or the news is too old. A rate of 0 grants no lead."""
+        """Return when the lead is granted or the message is too old. A rate of 0 grants no lead."""
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s

@@ -50,7 +50,7 @@ class Exchanges(Protocol):
         """Return the charges of this router or gateway."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals heard of each other router or gateway."""
+        """Return the latest totals of each other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
         """Merge totals of another origin, perhaps late, repeated or out of order."""
@@ -71,7 +71,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget(self, origin: str) -> None:
-        """Forget an origin's totals; later totals of the origin would count anew."""
+        """Forget an origin's totals; later totals of the origin would count again."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
@@ -140,7 +140,7 @@ class Changes:
         return found[::-1]
 
 
-ROUNDS = 0  # the place under which rounds of quanta are told, which are of no worker
+ROUNDS = 0  # the key of rounds of quanta, which are of no worker
 
 
 class CreditChange(NamedTuple):
@@ -161,7 +161,7 @@ class SharedCredit:
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        self.has_forgotten = False  # so that what is heard of a client may lack what came before
+        self.has_forgotten = False  # so messages on a client may lack earlier charges
 
     def spend(self, client: str, worker: int, cost: float) -> None:
         """Record that this router charged the client; a negative cost is a refund."""
@@ -174,7 +174,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Forget the credit of a client, so that the client starts anew."""
+        """Forget the credit of a client, so that the client starts again."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)

@@ -26,14 +26,14 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    That is after its client's own backlog there, its own work, and of every other client's backlog
-    the part that fair sharing lets through meanwhile (``Backlog.finish``): a flood of one client
-    counts for no more than the request's own client has to do. Of the workers that hold the longest
-    match the one of the least estimate is chosen, unless some worker's is lower by more than the
-    slack, so many times what computing the match takes: a document draws to its holder, a short
-    system prompt that all share hardly. Ties in rotation. Work is what a request adds to a worker's
-    time (``RequestWork``), with the output that its client's finished requests let expect, and a
-    backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
+    The estimate adds its client's own backlog there, its own work, and the part of every other
+    client's backlog that fair sharing serves meanwhile (``Backlog.finish``): a flood of one client
+    counts for no more than the work of the request's own client. Among the workers with the longest
+    match, the one with the least estimate is chosen, unless another worker's is lower by more than
+    the slack, a multiple of the match's prefill time: a document attracts its requests, a short
+    system prompt that all share hardly does. Ties in rotation. Work is what a request adds to a
+    worker's time (``RequestWork``), with the output that its client's finished requests let expect,
+    and a backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
     though each worker keeps its own. Of many workers few are looked at (``Finishes``).
     """
 

@@ -145,7 +145,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended here: all of its path is being touched anew.
+            # The earlier dispatch ended here: all of its path is touched again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

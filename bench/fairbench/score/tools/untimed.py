@@ -56,7 +56,7 @@ def _genai_bench(item: Object) -> Run:
 def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Give requests without starts, in place, those of a closed loop; return a remark.
 
-    Each user sends its next request when the one before has been answered; whoever is free first
+    Each user sends its next request when the one before has been answered; the first free client
     sends the next of the file. What took no known time takes none.
     """
     if any(one["start"] is not None for one in requests):

@@ -57,7 +57,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _fits_beside(self, request: Request, tokens: int) -> bool:
-        """Return whether ``tokens`` of a request may be held beside the members."""
+        """Return whether ``tokens`` of a request may be held besides those of the members."""
 
     # The side of the prefill workers.
 
@@ -148,7 +148,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return what a step takes beside the time of the profile's formula."""
+        """Return the time of a step in addition to the profile's formula."""
         return 0
 
     def _recompute(self) -> bool:
@@ -189,7 +189,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The tokens that nobody holds, once the step under way has its own."""
+        """The free tokens, once the step under way has its own."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
@@ -223,7 +223,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Handle a sequence that is about to lose its memory of so many tokens."""
+        """Handle a sequence that is about to lose its memory of ``tokens`` tokens."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:

@@ -35,7 +35,7 @@ class RunningBatch:
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
         # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
         self.due: list[tuple[int, int, Sequence]] = []
-        self._joined = 0  # the last place given
+        self._joined = 0  # the last position given
         self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted
         self._time = DecodeTime()
 

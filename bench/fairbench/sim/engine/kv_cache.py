@@ -172,7 +172,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Record that running requests use so many tokens of ``node``, or, below 0, none does."""
+        """Record that running requests use ``tokens`` tokens of ``node``; below 0, none does."""
 
     # The tree.
 

@@ -103,7 +103,7 @@ class MatchedQueue(ABC, Generic[N]):
     def pass_unmatched(self) -> None:
         """Do what the engine does with the queue in a pass that matches nothing."""
 
-    # The home's side.
+    # The host's side.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matching since the last call."""

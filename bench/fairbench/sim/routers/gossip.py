@@ -63,7 +63,7 @@ class Gossip:
 
 
 class Ledger:
-    """A service with all sums: a router hears of every charge before each decision."""
+    """A service with all sums: a router receives every charge before each decision."""
 
     def __init__(self, clock: Clock, peers: Sequence[Peer]) -> None:
         self._clock = clock

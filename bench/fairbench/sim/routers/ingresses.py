@@ -77,7 +77,7 @@ Arrives = Callable[[Request], int]
 
 
 def arrivals(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
-    """Return a function from a request to its router, whatever the other clients do."""
+    """Return a function from a request to its router, independent of other clients."""
     bounds = list(accumulate(shares(params.skew, number)))
     if params.form == "sticky":
         homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
@@ -121,7 +121,7 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        self.gossip: Gossip | None = None  # by which the routers hear of each other
+        self.gossip: Gossip | None = None  # by which the routers exchange their totals
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
             ingress.turn = lambda: -rng.randrange(1, 2**20)  # before any worker's
@@ -193,7 +193,7 @@ Front = tuple[Router, HoldsRequests | None]
 def share(
     spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
 ) -> None:
-    """Let the routers behind ``routers`` hear of each other.
+    """Let the routers behind ``routers`` exchange their totals.
 
     Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
     """

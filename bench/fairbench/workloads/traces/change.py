@@ -101,8 +101,8 @@ def combined(senders: Table, prompts: Table) -> Table:
 def anonymized(table: Table, key: bytes) -> Table:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same labels, in other files too. Without the key nobody can test whether
-    a name occurs. Sessions are already numbers.
+    The same key gives the same labels, in other files too. Without the key no reader can test
+    whether a name occurs. Sessions are already numbers.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

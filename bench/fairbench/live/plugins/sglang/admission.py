@@ -96,7 +96,7 @@ class Admission:
             req.init_next_round_input(adder.tree_cache)
 
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
+        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to continue.
 
         SGLang would preempt by priority. Here the scheduler says who goes, or names another
         request, and then nothing can be tried with this one.

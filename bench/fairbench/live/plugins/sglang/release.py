@@ -11,7 +11,7 @@ from fairbench.live.plugins.releases import check_function, check_release, insta
 from fairbench.schedulers.base import LocalScheduler
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
-EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
+EVICTING = ("0.5.23",)  # those that support an eviction policy
 DISTRIBUTIONS = ("sglang",)
 # SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
 OFF = {
@@ -75,7 +75,7 @@ def require_applied(targets: Iterable[str]) -> None:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if this server is started with something unsupported.
 
-    ``measures`` says that admission depends on how long the server's steps take.
+    ``measures`` is true if admission depends on the times of the server's steps.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name)

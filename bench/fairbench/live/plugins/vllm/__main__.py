@@ -1,8 +1,8 @@
 """vLLM's API server, where what its engine core counts is among its metrics.
 
 ``python -m fairbench.live.plugins.vllm`` with the arguments of
-``vllm.entrypoints.openai.api_server``. Both are processes of their own, so that the counters need
-a folder between them, known before either imports prometheus_client.
+``vllm.entrypoints.openai.api_server``. Both are separate processes, so the counters need a shared
+folder, known before either imports prometheus_client.
 """
 
 from __future__ import annotations

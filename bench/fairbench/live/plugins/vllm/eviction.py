@@ -1,8 +1,8 @@
 """Eviction by a policy of ours inside vLLM: which cached block a new request overwrites.
 
-vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool hears of every
-block that is taken, stored, used again and given back. Before vLLM takes blocks, the mirror chooses
-those to overwrite, and they move to the head of the queue.
+vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool follows every
+block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror chooses those
+to overwrite, and they move to the head of the queue.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Theirs = Any  # vLLM's block
 
 
 class MirroredBlock:
-    """A block of a request of ``client``, unless nobody uses it. ``given_back`` counts up."""
+    """A block of a request of ``client``, unless unused. ``given_back`` counts up."""
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
 
@@ -176,7 +176,7 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the size of an unused block beside which there is another, else 0."""
+        """Return the size of an unused block if there is another one, else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:

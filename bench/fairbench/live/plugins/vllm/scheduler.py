@@ -1,4 +1,4 @@
-"""vLLM's scheduler, with one of our local schedulers in the place of its queue's order.
+"""vLLM's scheduler, with one of our local schedulers instead of its queue's order.
 
 ``vllm serve M --scheduler-cls fairbench.live.plugins.vllm.scheduler.FairScheduler``. Imports vLLM.
 """
@@ -47,7 +47,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    lambda name: self.home.request_of(name),  # of the home at that time
+                    lambda name: self.home.request_of(name),  # of the host at that time
                     self.now_s,
                 )
         self._exporter: VLLMExporter | None = None
@@ -62,7 +62,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
     def is_full(self) -> bool:
-        """Return whether vLLM would admit nobody."""
+        """Return whether vLLM would admit no request."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
@@ -87,7 +87,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self.policy = SchedulingPolicy.PRIORITY
         most = len(self.running) + self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # enough for whatever this step may take
+            return  # enough for any demand of this step
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank

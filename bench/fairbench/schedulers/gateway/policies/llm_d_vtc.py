@@ -18,8 +18,8 @@ class LlmdVTC(FlowPolicy):
     as 128 tokens, and that is never put right, so a client of long outputs pays for a part of them.
     A client without a counter starts at the lowest of those that wait; one that has gone idle
     keeps its counter, which is not lifted when it comes back, until its flow is forgotten. So a
-    client may save up for as long as that, and nothing bounds how far it is then ahead. Of a fixed
-    set of clients nobody starves; newcomers that follow each other without a gap can starve one.
+    client may save up for as long as that, and nothing bounds how far it is then ahead. In a fixed
+    set of clients none starves; newcomers that follow each other without a gap can starve one.
     """
 
     name = "llm-d-vtc"

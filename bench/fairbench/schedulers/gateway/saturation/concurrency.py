@@ -31,9 +31,9 @@ class Concurrency(Detector):
     class Params:
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
 
-        ``headroom``: so many requests more may be at a worker, in its own queue, so that no place
-        stays empty from the end of an answer until the gateway has heard of it and the next request
-        has come. None by default.
+        ``headroom``: this number of further requests may be in a worker's own queue, so that no
+        slot stays empty between the end of an answer and the next request from the gateway. None by
+        default.
         """
 
         requests: PositiveInt = 100

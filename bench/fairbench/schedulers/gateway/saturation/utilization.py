@@ -64,7 +64,7 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            return 1.0  # nobody knows: as full
+            return 1.0  # unknown: as full
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens
         used = load.tokens / pool_tokens if pool_tokens else 0.0

@@ -99,7 +99,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Take requests from the queue in the scheduler's order, to run beside ``batch``."""
+    """Take requests from the queue in the scheduler's order, to run with ``batch``."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0

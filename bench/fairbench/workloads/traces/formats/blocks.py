@@ -76,7 +76,7 @@ class Mooncake(Plain):
     """
 
     def fits(self, first: Record) -> bool:
-        # Turns of sessions may say how long after the answer they came, in place of a time.
+        # Turns of sessions may have a delay after the answer instead of a time.
         named = (
             {"timestamp": 0, **first} if "session_id" in first and "time" not in first else first
         )
