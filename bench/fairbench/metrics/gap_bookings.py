@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Tokens booked at an instant, the index of their place, and the end or start of an iteration."""
+    """Tokens booked at an instant, the index of their place, and an iteration's end or start."""
 
     place: Ints
     at_s: Floats

@@ -10,7 +10,7 @@ from fairbench.schedulers.peers.totals import Sums
 
 
 class LiftedCounters(Protocol):
-    """An account of counters. A client that returns is lifted to ``last_left`` if no client waits."""
+    """An account of counters. A client that returns is lifted to ``last_left`` if none waits."""
 
     last_left: str | None
 
@@ -125,7 +125,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return the clients that wait at other routers, and the time of the latest message on each."""
+        """Return the clients that wait at other routers, with the time of their latest message."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -134,7 +134,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when, by the latest messages, the client may go before those that wait elsewhere."""
+        """Return when, by present messages, the client may go before those that wait elsewhere."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
