@@ -47,9 +47,10 @@ def arrays_of(
     Args:
         columns: The columns of the file.
         where: What complaints call the file.
-        unit_s: Seconds of a unit of times, None if unknown. client: The client of all requests
-        where the file names none. part: The number of the file, by which the programs of several
-        files differ. mended: Where the requests are counted that were not taken as they stand.
+        unit_s: Seconds of a unit of times, None if unknown.
+        client: The client of all requests where the file names none.
+        part: The number of the file, by which the programs of several files differ.
+        mended: Where the requests are counted that were not taken as they stand.
     """
     length = len(columns)
     made: dict[str, Any] = {}
