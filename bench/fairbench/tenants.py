@@ -1,9 +1,9 @@
 """Tenants: a tree whose leaves are clients with names such as ``org/team/user``.
 
 A node of the tree is a text: a client's is its name, a tenant's ends in the separator, as a folder
-does (``org/``, ``org/team/``), and that of all is empty. So clients and tenants never get into each
-other's way, weights of both stand in one mapping, and a name without a separator is a tree of one
-level: a scheduler that heeds tenants then does what it does without.
+does (``org/``, ``org/team/``), and that of all is empty. Names of clients and tenants therefore
+never collide, one mapping holds the weights of both, and a name without a separator is a tree of
+one level, in which tenants change nothing.
 """
 
 from __future__ import annotations

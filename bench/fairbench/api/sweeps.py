@@ -101,7 +101,7 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare them.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
-    sweep``, with lists for what has commas there. A value of ``settings`` is one or a list of
+    sweep``, with lists for values with commas there. A value of ``settings`` is one or a list of
     several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
     disk. ``resume`` continues the sweep in that directory.
 

@@ -108,7 +108,7 @@ def resolve(
 
 
 def _said(flags: Mapping[str, Any], assignments: Mapping[str, Any]) -> set[str]:
-    """Return the keys and settings that flags say: a file is not to blame for these."""
+    """Return the keys and settings that come from flags, for which a file is not to blame."""
     backend = flags.get("backend") or {}
     table = {"kind": backend} if isinstance(backend, str) else backend
     return {*flags, *current_keys(assignments), *(f"backend.{key}" for key in table)}

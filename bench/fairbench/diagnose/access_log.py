@@ -100,7 +100,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, floa
     """Return the requests to replay, and their start on the traffic's clock.
 
     All of a log of up to ``MOST_REPLAYED`` requests; else the first flood with some time around it,
-    or the busiest time. Of more than ``MAX_CLIENTS`` clients, those with the most requests.
+    or the busiest time. Above ``MAX_CLIENTS`` clients, those with the most requests are kept.
     """
     table = log.table
     start_s, end_s = 0.0, None

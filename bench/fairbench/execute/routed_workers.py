@@ -132,7 +132,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        if interrupted():  # since the last look of those who started them
+        if interrupted():  # since the last look of their starters
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 

@@ -1,7 +1,7 @@
 """Reading of a user's file, plain or ``.gz``, within a memory limit.
 
-A file may be endless, or a few megabytes of gzip that hold gigabytes. So what its text will take as
-values is estimated before it is parsed, and counted.
+A file may be endless, or a few megabytes of gzip that hold gigabytes. The memory of the parsed
+values is therefore estimated before parsing, and counted.
 """
 
 from __future__ import annotations

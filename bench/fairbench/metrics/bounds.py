@@ -19,7 +19,7 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
 
-    What is asked of many rows is asked with the times of their stretches, and ``stretch`` of each.
+    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row.
     Rows queue after queue are found faster.
     """
 

@@ -85,7 +85,7 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns of a table in order, with ``tail`` and ``beside`` as percentiles.
 
-    Where a user chose ``percentiles`` those are shown and no others.
+    Chosen ``percentiles`` are shown and no others.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

@@ -41,7 +41,7 @@ def floods(traffic: Traffic) -> list[Flood]:
 
     The window of a client is that in which it asks for most beyond ``HEAVY`` times the mean rate of
     the others. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
-    client by ``PEAK``. What a flood asks for no longer counts when the next one is looked for.
+    client by ``PEAK``. A found flood's requests do not count in the search for the next one.
     """
     if traffic.span_s <= 0:
         return []

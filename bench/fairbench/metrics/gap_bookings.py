@@ -17,7 +17,7 @@ from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
 LEAST_CELLS = 16
-FEW = 16  # clients of whom every pair is looked at anyway
+FEW = 16  # number of clients up to which every pair is examined
 MANY_CELLS = 2**13
 
 

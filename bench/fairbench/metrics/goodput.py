@@ -22,7 +22,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # of rounding: who is late by less is in time
+TICK_S = 1e-9  # of rounding: a smaller delay is in time
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:

@@ -204,7 +204,8 @@ class Client(NamedTuple):
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
     requests was promised, ``service_class`` the class that shares them ("" without a class).
-    ``owner`` is whose it is ("": by its name), ``padding`` what it asks for and does not need.
+    ``owner`` is its owner's name ("": by its own name), ``padding`` the tokens that it requests and
+    does not need.
     """
 
     name: str

@@ -141,8 +141,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
     """Return the busy time in decode steps with larger batches or contexts than the fit.
 
-    NaN if nothing was run, or if the data of the profile's fit are unknown. Of a stretch of steps
-    whose context grows over the limit the steps beyond it count.
+    NaN if nothing was run, or if the data of the profile's fit are unknown. In a stretch whose
+    context grows over the limit the steps beyond it count.
     """
     if facts.fit is None:
         return float("nan")

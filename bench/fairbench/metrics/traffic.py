@@ -1,4 +1,4 @@
-"""Traffic: who sent requests when and how long each waited, and overloads, from any record."""
+"""Traffic: the clients, times and waits of requests, and overloads, from any record."""
 
 from __future__ import annotations
 

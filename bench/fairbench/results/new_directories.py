@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError unless directories can be created in ``parent``.
 
-    It is called what the user ``named`` it by.
+    ``named`` is the user's name for the directory.
     """
     try:
         existing = next(path for path in (parent, *parent.parents) if _exists(path))

@@ -125,7 +125,7 @@ class LocalScheduler(ABC):
         """Charge the client for output tokens of its requests (calls may be merged).
 
         If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
-        may be told of tokens still to come. It may also be told of a negative number if fewer came.
+        may be told of tokens still to come. The number may be negative if fewer came.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:

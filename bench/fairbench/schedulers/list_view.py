@@ -1,6 +1,6 @@
 """Waiting queues as plain lists: an engine's, as in SGLang's ``calc_priority``, and one by client.
 
-Slow and obviously correct. It is what a live server offers (a list to sort in place) and the
+Slow and obviously correct. A live server offers this view (a list to sort in place); it is also the
 oracle for the simulator's incremental queue.
 """
 
@@ -21,7 +21,7 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        self._credit: Mapping[str, float] | None = None  # of whom only creditors are offered
+        self._credit: Mapping[str, float] | None = None  # for which only creditors are offered
 
     def __iter__(self) -> Iterator[Request]:
         return self

@@ -51,7 +51,7 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the pass began.
 
-    What this pass has preempted is no longer in it. What it has admitted is in it only with vLLM,
+    Requests preempted in this pass are no longer in it. Those admitted are in it only with vLLM,
     whose running list has it at once, and cannot be preempted in this pass.
     """
 

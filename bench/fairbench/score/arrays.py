@@ -161,7 +161,7 @@ def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the state of each request in the tables' terms, and which failed.
 
-    What ended is finished where nothing else is said, and what did not has failed, or was refused.
+    By default, ended requests have finished, and others have failed or were refused.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

@@ -26,7 +26,7 @@ from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
 # Alone there is no other client to be fair to; whether locality or balance pays depends on the
-# workload, and who leaves takes what is better.
+# workload, and a client alone takes the better one.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 

@@ -63,9 +63,9 @@ EVENTS_AT_ONCE = 64  # between two checks for an interruption, milliseconds
 def no_collector() -> Iterator[None]:
     """Turn off the cycle collector in the block, which saves a third of the time.
 
-    Earlier objects are set aside, unless a caller has done so: to collect inside goes over
-    what was made inside, so the simulation too must be, and not over all that is imported, which
-    took longer than to simulate a few hundred requests.
+    Earlier objects are set aside, unless a caller has done so: a collection inside then only covers
+    objects made inside, not all imported ones, which took longer than to simulate a few hundred
+    requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()

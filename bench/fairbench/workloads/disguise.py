@@ -21,12 +21,12 @@ KEEP_ALIVE_S = 60.0  # from a program's end, or a repetition of its padding, to 
 class Disguise:
     """Padding before each prompt in tokens, and factors on the length and limit of answers.
 
-    Padding is the beginning of the last first prompt of a copied client, if there is one, and then
-    a text of the ``owner``'s own, a ``fresh`` text for each call if wanted. None of it is useful.
-    After its work, a program sends its padding ``keep_alive`` times alone, for an answer of one
-    token, so that all of it stays cached. An answer continues to ``output_multiple`` times its
-    length; only its beginning is in later prompts. ``max_new_multiple`` is the client's claimed
-    factor, never below the real length.
+    Padding is the beginning of a copied client's latest first prompt, if any, and then the
+    ``owner``'s own text, with ``fresh`` a new text for each call. None of it is useful. After its
+    work, a program sends its padding ``keep_alive`` times alone, for an answer of one token, so
+    that all of it stays cached. An answer continues to ``output_multiple`` times its length; only
+    its beginning is in later prompts. ``max_new_multiple`` is the client's claimed factor, never
+    below the real length.
     """
 
     owner: str

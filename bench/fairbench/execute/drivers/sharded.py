@@ -67,7 +67,7 @@ class Crew(Protocol):
 class Team:
     """The drivers of one run, as their parent process sees them.
 
-    What they tell of their records is appended in ``folders``, one each.
+    Their records are appended in ``folders``, one each.
     """
 
     def __init__(

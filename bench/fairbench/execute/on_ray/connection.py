@@ -68,7 +68,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 def give_up() -> NoReturn:
     """End this process, as Ray does without a head; the parent notices.
 
-    Ray's own shutdown would wait for who is not there.
+    Ray's own shutdown would wait for absent nodes.
     """
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit  # not reached
@@ -78,7 +78,7 @@ def _watch(host: str, port: int) -> None:
     """End this process once the address does not answer any more.
 
     If the head is back at the same address within a minute, Ray takes it for the one that was there
-    and waits for ever. So the head is not asked, which may be away for a while.
+    and waits for ever. The head, which may be away for a while, is therefore not asked.
     """
     while True:
         sleep(LOOK_S)

@@ -21,7 +21,7 @@ from fairbench.execute.sent_files import SentFiles
 
 POLL_S = 0.2
 STOP = "stop"
-MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
+MOST_LOST = 5  # nodes that one task may lose: the task may break them
 
 
 class Desk:

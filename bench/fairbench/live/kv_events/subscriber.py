@@ -58,9 +58,9 @@ class Unreadable(Exception):
 class Subscriber:
     """Applies a worker's events to its ``BlockIndex`` in sequence, without gaps.
 
-    Messages are numbered. Where one is missing, those between are fetched from the worker's replay
-    socket; where that has them no more, the index is cleared, and so it is when the numbers start
-    again, since then the worker has too. ``gaps`` and ``losses`` count both.
+    Messages are numbered. Missing messages are fetched from the worker's replay socket; if it no
+    longer has them, the index is cleared. The index is also cleared when the numbers restart, since
+    then the worker has too. ``gaps`` and ``losses`` count both.
 
     A message that cannot be decoded (counted in ``unreadable``) also clears the index. After
     ``MAX_UNREADABLE`` in succession the worker's events are ignored until it restarts:

@@ -37,7 +37,7 @@ class Membership:
     """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
     ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
-    Those who change it raise Problem if it cannot be.
+    Methods that change it raise Problem if that is impossible.
     """
 
     workers: list[WorkerAddress]

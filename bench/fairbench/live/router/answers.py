@@ -24,8 +24,8 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class EventSplitter:
     """A splitter that returns whole events, each with the blank line that ends it.
 
-    One of more than ``MAX_EVENT_BYTES`` comes in pieces, as it came, so that a worker which never
-    ends one fills no memory: ``feed`` tells pieces from events.
+    An event of more than ``MAX_EVENT_BYTES`` comes in pieces, so that a worker that never ends an
+    event fills no memory: ``feed`` tells pieces from events.
     """
 
     def __init__(self) -> None:
@@ -173,9 +173,9 @@ def _status(code: Any) -> HTTPStatus:
 class StreamReader:
     """A reader of server-sent events that are passed on; it remembers only the end.
 
-    With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
-    worker aborts the request becomes an error. ``is_junk`` means that the first event is not part
-    of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
+    With ``hide_usage`` the event that holds nothing but the usage is left out. An event by which
+    the worker aborts the request becomes an error. ``is_junk`` means that the first event is not
+    part of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:

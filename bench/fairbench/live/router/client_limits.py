@@ -136,9 +136,9 @@ class Quotas:
     """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
 
     A request is taken in while its client has a request and any token left. The prompt and the
-    requested output are then taken from the tokens, and the true cost replaces them at the end. So
-    in any stretch of time a client gets a minute's quota more than its rate, and what it had under
-    way when the tokens ran out, which it pays back before it is served again.
+    requested output are then taken from the tokens, and the true cost replaces them at the end. In
+    any stretch of time a client therefore gets at most a minute's quota more than its rate, plus
+    the excess of its requests under way when the tokens ran out, which it pays back first.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

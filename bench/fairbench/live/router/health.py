@@ -43,8 +43,8 @@ MOVING = (
 class Health:
     """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
 
-    A worker that has stalled is back when it has produced a token for the router itself, or when it
-    was down by its own account, since what comes back then is another process.
+    A stalled worker is back when it has produced a token for the router itself, or when it was down
+    by its own account, since another process comes back then.
     """
 
     workers: Sequence[WorkerAddress]

@@ -67,7 +67,7 @@ class WorkerFacts:
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part for facts that are not known yet.
 
-        One that was added may have a smaller vocabulary than the others, or a larger pool.
+        An added worker may have a smaller vocabulary than the others, or a larger pool.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):

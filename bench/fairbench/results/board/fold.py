@@ -33,7 +33,7 @@ class Fold(Enum):
 class Score(NamedTuple):
     """A row's number with its interval, and the paired difference from the baseline.
 
-    ``bound`` is that of a ``Value``. Where ``value`` is None, ``reason`` says why.
+    ``bound`` is that of a ``Value``. If ``value`` is None, ``reason`` gives the reason.
     """
 
     value: float | None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class WorkerCredit(MutableMapping[int, float]):
     """A mapping worker -> credit. ``positive`` holds the workers with credit above 0, as bits.
 
-    Where a client has never been, its credits are equal: they are one number and a set of workers,
-    however many these are. Only those that were set one by one are kept one by one.
+    At workers where a client has never been, its credits are equal: one number and a set of
+    workers. Only credits that were set individually are kept individually.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")

@@ -174,8 +174,8 @@ def dispatch_charging(
             time that the prompt is expected to take, and at the end the request's true time
             instead.
         ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
-            end. By default outputs are charged when a request is over (line 22), so that the
-            worker that finishes least looks cheapest.
+            end. By default outputs are charged when a request is over (line 22), so the worker that
+            finishes least looks cheapest.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

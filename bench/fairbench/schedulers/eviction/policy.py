@@ -106,7 +106,7 @@ class ClientEviction(EvictionPolicy):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.
 
-        Where each of them has all its tokens pinned, the client that is nearest to its own is.
+        If each of them has all its tokens pinned, the client nearest to its own is.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

@@ -53,7 +53,7 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """The clients without a request, of whom only ``MAX_CLIENTS`` are remembered."""
+    """The clients without a request; only ``MAX_CLIENTS`` are remembered."""
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()  # queued or sent
@@ -81,7 +81,7 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
 
-    What is cached is what the best worker has; a scheduler that asks for match order gets that over
+    Cached tokens are those of the best worker; a scheduler that asks for match order gets that over
     all flows, without the engine's deprioritisation of equal prompts.
     """
 

@@ -20,8 +20,8 @@ class Autellix(LocalScheduler):
 
     [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
     (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
-    call that has run for its queue's quantum goes down one; one whose program has waited ``beta``
-    times as long as it was served goes up to the first. Waiting calls preempt those of lower
+    call that has run for its queue's quantum goes down one queue; a call whose program has waited
+    ``beta`` times its service time goes up to the first. Waiting calls preempt those of lower
     queues. It is fair to programs, not to clients; and ``atlas`` does not distinguish wide
     programs.
 

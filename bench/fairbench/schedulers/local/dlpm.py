@@ -23,9 +23,9 @@ class DLPM(FairScheduler):
     """Longest cached prefix among clients in credit; if there are none, all get a quantum.
 
     ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
-    charges (lines 23 and 26) are ``Prices``. Where Algorithm 1 is silent or never ends: a full pass
-    without progress ends the selection (line 17), and refills that leave all clients in debt are
-    summed in closed form (line 7).
+    charges (lines 23 and 26) are ``Prices``. Rules where Algorithm 1 is silent or never ends: a
+    full pass without progress ends the selection (line 17), and refills that leave all clients in
+    debt are summed in closed form (line 7).
     """
 
     name = "dlpm"

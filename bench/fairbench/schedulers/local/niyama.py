@@ -16,7 +16,7 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Niyama(LocalScheduler):
     """The earliest first-token deadline + ``alpha_s`` x prompt tokens; relegated requests last.
 
-    Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules are
+    Niyama (arXiv 2503.22562, later QoServe): only the paper's abstract was read; the rules are
     those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
     deadline_scheduler.py and sequence.py). The mix of a deadline and of remaining prefill is its
     hybrid prioritization: ``alpha_s=0`` is EDF, a large one the shortest prompt first, and the
@@ -25,8 +25,8 @@ class Niyama(LocalScheduler):
     first token is due, it goes behind all that are not relegated, for good. Its wait is then
     unbounded: it waits while others arrive that can be in time (``relegate=false`` prevents this).
 
-    A request whose end is due and not its first token has that by its deadline less ``step_s`` x
-    the outputs expected. The code is told how many, or takes 0 (``outputs=none``); ``history``, by
+    A request with a deadline only for its end gets a first-token deadline: that less ``step_s`` x
+    the expected outputs. The code is told how many, or takes 0 (``outputs=none``); ``history``, by
     the paper, is mean and ``sigmas`` deviations of the client's finished requests, at most what is
     allowed. Without any deadline it is due ``default_s`` after its arrival, the code's last tier.
     Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` per token without one;

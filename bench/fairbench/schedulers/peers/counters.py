@@ -58,8 +58,8 @@ class NotedCounters(dict[str, float]):
 class SharedCounters:
     """The ``counters`` of one policy, to which the reported counters of other routers are added.
 
-    counter = what clients were lifted by, the highest of all routers + what each has charged. So
-    what this one has charged is the rest, whichever way its policy did so.
+    counter = what clients were lifted by, the highest of all routers + what each has charged. This
+    router's own charges are therefore the rest, for any policy.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -69,7 +69,7 @@ class SharedCounters:
         self._terms = terms
         self._heard: dict[str, float] = {}  # charged by others
         self.raised: dict[str, float] = {}
-        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # since when who waits there
+        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # time, waiting clients
         self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
 
     def charged(self, client: str) -> float:

@@ -34,7 +34,7 @@ class FairFinish(PrefixRouter):
     system prompt that all share hardly does. Ties in rotation. Work is what a request adds to a
     worker's time (``RequestWork``), with the output that its client's finished requests let expect,
     and a backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
-    though each worker keeps its own. Of many workers few are looked at (``Finishes``).
+    though each worker keeps its own. Few of many workers are examined (``Finishes``).
     """
 
     name = "fair-finish"

@@ -23,8 +23,8 @@ class VtcBasic(CountingRouter):
 
     Known defects, kept: outputs are taken for 1.5 times the input, and never corrected
     (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
-    so that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
-    that it uses workers 0 and 1 only, however many there are, until about 90 requests run there.
+    so that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
+    uses workers 0 and 1 of any number until about 90 requests run there.
     """
 
     name = "vtc-basic"

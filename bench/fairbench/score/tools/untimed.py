@@ -57,7 +57,7 @@ def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Give requests without starts, in place, those of a closed loop; return a remark.
 
     Each user sends its next request when the one before has been answered; the first free client
-    sends the next of the file. What took no known time takes none.
+    sends the next of the file. Requests of unknown duration take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -33,7 +33,8 @@ class RunningBatch:
         self._context_base = 0
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
-        # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
+        # Sequences by the step after which they end, the first one first; not if ``Sequence.due``
+        # says otherwise.
         self.due: list[tuple[int, int, Sequence]] = []
         self._joined = 0  # the last position given
         self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted

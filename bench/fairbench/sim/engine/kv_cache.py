@@ -40,9 +40,9 @@ class KVCache(PrefixTree[KVNode]):
         self._created = 0
         # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
-        self._latest: Waiter | None = None  # who was attached last
+        self._latest: Waiter | None = None  # the last one attached
         self._stored: tuple[Prompt, KVNode] | None = None  # the latest prompt that was locked
-        self._matching: Waiter | None = None  # who is being attached
+        self._matching: Waiter | None = None  # the one being attached
 
     # Memory.
 

@@ -1,7 +1,7 @@
 """The logs of a simulation on disk while it runs: they take no memory, and outlive the process.
 
-Each is an Arrow IPC stream, to which blocks of rows are appended. One that was cut off can be read
-up to there.
+Each is an Arrow IPC stream, to which blocks of rows are appended. A truncated file can be read up
+to its end.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ class Ledger:
 class Unheard:
     """The largest charge of a client elsewhere that a router had not received.
 
-    It only grows between two messages, but for what is given back: so it is looked at just before
-    each is heard.
+    It only grows between two messages, except for refunds, so it is read just before each message.
     """
 
     def __init__(self, peers: Sequence[Peer]) -> None:

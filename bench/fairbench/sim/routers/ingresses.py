@@ -37,7 +37,7 @@ def split(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Made by ``split``. Whoever lets a request in says whose it is (``owners``)."""
+    """Made by ``split``. The router that admits a request records it (``owners``)."""
 
     def __init__(self, routers: Many[Router]) -> None:
         self.routers = routers

@@ -1,4 +1,4 @@
-"""Traffic: the arrival times of programs. One kind per file; ``source`` is the interface.
+"""Traffic: the arrival times of programs. Each file has one kind; ``source`` is the interface.
 
 To add a kind: write its class, in a new file or in ``planned``, and add its
 line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ... } }``.

@@ -98,8 +98,8 @@ class Admission:
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
         """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to continue.
 
-        SGLang would preempt by priority. Here the scheduler says who goes, or names another
-        request, and then nothing can be tried with this one.
+        SGLang would preempt by priority. Here the scheduler preempts requests or names another
+        candidate, and then this one is not tried.
         """
         taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

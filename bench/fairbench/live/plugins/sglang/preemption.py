@@ -2,7 +2,8 @@
 
 SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
 0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released and leaves the
-batch, keeps its outputs, and is queued again when the pass is over. Who goes is ours.
+batch, keeps its outputs, and is queued again when the pass is over. The preempted requests are our
+choice.
 """
 
 from __future__ import annotations

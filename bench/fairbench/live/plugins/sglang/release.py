@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
 EVICTING = ("0.5.23",)  # those that support an eviction policy
 DISTRIBUTIONS = ("sglang",)
-# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
+# SGLang's flag -> the value that leaves it off. Each changes admissions without the plugin.
 OFF = {
     "disaggregation_mode": "null",
     "dllm_algorithm": None,

@@ -101,7 +101,7 @@ class Home(EngineHome):
             self.view.take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
-        """Remove an aborted request. One that does not wait is ignored."""
+        """Remove an aborted request. A request that does not wait is ignored."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self.view.leave(tracked.request)

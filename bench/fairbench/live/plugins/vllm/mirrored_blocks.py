@@ -1,7 +1,7 @@
 """A mirror of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-The simulator keeps runs of blocks, and vLLM single blocks under chained hashes. So does the mirror:
-a node is a hash with the blocks that have its tokens. Claims are the simulator's own.
+The simulator keeps runs of blocks, and vLLM single blocks under chained hashes. The mirror does so
+too: a node is a hash with the blocks that have its tokens. Claims are the simulator's own.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class MirroredBlocks:
         self.claims.retain(node, request.client, keep_s)
 
     def give_back(self, blocks: Iterable[Theirs]) -> None:
-        """Mirror blocks that a request needs no longer, those that vLLM overwrites first first."""
+        """Mirror blocks that a request no longer needs, in the order in which vLLM reuses them."""
         for block in map(self._mine, blocks):
             block.users -= 1
             if (node := block.node) is None:

@@ -29,7 +29,7 @@ from fairbench.live.step_times import FittedCosts
 # Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, which
 # mypy does not allow as a base class.
 class FairScheduler(Scheduler):  # type: ignore[misc]
-    """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
+    """The scheduler named by FAIRBENCH_LOCAL decides admissions, vLLM all the rest.
 
     A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
     which decides a step before it knows the last one's results, is off with it.

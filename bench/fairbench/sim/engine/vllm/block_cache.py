@@ -15,8 +15,8 @@ class BlockCache(BlockTree):
     ``on_evict(prefix, tokens)`` receives evictions, in one call for successive blocks of a prefix.
 
     vLLM's free list has the blank blocks at its head and the cached ones behind them, least
-    recently used first: what is given back full goes to the tail, what is not to the head. So the
-    blank ones need only be counted. Without ``prefix_caching`` all are blank.
+    recently used first: full blocks are returned to the tail, others to the head. The blank ones
+    need only be counted. Without ``prefix_caching`` all are blank.
     """
 
     knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called

@@ -33,7 +33,7 @@ class Bailian(Plain):
 def _with_sessions(records: Iterator[Place]) -> Iterator[Place]:
     """Yield the records, each with the first turn of its chat as the session.
 
-    A chat whose beginning is not in the file is called after the turn that is missing.
+    A chat whose beginning is not in the file is named after the missing turn.
     """
     first: dict[str, str] = {}
     for where, record in records:
