@@ -97,7 +97,7 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-MAX_DEPTH = 32  # of tables and arrays in each other: whatever recurses over them is safe
+MAX_DEPTH = 32  # of tables and arrays in each other: any recursion over them is safe
 MAX_SHOWN = 100  # characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 

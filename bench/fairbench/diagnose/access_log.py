@@ -24,7 +24,7 @@ MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits
 AROUND = 0.5  # of a flood's length, replayed before and after it
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
-# Fields of records by what a trace calls them; the others are called alike.
+# Fields of records by a trace's names for them; other names are equal.
 OF_RECORDS = {"time": "start", "session": "program"}
 
 

@@ -142,7 +142,7 @@ def _serve(pipe: Connection) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
         with suppress(EOFError, OSError):  # the parent is done, or dead
-            goes_on = True  # even if told to stop already: the parent waits for a first result
+            goes_on = True  # even after a request to stop: the parent waits for a first result
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
                 goes_on = not interrupted()

@@ -74,18 +74,18 @@ class EngineParams:
     limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
     admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
     one decode step at a time instead of in closed form; the records are the same.
-    ``num_continuous_decode_steps``: an admission pass is made after so many, by default after each
-    (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests last whose prefix
-    a request ahead is about to compute, as SGLang does since December 2024 (PR #2442).
-    ``batch_is_full``, by default on, marks a batch full in a pass that finds no room; no pass is
-    made until a request leaves. SGLang of summer 2024 had no such mark. ``swap_space``: GiB of the
-    host's memory, per GPU, for what a scheduler preempts with ``swap``; by default 4, as vLLM had
-    it. ``load_cap``: the most that may run at once, in tokens of context as docs/appendix/engine.md
-    counts them, or ``auto``; by default ``none``. ``prefix_match_us``: CPU time in us that a
-    scheduling pass takes for each waiting request when a cache-aware scheduler has the queue
-    matched against the cache; the GPU waits. By default 0; measured in docs/appendix/speed.md.
-    ``release``: the release of SGLang whose rules are followed, by default 0.5.23;
-    docs/reference/releases.md lists the differences.
+    ``num_continuous_decode_steps``: an admission pass is made after this number of steps, by
+    default after each (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts
+    requests last whose prefix a request ahead is about to compute, as SGLang does since December
+    2024 (PR #2442). ``batch_is_full``, by default on, marks a batch full in a pass that finds no
+    room; no pass is made until a request leaves. SGLang of summer 2024 had no such mark.
+    ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
+    by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
+    as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:
+    CPU time in us that a scheduling pass takes for each waiting request when a cache-aware
+    scheduler has the queue matched against the cache; the GPU waits. By default 0; measured in
+    docs/appendix/speed.md. ``release``: the release of SGLang whose rules are followed, by default
+    0.5.23; docs/reference/releases.md lists the differences.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0

@@ -102,7 +102,7 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    fit_domain: FitDomain | None = None  # None: nobody knows
+    fit_domain: FitDomain | None = None  # None: unknown
     shared_read: float = 1.0  # cost of context that another sequence of the batch has read as well
 
     @cached_property

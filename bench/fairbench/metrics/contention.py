@@ -1,7 +1,7 @@
 """Whether a run was contended: who was kept waiting, and backlogs that no queue shows.
 
 Calls are compared with the fastest calls of their own run, by its tables alone, so that simulated,
-live, stored and external runs are judged alike.
+live, stored and external runs are judged equally.
 """
 
 from __future__ import annotations

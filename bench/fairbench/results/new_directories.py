@@ -63,7 +63,7 @@ def made(parent: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         for path in reversed(new):
-            with suppress(OSError):  # another run has put something in it
+            with suppress(OSError):  # another run has written into it
                 path.rmdir()
         if isinstance(error, OSError):
             raise _unwritable(parent, error) from None

@@ -125,7 +125,7 @@ class LocalScheduler(ABC):
         """Charge the client for output tokens of its requests (calls may be merged).
 
         If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
-        may be told of tokens still to come. The number may be negative if fewer came.
+        may receive tokens still to come. The number may be negative if fewer came.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -133,7 +133,7 @@ class LocalScheduler(ABC):
 
         Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
         ``on_retract`` for that client. Override this method only for speed. The override must then
-        ensure that a subclass with only its own ``on_tokens`` is still told of each client.
+        ensure that a subclass with only its own ``on_tokens`` still receives each client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
             return  # which does nothing, and steps are many

@@ -49,7 +49,7 @@ class Layout:
     ``uncached``: the server has no prefix cache. ``keeps_clock``: times are of the run's own clock,
     so its zero is kept. ``refuses``: a request without an end was turned away, by a rate limiter
     for instance, and has not failed. ``sessions``: programs are distinguished within each client,
-    since two clients may number their sessions alike. ``also`` are columns that only some files
+    since two clients may use the same session numbers. ``also`` are columns that only some files
     have.
     """
 

@@ -147,7 +147,7 @@ def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
 def check_moments(column: Column, moments: Floats, start: Floats, where: str) -> None:
     """Raise DataError for moments that do not fit the clock of the request's start.
 
-    A column that was taken for moments and holds lengths of time is told by that.
+    This detects a column of durations that was read as moments.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (_of_other_clock(moments, start) & (moments <= MOST_S)) | (moments < start)

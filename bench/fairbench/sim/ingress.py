@@ -34,7 +34,7 @@ class Ingress:
         self._workers = workers
         self._held: dict[Request, Sequence] = {}
         self._sent: set[Request] = set()
-        self._news: list[Callable[[], None]] = []  # what the queue has yet to hear
+        self._news: list[Callable[[], None]] = []  # events that the queue has yet to receive
         self._due_ps: int | None = None  # when it is asked next
         self.before: Callable[[], None] | None = None  # called before the queue is asked
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS  # among those asked at one instant

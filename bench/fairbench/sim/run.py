@@ -156,7 +156,7 @@ class Simulation:
             from fairbench.sim.disaggregated.build import disaggregated  # few runs are
 
             workers = disaggregated(spec, self.engine, parts)
-        # The list itself, not a copy, which would keep the workers alive once the cluster lets go.
+        # The list itself, not a copy, which would keep the workers alive after the cluster.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)

@@ -1,4 +1,4 @@
-"""The expected load of a cluster: sampled programs of alike clients, and their GPU time."""
+"""The expected load of a cluster: sampled programs of similar clients, and their GPU time."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # it would not hear us
+        if not connected:  # it would not receive our request
             child.process.kill()
 
 

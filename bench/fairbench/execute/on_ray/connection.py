@@ -30,7 +30,7 @@ class Unreachable(NamedTuple):
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Return Ray connected to the cluster, or None; the pipe is told which.
+    """Return Ray connected to the cluster, or None; the pipe receives which.
 
     Tasks begun inside end with the block. The block also ends, without an error, when the other end
     of the pipe is closed. The process ends once its node is lost.
@@ -62,7 +62,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
         try:
             yield ray
         finally:
-            ray.shutdown()  # which ends whatever still runs for us
+            ray.shutdown()  # which ends our remaining tasks
 
 
 def give_up() -> NoReturn:

@@ -61,7 +61,7 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait for a head that is gone
+            child.process.kill()  # Ray may wait for a head that has ended
             child.process.join()
 
     def _placed(

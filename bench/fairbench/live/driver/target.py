@@ -24,7 +24,7 @@ class Target:
 
     ``lengths`` is how an answer gets its true length. ``exact``: the server must produce exactly
     this number of tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys the
-    header (the emulator). ``free``: it is only told the most it may produce.
+    header (the emulator). ``free``: it only gets the maximum length.
 
     Before the first token there is no timeout, since starving is what is measured; after it, a
     stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps

@@ -214,7 +214,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # tokens of a stream that have gone
+        self._sent = 0  # tokens of a stream that were sent
         self._ids = ids
         self._text = text
         self._news = Event()

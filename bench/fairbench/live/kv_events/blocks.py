@@ -99,7 +99,7 @@ class BlockIndex:
             self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
 
     def _evict(self, run: _StoredRun, start: int, end: int) -> None:
-        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end is gone."""
+        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end was evicted."""
         pages = segments_of(run.ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first, last = bisect_right(ends, start), bisect_right(ends, end)

@@ -31,7 +31,7 @@ class Tracked:
     request: Request
     theirs: Theirs
     prompt: Prompt  # what would be prefilled: of one that vLLM preempted, its outputs too
-    produced: int = 0  # output tokens that the scheduler has been told of
+    produced: int = 0  # output tokens that the scheduler has received
     admitted: bool = False  # so the next admission is a second one
 
 

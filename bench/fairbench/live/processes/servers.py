@@ -195,7 +195,7 @@ def _wait_ready(
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Returns when all are gone."""
+    """End servers in parallel. Returns when all have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:

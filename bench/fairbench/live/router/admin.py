@@ -36,7 +36,7 @@ MOST_BYTES = 2**16
 class Membership:
     """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
-    ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
+    ``follow(worker)`` is called for an added worker, ``unfollow(worker)`` for a removed one.
     Methods that change it raise Problem if that is impossible.
     """
 

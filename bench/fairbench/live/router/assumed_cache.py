@@ -14,7 +14,7 @@ FOLLOWED_SLACK = 2
 
 
 class _LosingCache(KVCache):
-    """A simulated cache that also loses what a worker reports as gone."""
+    """A simulated cache that also loses the blocks that a worker reports as evicted."""
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)

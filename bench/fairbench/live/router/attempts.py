@@ -66,7 +66,7 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    if not dispatcher.is_under_way(result):  # its worker has left before we were told
+    if not dispatcher.is_under_way(result):  # its worker has left before we received it
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, How.UNREACHED)
     return result

@@ -173,11 +173,11 @@ class Health:
 class Progress:
     """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
-    A worker is silent while it has requests and nothing comes of any: no piece of an answer with a
-    status of success, and no change of what its ``/metrics`` says that it has produced. Time
-    without requests does not count, and a request that its client gives up changes nothing. The
-    limit is ``stall_s`` seconds. For a worker that exports no such metrics and has only answers in
-    one piece, the limit is the longest time that these may take.
+    A worker is silent while it has requests and nothing comes of any: no piece of a successful
+    answer, and no change of the production that its ``/metrics`` reports. Time without requests
+    does not count, and a request that its client gives up changes nothing. The limit is ``stall_s``
+    seconds. For a worker that exports no such metrics and has only answers in one piece, the limit
+    is the longest time that these may take.
     """
 
     workers: Sequence[WorkerAddress]

@@ -125,7 +125,7 @@ class Peering:
     forget_s: float
     places: Mapping[str, Collection[int]]  # of each part: workers, or bands of the gateway
     origin: str = field(default_factory=lambda: token_hex(8))
-    # Origin -> first and last time it was heard from (s on the dispatcher's clock).
+    # Origin -> time of its first and last message (s on the dispatcher's clock).
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: Known | None = None) -> bytes:

@@ -21,7 +21,7 @@ from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
 ROWS = 10  # clients with their own waits
-LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are told apart at least, s, and times that
+LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are distinguished at least, s, and times that
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:

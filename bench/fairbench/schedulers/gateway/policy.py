@@ -26,8 +26,8 @@ class FlowPolicy(LocalScheduler):
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client whose request goes next, by ``score``. Precondition: a request waits.
 
-        The method is called again after each request that went, of which ``on_admitted`` has
-        told by then. If the request cannot go after all, the question is repeated later.
+        The method is called again after each sent request, after ``on_admitted`` for that request.
+        If the request cannot go after all, the question is repeated later.
         """
         return min(
             view.clients(),

@@ -26,11 +26,11 @@ class Niyama(LocalScheduler):
     unbounded: it waits while others arrive that can be in time (``relegate=false`` prevents this).
 
     A request with a deadline only for its end gets a first-token deadline: that less ``step_s`` x
-    the expected outputs. The code is told how many, or takes 0 (``outputs=none``); ``history``, by
-    the paper, is mean and ``sigmas`` deviations of the client's finished requests, at most what is
-    allowed. Without any deadline it is due ``default_s`` after its arrival, the code's last tier.
-    Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` per token without one;
-    the code takes a moving average of its own steps, which here have gaps.
+    the expected outputs. The code receives their number, or takes 0 (``outputs=none``);
+    ``history``, by the paper, is mean and ``sigmas`` deviations of the client's finished requests,
+    at most what is allowed. Without any deadline it is due ``default_s`` after its arrival, the
+    code's last tier. Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` per
+    token without one; the code takes a moving average of its own steps, which here have gaps.
 
     ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step takes
     as much of prompts as the slack of the running requests allows, sized as ``edf`` does (by what

@@ -112,7 +112,7 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = self.counter(client) + more  # which is told on
+                self._counters[client] = self.counter(client) + more  # which is passed on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Otherwise a client that comes to an empty queue would be owed all that was served
             # there.

@@ -19,7 +19,7 @@ class Totals(NamedTuple):
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after that
     version. A client's entry is complete, or empty if the client is forgotten. ``waiting`` is
-    always complete. A receiver that has heard version ``since`` or later has then heard this
+    always complete. A receiver that has received version ``since`` or later has then received this
     version.
     """
 
@@ -56,7 +56,7 @@ class Exchanges(Protocol):
         """Merge totals of another origin, perhaps late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
-        """Forget the totals of an origin that is gone for good; what it charged stays charged."""
+        """Forget the totals of an origin that has stopped for good; its charges stay charged."""
 
 
 class Heard:
@@ -204,7 +204,7 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                self._changes.note(client)  # which is told on
+                self._changes.note(client)  # which is passed on
             charged = newly.get(client, {})
             if more or any(charged.values()):  # else it would count as used just now
                 found[client] = CreditChange(more, charged)

@@ -109,7 +109,7 @@ class CacheAware(CountingRouter):
     def _by_history(
         self, request: Request, found: Found[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the worker that got the prefix last (None if it is gone), else the least used."""
+        """Return the worker that got the prefix last (None if it has left), else the least used."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)

@@ -21,7 +21,7 @@ class VtcBasic(CountingRouter):
     clients at the same worker, and no service difference is bounded. Its README has another
     formula.
 
-    Known defects, kept: outputs are taken for 1.5 times the input, and never corrected
+    Known defects, kept: outputs are assumed to be 1.5 times the input, and never corrected
     (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
     so that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
     uses workers 0 and 1 of any number until about 90 requests run there.

@@ -238,7 +238,7 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be put right below
+        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be corrected below
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
         else:

@@ -116,7 +116,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            self._list(node, node.last_access)  # maybe too early; put right when it is popped
+            self._list(node, node.last_access)  # maybe too early; corrected when it is popped
 
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:

@@ -22,7 +22,7 @@ from fairbench.live.plugins.vllm.views import is_plain
 from fairbench.schedulers.setup import Setup
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# Every function of vLLM's that is gone around or called, with its first parameters after ``self``.
+# Every wrapped or called function of vLLM, with its first parameters after ``self``.
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),

@@ -106,7 +106,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
         counts = scheduler_output.num_scheduled_tokens
         parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
-        self.home.took(self._begun_s, self.now_s(), parts)  # those that end are gone after this
+        self.home.took(self._begun_s, self.now_s(), parts)  # those that end have left after this
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self.home.costs is not None:
             self._observe(self.home.costs, list(filter(None, taking_part)), scheduler_output)
