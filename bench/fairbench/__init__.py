@@ -1,8 +1,8 @@
 """fairbench: is this LLM serving scheduler fair, and what does fairness cost?
 
 The command's Python interface: ``run`` and ``sweep`` take its flags as keywords, ``load`` and
-``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. What is imported with
-them comes when they are first used, so that ``import fairbench`` costs next to nothing.
+``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. Modules are imported at
+first use, so that ``import fairbench`` costs next to nothing.
 
     result = fairbench.run(scheduler="d2lpm", dp=4)
     result.summary["jain_index"]

@@ -50,7 +50,7 @@ class Request:
     - ``deadline_s`` is the time at which the call should have finished.
     - ``first_token_by_s`` is the time at which its first token is due.
     - ``token_every_s`` is the promised mean time between the tokens after the first.
-    - ``priority`` is a number chosen by the client; each scheduler says which end goes first.
+    - ``priority`` is a number chosen by the client; each scheduler defines which end goes first.
     - ``demoted`` marks a request that admission control placed behind all others.
     """
 
@@ -88,9 +88,9 @@ class LLM(Protocol):
     ) -> Awaitable[Segment]:
         """Run one call; return the produced tokens as a segment for later prompts.
 
-        ``name`` is unique within the program and names the output, whatever order the calls are
-        made in. ``output_tokens`` is the true length, which only the engine may use. Raises
-        ProgramFailed if the cluster refuses the request.
+        ``name`` is unique within the program and names the output, in any order of the calls.
+        ``output_tokens`` is the true length, which only the engine may use. Raises ProgramFailed if
+        the cluster refuses the request.
         """
         ...
 
@@ -131,8 +131,8 @@ class ServiceBound:
     """The plain numbers from which metrics compute a scheduler's theorem bound.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
-    for one of them only, for service that is weighted with ``weights``, and for so many
-    ``workers``. ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
+    for one view, for service weighted with ``weights``, and for the given number of ``workers``.
+    ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
     """
 
     view: str

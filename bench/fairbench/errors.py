@@ -3,7 +3,7 @@
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)
 │   └── DataError      a file that the user named cannot be used (exit code 2)
-├── ProgramFailed      the cluster refused a request, so its program cannot go on
+├── ProgramFailed      the cluster refused a request, so its program cannot continue
 └── RunFailed          a run or a gate failed (exit code 1)
 """
 
@@ -97,7 +97,7 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-MAX_DEPTH = 32  # of tables and arrays in each other: whatever recurses over them is safe
+MAX_DEPTH = 32  # of tables and arrays in each other: any recursion over them is safe
 MAX_SHOWN = 100  # characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 

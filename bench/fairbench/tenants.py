@@ -1,9 +1,9 @@
 """Tenants: a tree whose leaves are clients with names such as ``org/team/user``.
 
 A node of the tree is a text: a client's is its name, a tenant's ends in the separator, as a folder
-does (``org/``, ``org/team/``), and that of all is empty. So clients and tenants never get into each
-other's way, weights of both stand in one mapping, and a name without a separator is a tree of one
-level: a scheduler that heeds tenants then does what it does without.
+does (``org/``, ``org/team/``), and that of all is empty. Names of clients and tenants therefore
+never collide, one mapping holds the weights of both, and a name without a separator is a tree of
+one level, in which tenants change nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REMEMBERED = 2**16  # names, where clients just turn up
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes of a client: its tenants from the outermost, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # At a server names are whatever they are; one with the last part empty is not its tenant.
+    # At a server any name is allowed; one with an empty last part is not its tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

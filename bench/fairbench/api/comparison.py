@@ -131,12 +131,12 @@ def compare(
 ) -> Comparison:
     """Compare experiments with the first, run by run and paired by seed.
 
-    Either results, those of one experiment in a sequence or one by one; or what ``fairbench
-    compare`` takes: schedulers and experiment files, which are run (with its ``flags``, and
-    ``settings`` as in ``run``), and directories of stored runs. What is run is saved as one fresh
-    directory in ``result_dir`` if there is one; else nothing stays on disk. One directory alone is
-    compared place by place, with its scheduler ``baseline``. ``resume`` goes on with the comparison
-    in that directory, or over more seeds, ``num_runs``.
+    Takes results (one experiment's in a sequence, or single ones), or the arguments of ``fairbench
+    compare``: schedulers and experiment files, which are run (with its ``flags``, and ``settings``
+    as in ``run``), and directories of stored runs. New runs are saved in a fresh directory in
+    ``result_dir``; without it nothing stays on disk. A single directory is compared by
+    configuration with its scheduler ``baseline``. ``resume`` continues the comparison in that
+    directory, or over more seeds, ``num_runs``.
 
     Raises UsageError in one line for what cannot be compared, and as ``sweep`` does.
     """

@@ -193,8 +193,8 @@ def run(
     saved as one fresh directory in ``result_dir`` if there is one; else nothing stays on disk.
 
     Raises UsageError in one line for a wrong flag, value or combination; RunFailed if the run could
-    not go on; Interrupted, a KeyboardInterrupt, at Ctrl-C. What had finished is saved then if there
-    is a ``result_dir``.
+    not continue; Interrupted, a KeyboardInterrupt, at Ctrl-C. Finished runs are then saved in
+    ``result_dir``, if given.
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

@@ -101,9 +101,9 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare them.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
-    sweep``, with lists for what has commas there. A value of ``settings`` is one or a list of
+    sweep``, with lists for values with commas there. A value of ``settings`` is one or a list of
     several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
-    disk. ``resume`` goes on with the sweep in that directory.
+    disk. ``resume`` continues the sweep in that directory.
 
     A point that fails stops no other, and is in ``failures``. Raises UsageError in one line for a
     wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.

@@ -40,9 +40,9 @@ class Behaviour:
 
     - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
     - ``padding_tokens`` are prepended to every prompt. They are the attacker's own, or the
-    tokens with which a victim's latest prompt began. ``padding_fresh`` gives each call a text of
-    its own, which floods the cache (scan flooding).
-    - ``keep_alive`` times after each program its padding is sent again alone, which pins it.
+    tokens with which a victim's latest prompt began. ``padding_fresh`` gives each call unique text,
+    which floods the cache (scan flooding).
+    - ``keep_alive`` times after each program its padding is sent alone, which pins it in the cache.
     - ``split`` is the number of smaller calls that replace each call of a program.
     - ``max_new_multiple`` is the factor by which the reserved output exceeds the real output.
     - ``on_share`` below 1 sends all load within that fraction of each ``period_s``.

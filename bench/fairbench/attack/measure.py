@@ -46,10 +46,10 @@ class Seen(NamedTuple):
 class Harm(NamedTuple):
     """An attack compared with its honest twin, at one seed.
 
-    ``gain`` is the attacker's useful service over the twin's, ``kept`` the victims' served part
-    over that beside the twin, ``finished`` likewise of their programs, ``p95`` of their P95: a
-    lower bound if ``more``; and ``hits`` of their cache hit rate. None is not known, or that of
-    the twin is 0.
+    Each value is a ratio to the run with the twin. ``gain`` is of the attacker's useful service,
+    ``kept`` of the victims' served part, ``finished`` of their finished programs, ``hits`` of their
+    cache hit rate. ``p95`` is of their P95, a lower bound if ``more``. None means unknown, or 0 for
+    the twin.
     """
 
     gain: float

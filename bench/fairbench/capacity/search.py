@@ -8,15 +8,15 @@ from typing import NamedTuple
 Search = Generator[list[int], Mapping[int, bool], "Found"]
 """Gives numbers to try, is sent which of them are enough, returns what it found.
 
-It never gives none: nobody would be told anything, so that it would not go on.
+It never returns none, since the search would then stop.
 """
 
 
 class Found(NamedTuple):
     """The smallest sufficient number (None if there is none), and the tested numbers.
 
-    ``monotone``: of those tried, every one above an enough one is enough too. Where that is so the
-    others were taken to be alike; where it is not, everything below the smallest was tried.
+    ``monotone``: of those tried, every one above an enough one is enough too. If so, untested
+    numbers are taken to follow; if not, every number below the smallest was tried.
     """
 
     smallest: int | None

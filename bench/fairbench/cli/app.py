@@ -25,7 +25,7 @@ WrongUsage: Any = typer.BadParameter.__base__
 class _Commands(TyperGroup):
     """The commands; an error ends as a line on stderr and an exit code, never a traceback.
 
-    Those that it lists have no more than a name and a line of help; the one that is used is loaded.
+    Listed commands have only a name and a line of help; the used command is loaded.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -108,7 +108,7 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted(error)) from None
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+    except BrokenPipeError:  # the reader of our output has closed it, as with `| head`
         discard_output()
         raise typer.Exit(FAILED) from None
 

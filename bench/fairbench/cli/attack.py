@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fairbench.execute.context import RunContext
 
 QUICK_S = 60.0
-LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given anew
+LENGTHS = {"trials", "cpu_hours"}  # which may be given again with ``--resume``
 
 
 @takes(AttackFlags)
@@ -45,7 +45,7 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure, in place of a search: " + ", ".join(KNOWN) + ", or files.",
+            help="Attacks to measure, instead of a search: " + ", ".join(KNOWN) + ", or files.",
         ),
     ] = None,
     num_runs: Annotated[
@@ -123,7 +123,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                with run_folder(resume, "search"):  # not while it goes on in another process
+                with run_folder(resume, "search"):  # not while another process continues it
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
             _check(store.spec(), store.plan())
         else:

@@ -27,7 +27,7 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # whatever a path or name has in it
+            if isinstance(stream, io.TextIOWrapper):  # for any characters in a path or name
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:
             complain("standard output is closed")

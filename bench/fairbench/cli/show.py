@@ -116,8 +116,7 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    Prints its summary. The run is marked incomplete. What was under way when it was killed is not
-    in it.
+    Prints its summary. The run is marked incomplete. Unfinished requests are left out.
     """
     from fairbench.cli.output import print_json, print_summary
     from fairbench.execute.recovery import recover_run

@@ -77,7 +77,7 @@ def validate(
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
     several tenants on a single engine are compared by the latency and service of each tenant. A run
-    that cannot be replayed gets a line of its own, and the exit code is 1.
+    that cannot be replayed gets its own line, and the exit code is 1.
 
     A fairbench run on real servers is simulated with its own seed, load, schedulers and KV pool.
     """

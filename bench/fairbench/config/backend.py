@@ -20,8 +20,8 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.params import param_names
 
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
-EXTERNAL = "external"  # the router of a spec whose backend has a command of somebody else's
-AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, which nobody knows
+EXTERNAL = "external"  # the router of a spec with a third-party router command
+AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint: unknown
 
 Api = Literal["generate", "completions", "chat"]
 
@@ -65,7 +65,7 @@ class BackendConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    if TYPE_CHECKING:  # each kind names itself, in its own place among its fields
+    if TYPE_CHECKING:  # each kind has its own name field
         kind: str
     max_concurrency: Count | None = None
 
@@ -107,7 +107,7 @@ class _Servers(BackendConfig):
 class RealServers(_Servers):
     """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several share GPUs.
 
-    ``schedule_policy`` is a policy of the engine's own, in place of our scheduler of that name.
+    ``schedule_policy`` is the engine's own policy, instead of our scheduler of that name.
     """
 
     tp: Count = 1
@@ -152,7 +152,7 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """``fairbench emulate``: the simulated engine behind real HTTP.
 
-    ``time_scale`` seconds of its time pass in a second. ``router_command`` starts somebody else's
+    ``time_scale`` seconds of its time pass in a second. ``router_command`` starts a third-party
     router before the workers, see ``config/server_args.py``; it is asked by OpenAI's API unless
     ``api`` says otherwise.
     """

@@ -56,7 +56,7 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
 
 
 def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
-    """Raise UsageError for a simulated engine beside real servers."""
+    """Raise UsageError for a simulated engine together with real servers."""
     if engine is not None:
         own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")

@@ -21,7 +21,7 @@ APART = ("routers", "eviction", "memory_records")  # keys that describe colocate
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError for a number of replicas beside those of the two sides."""
+    """Raise UsageError for a number of replicas in addition to those of the two sides."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(

@@ -52,7 +52,7 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     try:
         return _without_defaults(file)
-    except UsageError:  # wrong by itself; whoever asked complains of what the flags leave of it
+    except UsageError:  # wrong by itself; the caller reports what the flags leave of it
         return file
 
 

@@ -89,8 +89,8 @@ def check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    Also for admission control where no router of ours is, nobody says what workers take, or an
-    emulator's clock is not the router's.
+    Also for admission control without a router of ours, without known costs of workers, or with an
+    emulator's clock that is not the router's.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:

@@ -1,7 +1,7 @@
 """Presets: the documented settings of another paper's experiments, as files in ``presets/``.
 
-A preset lies between the defaults and what the user says: it replaces defaults, also those of the
-workload, and a flag or an experiment file replaces what it sets.
+A preset lies between the defaults and the user's values: it overrides defaults, also those of the
+workload; flags and experiment files override the preset.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def is_secret(flag: str) -> bool:
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
-    """Return the words of a command line with ``***`` in place of each secret."""
+    """Return the words of a command line with ``***`` for each secret."""
     kept: list[str] = []
     hides_next = False
     for word in args:

@@ -43,7 +43,7 @@ class ExperimentSpec(BaseModel):
     """A fully resolved experiment, saved with every result, from which a run is repeated.
 
     ``scheduler`` is a pair's name or ``router+local``. ``dp`` is the number of replicas; with
-    ``prefill`` so many of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
+    ``prefill`` this number of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
     full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the
     whole cluster; None is the workload's own rate times ``dp``. ``duration_s`` is how long programs
     arrive; None is until every client has sent its ``num_programs`` (per well-behaved client).

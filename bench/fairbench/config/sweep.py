@@ -124,7 +124,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    # Tables and arrays have commas of their own.
+    # Tables and arrays contain commas.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
         return key, listed
@@ -132,7 +132,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return the sweep with ``axes`` in place of those keys in every grid.
+    """Return the sweep with ``axes`` replacing those keys in every grid.
 
     Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
     """

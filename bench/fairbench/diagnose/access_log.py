@@ -24,7 +24,7 @@ MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits
 AROUND = 0.5  # of a flood's length, replayed before and after it
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
-# Fields of records by what a trace calls them; the others are called alike.
+# Fields of records by a trace's names for them; other names are equal.
 OF_RECORDS = {"time": "start", "session": "program"}
 
 
@@ -32,8 +32,8 @@ OF_RECORDS = {"time": "start", "session": "program"}
 class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
-    ``measured`` says what its waits are, NO_WAITS if the file has none. ``offset_s`` is when the
-    table's first request came, by the clock of the traffic. ``nameless`` says that no column has
+    ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is when the
+    table's first request came, by the clock of the traffic. ``nameless`` is true if no column has
     clients; ``cached`` names the column of cached tokens that are not replayed.
     """
 
@@ -100,7 +100,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, floa
     """Return the requests to replay, and their start on the traffic's clock.
 
     All of a log of up to ``MOST_REPLAYED`` requests; else the first flood with some time around it,
-    or the busiest time. Of more than ``MAX_CLIENTS`` clients, those with the most requests.
+    or the busiest time. Above ``MAX_CLIENTS`` clients, those with the most requests are kept.
     """
     table = log.table
     start_s, end_s = 0.0, None

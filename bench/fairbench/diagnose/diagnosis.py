@@ -95,8 +95,8 @@ def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
 def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
-    After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
-    for flags that do not fit, DataError for a log without clients.
+    After a signal the diagnosis has the finished parts, and names the missing ones. Raises
+    UsageError for flags that do not fit, DataError for a log without clients.
     """
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")

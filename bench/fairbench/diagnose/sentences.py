@@ -54,7 +54,7 @@ def _basis(found: Diagnosis) -> str:
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return the time in which most clients wait though nobody floods, if there is any."""
+    """Return the time in which most clients wait without a flood, if any."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)

@@ -27,7 +27,7 @@ from fairbench.results.sweep_store import SweepStore
 from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME
 
-NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
+NUM_RUNS = 5  # default number of seeds of new runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def plan_comparison(
     """Read stored experiments, and resolve those to run.
 
     An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
-    scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
-    and ``settings`` are of what is run. Raises UsageError naming what is wrong.
+    scheduler, which runs with the configuration and seeds of the first directory, if any. ``flags``
+    and ``settings`` apply to new runs. Raises UsageError naming what is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}

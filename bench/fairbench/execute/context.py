@@ -76,7 +76,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """The function ``progress.update``; None if nobody watches."""
+        """The function ``progress.update``; None without a listener."""
         return None if type(self.progress) is Silent else self.progress.update
 
 

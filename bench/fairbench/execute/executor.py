@@ -33,7 +33,7 @@ class Reading:
 class Saving:
     """A task that saves only into one folder; ``reads`` are the files that it reads.
 
-    An executor on another machine brings back what is saved.
+    An executor on another machine returns the saved files.
     """
 
     work: Callable[[Path, Interruption], Any]

@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run ended because of a signal. The message says what is saved.
+    """The run ended because of a signal. The message names the saved files.
 
     ``exit_code`` is what a command then ends with, as ``Interruption`` has it.
     """
@@ -37,7 +37,7 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """Return the exception to raise once all has stopped; the message says what is left."""
+        """Return the exception to raise once all has stopped, which names the remaining tasks."""
         return Interrupted(message, self.exit_code)
 
 
@@ -45,8 +45,8 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
 
-    Python would raise KeyboardInterrupt in the middle of a state change. Whoever is inside polls,
-    stops at a point of its own and saves. Does nothing off the main thread.
+    Python would raise KeyboardInterrupt in the middle of a state change. The code inside polls,
+    stops at a safe point and saves. Does nothing off the main thread.
     """
     asked = Interruption()
 

@@ -46,7 +46,7 @@ class LiveFlags(NamedTuple):
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
     """Return the options of a live run, or None for a simulation with flags of a live run.
 
-    Raises UsageError if the run is impossible here, or if nothing of it heeds a flag.
+    Raises UsageError if the run is impossible here, or if no part of it uses a flag.
     """
     if spec.backend is not None:
         from fairbench.live.backends.registry import check_live

@@ -146,7 +146,7 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points; return the failures, which are also stored.
 
-    Servers are started once for all points that they can serve, and anew after one that failed.
+    Servers are started once for all points that they can serve, and again after a failed one.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)

@@ -19,7 +19,7 @@ from fairbench.errors import RunFailed
 from fairbench.execute.executor import Failure, Task, attempt
 from fairbench.execute.interruption import SIGNALS, Interruption, interruptible
 
-# Spawned, so that a process starts clean whatever threads this one has.
+# Spawned, so that a process starts clean even if this one has threads.
 SPAWN = get_context("spawn")
 
 
@@ -33,7 +33,7 @@ class Child(NamedTuple):
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     """Call ``target(pipe, *arguments)`` in a new process.
 
-    Signals wait there until it unblocks them, when it has handlers of its own.
+    The child blocks signals until its own handlers are installed.
     """
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, *arguments))
@@ -44,7 +44,7 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals in a child: its parent hears them too, and says what to do."""
+    """Ignore signals in a child: its parent receives them too, and decides."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -142,7 +142,7 @@ def _serve(pipe: Connection) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
         with suppress(EOFError, OSError):  # the parent is done, or dead
-            goes_on = True  # even if told to stop already: the parent waits for a first result
+            goes_on = True  # even after a request to stop: the parent waits for a first result
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
                 goes_on = not interrupted()

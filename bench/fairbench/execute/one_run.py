@@ -27,7 +27,7 @@ def run_and_save(
 
     A simulation needs no options. Once interrupted, the run ends as it stands and is saved. Raises
     Interrupted, and leaves nothing, if interrupted before servers were ready; UsageError if it is
-    impossible, RunFailed if it could not go on.
+    impossible, RunFailed if it could not continue.
     """
     check_writable(parent)
     with context.progress.watching():

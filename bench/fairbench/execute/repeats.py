@@ -42,8 +42,8 @@ def repeat(
     """Run the seeds from ``spec.seed`` on, each saved in one new directory.
 
     That directory also gets ``intervals.json``. Servers are started once, their caches emptied
-    between runs, and their logs are there too. Once interrupted, what was begun is kept as it
-    stands. Raises Interrupted if interrupted before servers were ready, and what a run raised.
+    between runs, and their logs are there too. After an interruption, begun runs are kept as they
+    are. Raises Interrupted if interrupted before servers were ready, and what a run raised.
     """
     check_writable(parent)
     path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class Routed(NamedTuple):
     """A router by name with its ``NAME.PARAM`` settings, and its workers.
 
-    ``weights`` are the clients' by name, 1 where there is none: those of whoever turns up.
+    ``weights`` are the clients' by name, 1 without one; any client may turn up.
     ``local`` is the local scheduler that workers are asked for which were started elsewhere, None
     if none is.
     """
@@ -68,7 +68,7 @@ def named_workers(
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: given twice; give each worker once")
-    if all_named:  # nobody will be added
+    if all_named:  # no worker will be added
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -132,7 +132,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        if interrupted():  # since the last look of those who started them
+        if interrupted():  # since the last look of their starters
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 

@@ -17,7 +17,7 @@ _LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
 def module_of(path: Path, named_by: str) -> ModuleType:
     """Load a file as a module, once per process, so that ``import_module`` finds it.
 
-    Raises UsageError, which says what named the file, if the file cannot be run.
+    Raises UsageError, which names the source of the file's name, if the file cannot be run.
     """
     digest = sha256(bytes(path)).hexdigest()
     name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different
@@ -30,7 +30,7 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     _LOADED.add(str(path))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # any exception of the user's code
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module

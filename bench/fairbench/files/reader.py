@@ -1,7 +1,7 @@
 """Reading of a user's file, plain or ``.gz``, within a memory limit.
 
-A file may be endless, or a few megabytes of gzip that hold gigabytes. So what its text will take as
-values is estimated before it is parsed, and counted.
+A file may be endless, or a few megabytes of gzip that hold gigabytes. The memory of the parsed
+values is therefore estimated before parsing, and counted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = 512  # a command then stays below 1 GiB
 LARGEST_PART = 8  # of the memory, that one line may fill: it is there three times while parsed
 
-CHUNK = 2**16  # bytes read at a time, where nobody keeps them
+CHUNK = 2**16  # bytes read at a time, if none are kept
 CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is compared
 MAX_RATIO = 200  # logs are up to a hundred times as long as packed
-PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for somebody who writes to a pipe
+PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for the writer of a pipe
 
-# Memory that CPython 3.11 takes for a line, and for each mark: an object, a list, an entry
-# and its number, a key's place, half a text.
+# Memory of CPython 3.11 per line, and per punctuation mark (an object, a list, an entry and its
+# number, a key, half of a text).
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
@@ -191,7 +191,7 @@ class Unpacked(gzip.GzipFile):
 
 
 def _opened(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file or a pipe. Raises DataError for a pipe that nobody writes to."""
+    """Open a file or a pipe. Raises DataError for a pipe without a writer."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")

@@ -16,7 +16,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: null, NaN, blanks, or a word for missing.
 
-    A name is only missing if it ``is_blank``: somebody may be called None.
+    A name is only missing if it ``is_blank``: a client may be called None.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 

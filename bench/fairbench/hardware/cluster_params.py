@@ -1,4 +1,4 @@
-"""Parameters of a simulated cluster: news of evictions, and links of disaggregated replicas."""
+"""Parameters of a simulated cluster: eviction reports, and links of disaggregated replicas."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from annotated_types import Ge, Gt, Le
 class ClusterParams:
     """Settings of the simulated cluster (``--set cluster.NAME=VALUE``).
 
-    ``eviction_delay_s``: how late routers hear of an eviction. ``eviction_loss``: what part of the
-    news never arrives, drawn for each piece by itself; by default (not given) all of it does.
+    ``eviction_delay_s``: the delay of eviction reports. ``eviction_loss``: the fraction of reports
+    lost, drawn for each report; none by default.
     """
 
     eviction_delay_s: Annotated[float, Ge(0)] = 0.1
@@ -30,15 +30,15 @@ class DisaggregationParams:
     """Link between prefill and decode workers, and reservation of decode memory.
 
     A transfer of KV cache takes ``latency_ms`` and its bytes over ``bandwidth_gb_s`` (10^9 bytes/s
-    of each GPU, in one direction). The defaults are a line through what Mooncake measured with its
+    of each GPU, in one direction). The defaults are a line through Mooncake's measurements with its
     vLLM connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB over eight network cards of 200
-    Gbit/s, of which a GPU has one here (144/8 GB/s). One of 400 Gbit/s is 36, NVLink of an H100 up
-    to 450. ``reserved_decode_tokens`` is SGLang's ``num_reserved_decode_tokens``: the memory that a
+    Gbit/s. A GPU has one card here (144/8 GB/s). One of 400 Gbit/s is 36, NVLink of an H100 up to
+    450. ``reserved_decode_tokens`` is SGLang's ``num_reserved_decode_tokens``: the memory that a
     decode worker keeps free for each of its requests. ``reserve``: an SGLang decode worker reserves
     memory for a prompt at its ``arrival``, first come first served, as documented; or at its
     ``admission``, in the order of the prefill queue. vLLM's decode workers reserve it once the
     prompt is computed. ``charge_outputs`` tells the prefill worker's scheduler of a request's
-    outputs when it ends; by default a prefill worker knows only of its own first token.
+    outputs when it ends; by default a prefill worker knows only its own first token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

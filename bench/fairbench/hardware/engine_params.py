@@ -17,10 +17,10 @@ Splits: TypeAlias = Literal["prefilled", "finished", "never"]
 
 @dataclass(frozen=True)
 class SGLangRules:
-    """Rules of one release; by default those of 0.5.23.
+    """The rules of one release, by default of 0.5.23.
 
     ``drops_finished``: a request that finished leaves the batch before the next pass, not with the
-    next decode step. ``counts_chunk_once``: the prompt that a pass goes on with takes one slot of
+    next decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
     ``max_running_requests``, not two. ``tries_within_budget``: when that prompt's chunk uses up a
     budget, no other request is tried. ``touches_waiting``: passes that match nothing refresh the
     prefixes of the queue's head. ``splits``: whether a prompt and the outputs that were computed
@@ -74,11 +74,11 @@ class EngineParams:
     limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
     admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
     one decode step at a time instead of in closed form; the records are the same.
-    ``num_continuous_decode_steps``: an admission pass is made after so many, by default after each
-    (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests whose prefix one
-    ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
-    ``batch_is_full``, by default on, marks a batch full in a pass that finds no room; no pass is
-    made until a request leaves. SGLang of summer 2024 had no such mark.
+    ``num_continuous_decode_steps``: an admission pass is made after this number of steps, by
+    default after each (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts
+    requests last whose prefix a request ahead is about to compute, as SGLang does since December
+    2024 (PR #2442). ``batch_is_full``, by default on, marks a batch full in a pass that finds no
+    room; no pass is made until a request leaves. SGLang of summer 2024 had no such mark.
     ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
     by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
     as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:

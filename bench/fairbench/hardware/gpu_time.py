@@ -21,8 +21,8 @@ Chunk = tuple[int, int]
 class StepTime:
     """The coefficients of step times in ms.
 
-    ``context_ps`` is the time per context token in whole ps. ``linear_ms`` is what the linear
-    layers and the host take for so many tokens.
+    ``context_ps`` is the time per context token in whole ps. ``linear_ms`` is the time of the
+    linear layers and the host for that number of tokens.
     """
 
     def __init__(

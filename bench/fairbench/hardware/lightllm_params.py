@@ -47,7 +47,7 @@ class LightLLMLimits:
 class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
-    ``max_total_tokens`` 0 is what fits beside the weights, ``max_prefill_tokens`` 0 S-LoRA's
+    ``max_total_tokens`` 0 is what fits next to the weights, ``max_prefill_tokens`` 0 S-LoRA's
     max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are what a
     minibatch costs beyond its tokens, the rows that its matrix products come in, how often an idle
     server looks for requests, and what is set aside of the pool for each client in the batch. They

@@ -92,7 +92,7 @@ class TimingProfile:
            + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
            + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
     with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
-    experts reads those that some token chooses: c_w + c_e*(1 - q_e^T) in place of c_w, where q_e is
+    experts reads those that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where q_e is
     the share of experts that a token leaves out. A profile without c_pf or c_e has none.
     """
 
@@ -102,7 +102,7 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    fit_domain: FitDomain | None = None  # None: nobody knows
+    fit_domain: FitDomain | None = None  # None: unknown
     shared_read: float = 1.0  # cost of context that another sequence of the batch has read as well
 
     @cached_property

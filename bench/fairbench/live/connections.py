@@ -1,7 +1,7 @@
 """Connections of an HTTP server: their number, and how long one may stay without a request.
 
 asyncio's own server accepts until there are no descriptors left, and then writes a traceback for
-every place in its backlog. This one stops accepting before that.
+every entry of its backlog. This one stops accepting before that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDLE_S = 75.0  # in which one that was answered has to send the next
 OTHER_FILES = 64  # logs, sockets of KV events and health checks, and what listens
 FILES_EACH = 2  # a client's connection, and that to the worker that serves it
 LOOK_S = 1.0
-RETRY_S = 0.01  # until a connection that was closed is gone
+RETRY_S = 0.01  # until a closed connection has ended
 AT_ONCE = 64  # accepted in one turn of the loop
 CLOSED_AT_ONCE = 16  # of those that are idle: a part of all
 COMPLAIN_S = 60.0
@@ -142,7 +142,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_room():
-                if number == 0:  # of those that follow nobody knows whether they are there
+                if number == 0:  # later ones may not exist
                     self._make_room()
                 self._pause()
                 return

@@ -3,11 +3,11 @@
 # Headers that name the client, strongest first; then the body's ``user`` (as in llm-d and smg).
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
-DEFAULT_CLIENT = "default"  # whoever does not say
+DEFAULT_CLIENT = "default"  # requests without a client
 # Fields of OpenAI's bodies that may say so too; what ``/generate`` says counts as the first.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# Names that no client can have: those who share a label, and what a server asks itself.
+# Names that no client can have: the label of all other clients, and a server's own requests.
 OTHERS, HEALTH = "(others)", "(health)"
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"

@@ -24,7 +24,7 @@ SERVED_FILE = "served.json"
 
 
 def write_served(folder: Path, served: Served) -> None:
-    """Store the description of the server beside the records of the run."""
+    """Store the description of the server with the records of the run."""
     (folder / SERVED_FILE).write_bytes(msgspec.json.encode(served) + b"\n")
 
 

@@ -1,8 +1,8 @@
 """Names that a driver sends: of clients, and of their objectives (latency targets).
 
-A client whose owner only the workload tells (``client_owners``) goes by its place in the tree of
-tenants, ``owner/client``, as simulated schedulers know it. An objective is named in a header, as in
-llm-d; the router has the targets of each.
+A client with an owner from ``client_owners`` is sent as its path in the tree of tenants,
+``owner/client``, as simulated schedulers know it. An objective is named in a header, as in llm-d;
+the router has the targets of each.
 """
 
 from __future__ import annotations

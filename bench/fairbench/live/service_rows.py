@@ -1,6 +1,6 @@
 """The service log of a live run, as far as it is visible from outside the server.
 
-Each request that produced anything gets two rows of its own. Its prefill lasts from its admission,
+Each request that produced anything gets two rows. Its prefill lasts from its admission,
 where its input is booked, to its first token, where that token and the computed part of the input
 are. Its decoding lasts from there to its last token, and books its tokens in ``DECODE_STEPS`` steps
 at most, at an even pace: metrics look at every step, so single tokens would take gigabytes.

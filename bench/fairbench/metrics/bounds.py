@@ -19,7 +19,7 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
 
-    What is asked of many rows is asked with the times of their stretches, and ``stretch`` of each.
+    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row.
     Rows queue after queue are found faster.
     """
 
@@ -140,7 +140,7 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between a client's own admissions it only gets less: no other instant need be looked at.
+    # Between a client's own admissions it only gets less: no other instant need be examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)

@@ -1,7 +1,8 @@
 """The catalogue of metrics: an entry for each metric of a run, a client or a comparison.
 
-Whatever shows, stores, compares or documents metrics asks here. To add one, write the function that
-computes it from the tables and facts of a run, and put an entry with it into ``metrics.entries``.
+All code that shows, stores, compares or documents metrics uses this catalogue. To add one, write
+the function that computes it from the tables and facts of a run, and put an entry with it into
+``metrics.entries``.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns of a table in order, with ``tail`` and ``beside`` as percentiles.
 
-    Where a user chose ``percentiles`` those are shown and no others.
+    Chosen ``percentiles`` are shown and no others.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

@@ -1,7 +1,7 @@
 """Latency percentiles that stay correct if some programs never finished.
 
-Who was still unfinished at the end of a run took longer than the run showed (right-censored); who
-was refused took for ever. Leaving either out would flatter the scheduler that starved them.
+Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
+have an infinite latency. Leaving either out would flatter the scheduler that starved them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a run was contended: who was kept waiting, and backlogs that no queue shows.
 
 Calls are compared with the fastest calls of their own run, by its tables alone, so that simulated,
-live, stored and external runs are judged alike.
+live, stored and external runs are judged equally.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
-    Where an engine admits whatever comes, demand above capacity makes the batch larger and its
+    In an engine that admits every request, demand above capacity makes the batch larger and its
     steps longer instead of a queue. No scheduler has anything to order then.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
@@ -154,7 +154,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
 
 
 SHORT_ABOVE = 0.05  # of what was due, or of the time of its calls: below, nothing was withheld
-SERVING_AT_ONCE = 2.0  # a first token may take so many times the least, and nobody waited
+SERVING_AT_ONCE = 2.0  # a first token may take this multiple of the least without a wait
 
 
 def contended(

@@ -19,7 +19,7 @@ AT_ONCE = 1_000_000  # pairs of a program and a time that are worked out togethe
 class Shortfalls(NamedTuple):
     """Weighted tokens that were due before each time and not received, shape (clients, times).
 
-    ``refused`` is the part of ``all`` that is of refused programs, which nobody will serve later.
+    ``refused`` is the part of ``all`` of refused programs, which are never served later.
     """
 
     all: Floats
@@ -35,7 +35,7 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times``, in seconds.
 
-    ``served`` says how fast calls were due. The cost is O(calls log times), whatever the load;
+    ``served`` says how fast calls were due. The cost is O(calls log times), at any load;
     programs that the end of the run cut off cost O(times) each.
     """
     calls, unmade = asked_of(requests, programs, facts, served)

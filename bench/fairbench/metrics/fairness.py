@@ -57,8 +57,8 @@ class Shares:
     Weighted tokens, of what was ``booked``. ``demand`` is what was due to it in the window: what it
     received, and what it was short of at the end (``due.shortfall``). ``entitlement`` is the
     max-min allocation of all the service delivered over ``demand``. To judge against another total,
-    call ``max_min`` with that total. Unless ``contended``, nobody was short of service and ratios
-    say nothing.
+    call ``max_min`` with that total. Unless ``contended``, no client was short of service and
+    ratios have no meaning.
     """
 
     window: Window

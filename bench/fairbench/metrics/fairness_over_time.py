@@ -2,8 +2,8 @@
 
 The share of a whole run counts only what is still missing at its end, so a flood that drains
 leaves no trace in it. Here a client that waits while others are served loses share in the very
-windows in which it waited, whatever it receives later. Work is due as fast as the engine served it,
-less the waits: what a full batch slows for all is nobody's loss.
+windows in which it waited, regardless of later service. Work is due as fast as the engine served
+it, less the waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairbench.metrics.tables import ServiceLog
 WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
 CELL_S = 1.0  # the windows begin so far apart
 MOST_CELLS = 400_000  # of all clients; longer runs of more clients have longer cells
-LEAST_BACKLOG = 0.5  # of a window, for which calls wait: who only came late in it lost nothing
+LEAST_BACKLOG = 0.5  # of a window, for which calls wait: a client that came late in it lost nothing
 LEAST_REQUESTS = 4.0  # a fair scheduler may be one request late: fewer tell too little
 
 
@@ -80,8 +80,9 @@ class Timeline(NamedTuple):
         """Return service and entitlement in all windows of ``cells``, and delayed clients.
 
         Each has the shape (clients, windows). The demand of a window is what was served in it and
-        what was lacking at its end; calls refused before it began are no longer lacking. Held up is
-        who had calls waiting for half of it, more than 5% of their time, or refused in it.
+        what was lacking at its end; calls refused before it began are no longer lacking. A client
+        was held up if its calls waited for half of it, or for more than 5% of their time, or were
+        refused in it.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _over(total, cells))
@@ -179,7 +180,7 @@ def least_by_client(line: Timeline, length_s: float) -> Floats:
 def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged over its fair share of that time.
 
-    Cell by cell the service is divided anew between the clients, with what each lacks then as its
+    In each cell the service is divided again between the clients, with what each lacks then as its
     demand: this is the service that generalised processor sharing guarantees a backlogged client.
     NaN for a client that never waited.
     """

@@ -35,9 +35,9 @@ def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> dict[st
 
     Rates are (weighted) tokens per second of the cluster. ``queue_empty_share`` is the part of the
     window in which no request waited anywhere; ``demand_limited`` if that is above 5%, so that
-    rates compare loads rather than schedulers. Where admissions are not known both are
-    estimated. The gap and its bound are not confined to the window. The paper's window is that of
-    [DLPM] §6.1. Jain's index, gap and bound are of service over the client's weight.
+    rates compare loads rather than schedulers. If admissions are unknown both are estimated. The
+    gap and its bound are not confined to the window. The paper's window is that of [DLPM] §6.1.
+    Jain's index, gap and bound are of service over the client's weight.
     """
     requests, log, weight = tables.requests, tables.service, facts.client_weights
     backlog = Backlog.of(requests, facts)

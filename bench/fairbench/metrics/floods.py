@@ -41,7 +41,7 @@ def floods(traffic: Traffic) -> list[Flood]:
 
     The window of a client is that in which it asks for most beyond ``HEAVY`` times the mean rate of
     the others. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
-    client by ``PEAK``. What a flood asks for no longer counts when the next one is looked for.
+    client by ``PEAK``. A found flood's requests do not count in the search for the next one.
     """
     if traffic.span_s <= 0:
         return []
@@ -116,7 +116,7 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
 
 
 LONGER = 3.0  # times the usual wait, from which on a request was held up
-LONGER_S = 1.0  # and at least so much longer, or nobody notices
+LONGER_S = 1.0  # and at least this much longer, to be noticed
 OFTEN = 0.25  # of a client's requests in the time of the harm, from which on it is a victim
 ENOUGH = 5  # requests before the flood, for a usual wait of the client's own
 FEW = 5  # requests held up in all: fewer are no harm that has a time

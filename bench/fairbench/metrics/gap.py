@@ -99,7 +99,7 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # whose bounds are looked at together
+PAIRS_AT_ONCE = 2**16  # whose bounds are examined together
 WAITING = 2**18  # joint backlogs that may wait to be looked into
 LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # looked into together
 

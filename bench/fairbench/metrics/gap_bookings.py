@@ -17,7 +17,7 @@ from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
 LEAST_CELLS = 16
-FEW = 16  # clients of whom every pair is looked at anyway
+FEW = 16  # number of clients up to which every pair is examined
 MANY_CELLS = 2**13
 
 
@@ -132,7 +132,7 @@ def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
 
 
 END, START = 0, 1  # in this order at one instant
-AT_ONCE = 2**20  # bookings in memory, of those that one place does not have alone
+AT_ONCE = 2**20  # bookings in memory, unless one place has more
 
 
 class Places(NamedTuple):
@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Tokens booked at an instant, their place, and whether an iteration ends or starts."""
+    """Tokens booked at an instant, the index of their place, and an iteration's end or start."""
 
     place: Ints
     at_s: Floats
@@ -187,7 +187,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may touch given places: pairs of place and index in ``rows``."""
+        """Return the rows that may touch places: indices into ``places`` and ``rows``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")

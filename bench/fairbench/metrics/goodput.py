@@ -1,8 +1,8 @@
 """Goodput: the requests that met their clients' latency targets, and their service.
 
 Rates are of the requests that finished in the window. Everything else follows the programs that
-arrived in it to the end of the run: whatever of them did not finish missed, also what an ended
-program never came to ask for, since a starved client sends less.
+arrived in it to the end of the run: unfinished ones missed, also those that an ended program never
+sent, since a starved client sends less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # of rounding: who is late by less is in time
+TICK_S = 1e-9  # of rounding: a smaller delay is in time
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:

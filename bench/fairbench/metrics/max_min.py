@@ -1,4 +1,4 @@
-"""Max-min fair allocations: nobody gets more except at the cost of one that has no more."""
+"""Max-min fair allocations: no client gets more except at the cost of one that has no more."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NOT_ALONE_IN_MEMORY = "no run of the client alone was simulated, or its hit rate
 NOT_ALONE = "the client alone was not simulated"
 
 
-LAST = 1_000  # the position of a column that has none of its own
+LAST = 1_000  # the position of a column without one
 
 
 class Better(Enum):

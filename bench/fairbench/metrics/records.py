@@ -203,8 +203,9 @@ class Client(NamedTuple):
     """A client of the run, even if it never sent anything.
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
-    requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
-    ``owner`` is whose it is ("": by its name), ``padding`` what it asks for and does not need.
+    requests was promised, ``service_class`` the class that shares them ("" without a class).
+    ``owner`` is its owner's name ("": by its own name), ``padding`` the tokens that it requests and
+    does not need.
     """
 
     name: str

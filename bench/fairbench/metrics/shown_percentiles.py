@@ -1,8 +1,8 @@
 """The percentiles of latency that tables show: chosen by the user, or with enough latencies.
 
 A high percentile with hardly one latency beyond it is chance. Three beyond it are required: 300
-latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is marked and has a
-P95 beside it if latencies are too few. Other tables show one of the two.
+latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is marked and
+followed by a P95 if latencies are too few. Other tables show one of the two.
 """
 
 from __future__ import annotations

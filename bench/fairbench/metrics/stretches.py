@@ -1,6 +1,6 @@
 """Stretches: the common times of a batch's rows in a service log, computed once.
 
-A batch of 64 requests of as many clients is 64 rows, one beside the other, with the same times.
+A batch of 64 requests of 64 clients is 64 consecutive rows with the same times.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
     """Return the busy time in decode steps with larger batches or contexts than the fit.
 
-    NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of steps
-    whose context grows over the limit the steps beyond it count.
+    NaN if nothing was run, or if the data of the profile's fit are unknown. In a stretch whose
+    context grows over the limit the steps beyond it count.
     """
     if facts.fit is None:
         return float("nan")

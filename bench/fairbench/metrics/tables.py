@@ -48,7 +48,7 @@ class ServiceLog(Protocol):
 class FiledService:
     """A ``ServiceLog`` of ``rows`` in order of time. It has one file per column in ``folder``.
 
-    What is read of it is mapped and not copied, and leaves memory with whoever has read it.
+    Data that is read is mapped and not copied, and leaves memory with its reader.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Traffic: who sent requests when and how long each waited, and overloads, from any record."""
+"""Traffic: the clients, times and waits of requests, and overloads, from any record."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def best_stretch(gains: Floats, cost: Floats) -> Stretch:
 
 
 LONG_S = 2.0  # a time to first token that a user notices,
-LONGER = 3.0  # and so many times the shortest waits: long prompts take long without any queue
+LONGER = 3.0  # and this multiple of the shortest waits: long prompts take long without any queue
 SHORTEST = 5  # percent of the waits
-LEAST_LATE = 20  # that wait long: fewer are no overload
+LEAST_LATE = 20  # requests that wait long: fewer are no overload
 MOSTLY = 0.5  # of the requests of a client, and of the clients, from which on they count
 
 

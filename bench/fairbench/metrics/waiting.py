@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-EVERYWHERE = -1  # before the cluster: a request there waits for whatever worker takes it
+EVERYWHERE = -1  # before the cluster: a request there waits for any worker
 
 
 class Waits(NamedTuple):
@@ -83,7 +83,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # The latest end so far, by its rank among all: so that it begins anew with each queue.
+    # The latest end so far, by its rank among all, so that it restarts with each queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before

@@ -103,7 +103,7 @@ class Derived(NamedTuple):
 
     Attributes:
         profile: The profile.
-        source: In words, what the times come from.
+        source: The origin of the times, in words.
         note: Why there is no better source; empty if there is none.
         error_pct: Errors on the iterations held out.
         held: Those iterations.

@@ -88,7 +88,7 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Multiples of the start from where a fit begins too, since it may end beside the best."""
+"""Further starting points, as multiples, because a fit may end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0
 NEGLIGIBLE = 1e-4  # of its start, below which a coefficient is 0

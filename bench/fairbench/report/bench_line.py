@@ -1,6 +1,6 @@
 """A summary as one JSON line in the format of sglang.bench_serving, for its tools.
 
-SGLang's keys come first, then all of ours. What a run has no value for is null.
+SGLang's keys come first, then all of ours. Missing values are null.
 """
 
 from __future__ import annotations

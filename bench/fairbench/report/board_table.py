@@ -153,7 +153,7 @@ def _number(value: float | None, metric: BoardMetric) -> str:
 
 
 def board_legend(board: Board) -> Iterator[str]:
-    """Yield the sentences that say what a board's columns mean, and what is missing."""
+    """Yield the sentences on the meaning of a board's columns and on missing values."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     best = "most" if entry.better is Better.MORE else "least"

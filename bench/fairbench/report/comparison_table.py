@@ -166,7 +166,7 @@ def _cell(value: Shown) -> Text:
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return ``low-high``, and the number of runs if not all have a value; "" without both.
 
-    Ends that are written alike, as those of a replayed trace over seeds, are left out.
+    Equal ends, such as those of a replayed trace over seeds, are left out.
     """
     ends = ""
     if interval["low"] is not None:

@@ -1,4 +1,4 @@
-"""Explanations of a run's summary: sentences that say what each number means for this run."""
+"""Explanations of a run's summary: sentences on the meaning of each number in this run."""
 
 from __future__ import annotations
 

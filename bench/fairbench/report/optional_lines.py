@@ -10,7 +10,7 @@ from fairbench.report.numbers import number, percent, with_unit, written
 from fairbench.report.traffic_lines import window
 from fairbench.results.store import Summary
 
-MOST_TENANTS = 10  # tenants in lines of their own, those with the least of their shares
+MOST_TENANTS = 10  # tenants with their own lines, those with the least of their shares
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-MOST_PAIRS = 6  # pairs of clients in lines of their own, those with the most tokens
+MOST_PAIRS = 6  # pairs of clients with their own lines, those with the most tokens
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:

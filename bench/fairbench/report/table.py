@@ -86,7 +86,7 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    Where that leaves several alike, their ends are kept instead, or else their beginnings. Names
+    If several are then alike, their ends are kept instead, or else their beginnings. Names
     that differ only in the middle may still come out alike.
     """
     given = tuple(dict.fromkeys(names))

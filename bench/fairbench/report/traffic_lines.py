@@ -11,7 +11,7 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number
 
-MANY = 1000.0  # times the mean, above which nobody wants digits
+MANY = 1000.0  # ratios above this are printed without decimals
 NAMED = 3  # victims
 TTFT = "time to first token"
 

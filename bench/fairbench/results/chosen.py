@@ -20,7 +20,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 CHOSEN = "chosen"  # in a manifest
 WHERE = "docs/appendix/migration.md"
 WORKLOAD = "workload."
-PROFILE = "timing profile"  # what ``gpu`` says beyond GPU and model
+PROFILE = "timing profile"  # what ``gpu`` implies besides GPU and model
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")  # given again outside it
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
 SCHEDULER_PARTS = ("scheduler", "router", "local")

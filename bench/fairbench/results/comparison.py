@@ -1,7 +1,7 @@
 """Comparison of the runs of a sweep: their groups, and metrics that need several schedulers.
 
-A *place* is an experiment without its scheduler. Runs at one place with one seed are compared with
-each other. A *cell* is a scheduler at one place, over all seeds.
+A *place* is a configuration: an experiment without its scheduler. Runs at one place with one seed
+are compared with each other. A *cell* is a scheduler at one place, over all seeds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Several runs of one experiment, seed by seed, as means with 95% intervals (Student's t).
 
 Every number of a summary is one value a run, percentiles too; over seeds, which draw the load, they
-are independent, and an interval is for their mean. It holds exactly where they are normal, however
-few; of skewed values it holds less often (docs/guide/compare.md).
+are independent, and an interval is for their mean. The interval is exact for normal values, however
+few; for skewed values it holds less often (docs/guide/compare.md).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def library_version(library: str) -> str | None:
 
 TIMEOUT_S = 20.0
 MAX_VERSION = 200  # characters
-# Run by the Python beside a script: the distribution whose entry point has the script's name.
+# Run by the Python next to a script: the distribution whose entry point has the script's name.
 OWNER = """
 import sys
 from importlib.metadata import entry_points

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError unless directories can be created in ``parent``.
 
-    It is called what the user ``named`` it by.
+    ``named`` is the user's name for the directory.
     """
     try:
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -63,7 +63,7 @@ def made(parent: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         for path in reversed(new):
-            with suppress(OSError):  # another run has put something in it
+            with suppress(OSError):  # another run has written into it
                 path.rmdir()
         if isinstance(error, OSError):
             raise _unwritable(parent, error) from None

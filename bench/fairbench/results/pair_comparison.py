@@ -68,7 +68,7 @@ class MetricContrast:
     def ratio(self) -> float | None:
         """The other's mean over the baseline's; None for bounds or a mean of 0.
 
-        Of times it is the geometric mean over the seeds.
+        For times it is the geometric mean over the seeds.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -81,8 +81,8 @@ class MetricContrast:
 class Contrast:
     """A side against the baseline.
 
-    ``left_out`` are seeds that only one of them has, ``unlike`` the keys apart from the scheduler
-    in which their experiments differ.
+    ``left_out`` are seeds that only one of them has, ``unlike`` the differing keys of the
+    experiments, without the scheduler.
     """
 
     baseline: Side

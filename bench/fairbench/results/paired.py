@@ -1,9 +1,8 @@
 """Two sides on the same seeds: their difference, and which of them is better.
 
 A seed draws the load, so the two runs of a seed had the same one and their difference tells more
-than two means do. The interval is Student's for the mean of the differences. Where a value is only
-a bound, so is its difference, and with it one end of the interval: the true mean of differences
-that are at least what they say is at least the mean of those. The other end is not known then.
+than two means do. The interval is Student's for the mean of the differences. If a value is only a
+bound, so are its difference and one end of the interval. The other end is then unknown.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def save_run(
 ) -> Path:
     """Write one run into a new directory in ``parent``; return the directory.
 
-    It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
-    written, and leaves nothing behind then.
+    The directory is written under a hidden name and renamed when complete. Raises UsageError if it
+    cannot be written, and leaves nothing behind then.
     """
     with made(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"

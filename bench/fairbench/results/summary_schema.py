@@ -1,6 +1,6 @@
 """The schema of a summary to be shown, which a user may have edited.
 
-What was run is listed here, metrics are those of the catalogue.
+The experiment's keys are listed here, metrics are those of the catalogue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sweep's directory: the sweep, a run directory per finished point, and failures.
 
-sweep.toml       the sweep, flags included: all that is needed to go on with it
+sweep.toml       the sweep, flags included: all that is needed to continue it
 index.json       its points in order: identity and name
 runs/            one run directory per point
 alone/           per place and seed, latencies of the clients each on its own part of the cluster

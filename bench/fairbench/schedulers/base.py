@@ -61,8 +61,8 @@ class LocalScheduler(ABC):
     times_steps: bool = False  # wants on_prompt_time and on_gpu_time
     preempts: bool = False  # its passes are made even when the batch is full
     swaps: bool = False  # it may preempt to the host's memory, see Preempt
-    orders_retraction: ClassVar[bool] = False  # in place of the engine, see retraction_order
-    preemption_optional: ClassVar[bool] = False  # its home may do without either
+    orders_retraction: ClassVar[bool] = False  # instead of the engine, see retraction_order
+    preemption_optional: ClassVar[bool] = False  # its host may do without either
     sizes_steps: bool = False  # says how many tokens a step may have, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
     Params: ClassVar[Any]
@@ -108,7 +108,7 @@ class LocalScheduler(ABC):
         """
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests, which then starts anew, so that memory stays bounded.
+        """Forget a client without requests, which later starts again, so that memory stays bounded.
 
         A gateway calls this method for the clients that have been idle for longest, once there are
         more than 10,000.
@@ -125,7 +125,7 @@ class LocalScheduler(ABC):
         """Charge the client for output tokens of its requests (calls may be merged).
 
         If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
-        may be told of tokens still to come. It may also be told of a negative number if fewer came.
+        may receive tokens still to come. The number may be negative if fewer came.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -133,7 +133,7 @@ class LocalScheduler(ABC):
 
         Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
         ``on_retract`` for that client. Override this method only for speed. The override must then
-        ensure that a subclass with only its own ``on_tokens`` is still told of each client.
+        ensure that a subclass with only its own ``on_tokens`` still receives each client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
             return  # which does nothing, and steps are many
@@ -256,7 +256,7 @@ class Router(ABC):
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a worker that failed before it did anything for the request.
 
-        Called in place of ``on_finish``; the request may be routed again. The router should refund
+        Called instead of ``on_finish``; the request may be routed again. The router should refund
         what it charged for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)

@@ -57,7 +57,7 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         where = f"{name}: {FUNCTION}({x}, {y})"
         try:
             value = function(x, y)
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # any exception of the user's code
             raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")

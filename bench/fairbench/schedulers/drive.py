@@ -24,8 +24,8 @@ class Preempt(NamedTuple):
     swap: bool = False
 
 
-# The scheduler yields what should be tried next, the home sends back whether it was done, or
-# closes the generator when the pass is over.
+# The scheduler yields the next action, the host sends back whether it succeeded, or closes the
+# generator when the pass is over.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -38,7 +38,7 @@ class Tried(Enum):
     OVER = "it was not tried: the pass is over"
 
 
-# Names of their own: CPython 3.11 looks up the members of an enum the slow way, and they are asked
+# Module-level names: CPython 3.11 looks up the members of an enum the slow way, and they are asked
 # for with each candidate.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
@@ -56,7 +56,7 @@ def drive(
     """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
     After an admission that ends the pass the scheduler is not asked again: it might refill, or move
-    on to another group, for a candidate that nobody will try.
+    on to another group, for a candidate that is never tried.
 
     Args:
         selection: Candidates and preemptions that the scheduler yields.

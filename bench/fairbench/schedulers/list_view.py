@@ -1,6 +1,6 @@
 """Waiting queues as plain lists: an engine's, as in SGLang's ``calc_priority``, and one by client.
 
-Slow and obviously correct. It is what a live server offers (a list to sort in place) and the
+Slow and obviously correct. A live server offers this view (a list to sort in place); it is also the
 oracle for the simulator's incremental queue.
 """
 
@@ -21,7 +21,7 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        self._credit: Mapping[str, float] | None = None  # of whom only creditors are offered
+        self._credit: Mapping[str, float] | None = None  # for which only creditors are offered
 
     def __iter__(self) -> Iterator[Request]:
         return self
@@ -129,7 +129,8 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
     ``elsewhere`` are clients that wait at other routers, without their requests. For ``on_arrival``
-    only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
+    only: a client that waits anywhere is not lifted, and no lift exceeds the counter of a client
+    that waits elsewhere.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
@@ -160,7 +161,7 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The home's side.
+    # The host's side.
 
     def arrivals(self) -> Iterator[Request]:
         """Return the requests in queue order, regardless of the order that a scheduler sees."""

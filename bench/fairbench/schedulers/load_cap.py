@@ -5,7 +5,8 @@ order. A limit on requests (``max_running_requests``) cures that too, but the ri
 how long they are; this one is a limit on their cost.
 
 A decode step takes a fixed time, however little runs (launches, reading the weights), and beyond it
-a time for each request and each token of context. So batches are weighed in tokens of context:
+a time for each request and each token of context. Batches are therefore weighed in tokens of
+context:
 
     cost = sum over what runs of (prompt + expected output / 2 + request_tokens)
 
@@ -57,7 +58,7 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
-    Of a client of whom nothing has finished, that of everybody; before anything has,
+    For a client without finished requests, that of all clients; before anything has,
     ``PRIOR_OUTPUT_TOKENS``. What a client allows (``max_new_tokens``) does not count.
     """
 

@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class Found(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest ``node``, and the ``place`` in the prompt."""
+    """The end of a walk along a prompt: the deepest ``node`` and the ``place`` in the prompt."""
 
     node: L
     place: Place
@@ -188,10 +188,9 @@ class BoundedTree(LocationTree[RecentNode]):
     """A location tree that keeps at most ``limit`` nodes, or the nodes of one prompt if more.
 
     A prompt that is added uses its whole path, whichever worker it goes to. Beyond the limit the
-    longest unused leaf is forgotten, marks and all, so that what is kept of a prompt is always a
-    prefix of it, with the marks it would have in an unbounded tree but for those that were
-    forgotten meanwhile. A router that forgets a prefix that a worker has loses a hit there, and no
-    more: the next request is routed as if it were new. Each call takes the same time as unbounded.
+    least recently used leaf is forgotten with its marks. The tree therefore always holds a prefix
+    of each prompt. A router that forgets a prefix of a worker's cache only loses a hit: the next
+    request is routed as if it were new. Each call takes the same time as unbounded.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
@@ -201,7 +200,7 @@ class BoundedTree(LocationTree[RecentNode]):
         # The prompt that was added last, and its end while that is there: programs branch, and so
         # the next prompt is often the very same one.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        self._marked = NOBODY  # for whom it was added, if there has been no news since
+        self._marked = NOBODY  # its worker, while nothing has changed since
 
     def find(self, prompt: Prompt) -> Found[RecentNode]:
         if (latest := self._latest) is not None and latest[0] is prompt:

@@ -12,8 +12,8 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A stretch of a prompt: its segments up to where it ends, the first one from its beginning even if
-# the stretch is only what is behind some of it.
+# A stretch of a prompt: its segments up to the end of the stretch, the first from its own
+# beginning.
 Edge = Prompt
 Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
 
@@ -115,13 +115,13 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        node.children[prompt[index][0], child.start] = child  # by place: quicker than by name
+        node.children[prompt[index][0], child.start] = child  # by position: quicker than by name
         return child
 
     def split(self, node: N, tokens: int) -> N:
         """Cut the edge above ``node`` after ``tokens``; return the new upper node.
 
-        ``node`` stays the lower part, so whoever holds it still holds the same prefix.
+        ``node`` stays the lower part, so its holders still hold the same prefix.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -169,7 +169,7 @@ def path(node: Node) -> Prompt:
 
 
 def place_at(prompt: Prompt, depth: int) -> Place:
-    """Return the place in the prompt where a prefix of ``depth`` tokens ends."""
+    """Return the position in the prompt where a prefix of ``depth`` tokens ends."""
     for index, (_, length) in enumerate(prompt):
         if depth < length:
             return index, depth

@@ -1,7 +1,7 @@
 """The work of a request: the time that the request adds at a worker, in tokens of prefill.
 
-As a token of prefill costs the same whoever's it is, work of several clients can be added and
-divided. What a step takes however little runs is nobody's work: it is shared by the whole batch.
+A token of prefill costs the same for every client, so work of several clients can be added and
+divided. The fixed time of a step is no client's work: it is shared by the whole batch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten and begins anew
+REMEMBERED_TOKENS = 5_000_000  # limit of stored shared prefixes; beyond it all are forgotten
 
 
 class SharedNode(Node):
@@ -31,12 +31,12 @@ class _SharedTree(PrefixTree[SharedNode]):
 class SharedCharges:
     """The tokens that each client pays for a request that computes a part of its prompt.
 
-    ``split``: everybody who uses it has paid the same part of it: the n-th client pays 1/n, and the
-    n - 1 before it get back what they have paid more than that. When somebody computes it again, it
-    begins anew. ``owner``: the client that brought it first pays whenever anybody computes it.
-    ``each``: whoever uses it pays all of it, cached or not. Under the first two the tokens charged
-    are always those computed. Without any of this, who computes a prefix pays for it, and whoever
-    finds it cached pays nothing.
+    ``split``: all users of a prefix have paid the same part of it: the n-th client pays 1/n, and
+    the n - 1 before it are refunded the excess. When the prefix is computed again, this starts
+    again. ``owner``: the client that brought it first pays for each computation. ``each``: every
+    user pays all of it, cached or not. Under the first two the tokens charged are always those
+    computed. Without sharing, the client that computes a prefix pays for it, and one that finds it
+    cached pays nothing.
     """
 
     def __init__(self, sharing: Sharing) -> None:

@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
 FIRST_PAGE_TOKENS = 8  # a first chat message is often shorter than 32
-PAGES_BEFORE_DOUBLING = 32  # so many pages of any one size would reach from 0 to where it ends
+PAGES_BEFORE_DOUBLING = 32  # this number of pages of one size would reach from 0 to its end
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:

@@ -51,7 +51,7 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the pass began.
 
-    What this pass has preempted is no longer in it. What it has admitted is in it only with vLLM,
+    Requests preempted in this pass are no longer in it. Those admitted are in it only with vLLM,
     whose running list has it at once, and cannot be preempted in this pass.
     """
 
@@ -86,7 +86,7 @@ class WaitingView(Protocol):
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs beside this queue."""
+        """The batch that runs next to this queue."""
 
     def __len__(self) -> int: ...
 

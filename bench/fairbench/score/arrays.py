@@ -47,7 +47,7 @@ def arrays_of(
     Args:
         columns: The columns of the file.
         where: What complaints call the file.
-        unit_s: Seconds of a unit of times, None if nobody says it.
+        unit_s: Seconds of a unit of times, None if unknown.
         client: The client of all requests where the file names none.
         part: The number of the file, by which the programs of several files differ.
         mended: Where the requests are counted that were not taken as they stand.
@@ -113,7 +113,7 @@ def _ends(
 ) -> tuple[Floats, Floats, Any]:
     """Return when first and last token arrived, and the gaps between tokens if known.
 
-    ``nothing`` says which requests failed so that their times mean nothing.
+    ``nothing`` marks requests that failed so that their times mean nothing.
     """
     length, skipped = len(start), nothing.tolist()
     firsts: list[Floats] = []
@@ -161,7 +161,7 @@ def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the state of each request in the tables' terms, and which failed.
 
-    What ended is finished where nothing else is said, and what did not has failed, or was refused.
+    By default, ended requests have finished, and others have failed or were refused.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

@@ -17,7 +17,7 @@ from fairbench.score.states import signed
 Run = TypeVar("Run")
 
 MAX_KINDS = 100
-"""How many different sets of keys the objects of a file may have, and all of them be looked at."""
+"""The number of different key sets of a file's objects up to which all are examined."""
 
 
 class Column(NamedTuple):

@@ -1,6 +1,6 @@
 """Files of external records: JSON lines, JSON, CSV or parquet, perhaps ``.gz``.
 
-A file is read as a list of objects, whatever is in them; ``layout`` says what they mean.
+A file is read as a list of any objects; ``layout`` defines their meaning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layouts of external records, and their conversion to columns.
 
-The fields of a request are ours; a layout says what they are called in a file:
+The fields of a request are ours; a layout names them in a file:
 
 client                          whose it is; without it each file is one client, called as the file
 start                           when it was sent, on any clock
@@ -11,8 +11,8 @@ program, worker, cached_tokens, admitted, status, error     optional
 gaps                            optional: all gaps between tokens, where ``itls`` is not the end
 id                              optional: what tells a request from all others
 
-In the plain layout they may have other names that are common (``files.column_names``), and a name
-that ends in a unit, such as ``ttft_ms``, says that of its times.
+The plain layout also accepts other common names (``files.column_names``), and a name that ends in a
+unit, such as ``ttft_ms``, gives the unit of its times.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Layout:
 
     ``uncached``: the server has no prefix cache. ``keeps_clock``: times are of the run's own clock,
     so its zero is kept. ``refuses``: a request without an end was turned away, by a rate limiter
-    for instance, and has not failed. ``sessions``: programs are told apart within each client,
-    since two clients may number their sessions alike. ``also`` are columns that only some files
+    for instance, and has not failed. ``sessions``: programs are distinguished within each client,
+    since two clients may use the same session numbers. ``also`` are columns that only some files
     have.
     """
 
@@ -99,7 +99,7 @@ _TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # as ``tools
 PLAIN = "lines"
 _BENCH = {"input_tokens": "input_lens", "output_tokens": "output_lens", "ttft": "ttfts"}
 _BENCH |= {"itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-_WHOLE = {"latency": "latencies"}  # in place of gaps, where nothing was streamed
+_WHOLE = {"latency": "latencies"}  # instead of gaps, if nothing was streamed
 _VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_latency"}
 _VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}

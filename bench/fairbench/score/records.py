@@ -58,8 +58,8 @@ class Scored:
 
     ``last_token_s`` is when each request's last token came, NaN if that is not known; ``gaps_s``
     are all gaps between tokens of the finished requests, None if the records do not have them.
-    ``failed`` requests broke off and were not refused. ``remarks`` say which records were not taken
-    as they stand. ``clock`` has the dates of the times, if they are dates.
+    ``failed`` requests broke off and were not refused. ``remarks`` name records that were changed.
+    ``clock`` has the dates of the times, if they are dates.
     """
 
     clients: tuple[str, ...]

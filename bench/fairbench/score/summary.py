@@ -132,7 +132,7 @@ def scored_window(
     """Return the requested window, with defaults for missing ends.
 
     A window is half-open. The default end is therefore just after the last arrival, or just after
-    the last answer, so that whatever came or ended then counts.
+    the last answer, so that those last events count.
 
     Args:
         requests: All requests of the records.

@@ -32,9 +32,9 @@ NEVER = -1  # a length of time that VTC-artifact writes for what never came, in 
 class Times:
     """A reader of the times of one file, in seconds.
 
-    Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
-    somebody says another unit than seconds. Beside such moments a length of time in no unit may be
-    in seconds or in theirs: ``unit_s`` None is that nobody says.
+    Unix times too large for seconds are read in ms, us or ns by their size, unless the user sets
+    another unit than seconds. Beside such moments a length of time in no unit may be in seconds or
+    in theirs: ``unit_s`` None means unknown.
     """
 
     def __init__(self, where: str, unit_s: float | None) -> None:
@@ -147,7 +147,7 @@ def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
 def check_moments(column: Column, moments: Floats, start: Floats, where: str) -> None:
     """Raise DataError for moments that do not fit the clock of the request's start.
 
-    A column that was taken for moments and holds lengths of time is told by that.
+    This detects a column of durations that was read as moments.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (_of_other_clock(moments, start) & (moments <= MOST_S)) | (moments < start)

@@ -25,8 +25,8 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# Alone there is nobody to be fair to; whether locality or balance pays depends on the workload, and
-# who leaves takes what is better.
+# Alone there is no other client to be fair to; whether locality or balance pays depends on the
+# workload, and a client alone takes the better one.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -59,7 +59,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        settings[policy] = OFF  # nobody is before this client whom it could be too late for
+        settings[policy] = OFF  # no request is ahead of this client
     own = {
         "local": LOCAL,
         "gateway": None,

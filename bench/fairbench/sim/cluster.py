@@ -169,7 +169,7 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            request = Request(  # all by place: names would make a dictionary of them for each
+            request = Request(  # all by position: names would make a dictionary of them for each
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
             )  # fmt: skip

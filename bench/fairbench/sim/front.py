@@ -130,7 +130,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return an ``on_evict`` of a worker, or None if the router wants to hear of no evictions."""
+    """Return an ``on_evict`` of a worker, or None if the router uses no eviction reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)

@@ -31,7 +31,7 @@ class InFlight:
         self._begin()
 
     def _begin(self) -> None:
-        if self._beginning:  # one that began has ended at once, refused: the loop below goes on
+        if self._beginning:  # one that began has ended at once, refused: the loop below continues
             return
         self._beginning = True
         while self._waiting and self._running < self._most:

@@ -1,4 +1,4 @@
-"""The queue before a simulated cluster, which is told of all events at the workers."""
+"""The queue before a simulated cluster, which receives all events of the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ingress:
 
     The queue is asked again when a request arrives or ends, and when a worker has decided what to
     run. The question comes at that instant, after every iteration that ends then, and never in the
-    middle of a pass. The queue is told of ends and arrivals in the order in which they come.
+    middle of a pass. The queue receives ends and arrivals in the order in which they come.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -34,7 +34,7 @@ class Ingress:
         self._workers = workers
         self._held: dict[Request, Sequence] = {}
         self._sent: set[Request] = set()
-        self._news: list[Callable[[], None]] = []  # what the queue has yet to hear
+        self._news: list[Callable[[], None]] = []  # events that the queue has yet to receive
         self._due_ps: int | None = None  # when it is asked next
         self.before: Callable[[], None] | None = None  # called before the queue is asked
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS  # among those asked at one instant

@@ -38,7 +38,7 @@ class Waiter(Protocol[N]):
 class MatchCache(Protocol[N]):
     """Cached prefixes as a queue in match order needs them.
 
-    ``on_moved`` hears of a waiter whose match may have changed, once it is attached.
+    ``on_moved`` receives a waiter whose match may have changed, once it is attached.
     ``refresh_stamp`` is the access stamp of the last refresh.
     """
 

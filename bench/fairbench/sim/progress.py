@@ -1,4 +1,4 @@
-"""The progress of a simulation, for those who watch it."""
+"""The progress of a simulation, for its watchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery: what is left of a simulation that was killed."""
+"""Recovery: the records of a killed simulation."""
 
 from __future__ import annotations
 

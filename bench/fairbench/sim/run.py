@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
 PROGRESS_EVERY_PS = PS_PER_S
-EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
+EVENTS_AT_ONCE = 64  # between two checks for an interruption, milliseconds
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
     """Turn off the cycle collector in the block, which saves a third of the time.
 
-    What there was before is set aside, unless somebody has done so: to collect inside goes over
-    what was made inside, so the simulation too must be, and not over all that is imported, which
-    took longer than to simulate a few hundred requests.
+    Earlier objects are set aside, unless a caller has done so: a collection inside then only covers
+    objects made inside, not all imported ones, which took longer than to simulate a few hundred
+    requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -156,7 +156,7 @@ class Simulation:
             from fairbench.sim.disaggregated.build import disaggregated  # few runs are
 
             workers = disaggregated(spec, self.engine, parts)
-        # The list itself, not a copy, which would keep the workers alive once the cluster lets go.
+        # The list itself, not a copy, which would keep the workers alive after the cluster.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)

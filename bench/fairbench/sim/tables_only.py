@@ -1,4 +1,4 @@
-"""A simulation for whoever wants its tables and facts, and no summary."""
+"""A simulation that returns its tables and facts, without a summary."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
 
 def _release(served: str) -> dict[str, str]:
-    """Return the setting for the SGLang release that served, if it has rules of its own."""
+    """Return the setting for the SGLang release that served, if it has its own rules."""
     found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
     older = [name for name, rules in RULES.items() if rules != NEWEST]
     return {"engine.release": found[1]} if found and found[1] in older else {}

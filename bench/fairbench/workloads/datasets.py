@@ -54,9 +54,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return the ``number``-th item that is handed out under a seed.
 
-        The order is shuffled anew on each pass. From the second pass on, items are fresh copies
-        with keys of their own: a program is new content, and nine documents used repeatedly would
-        all be cache hits.
+        The order is shuffled on each pass. From the second pass on, items are fresh copies with
+        their own keys: a program is new content, and nine documents used repeatedly would all be
+        cache hits.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -207,7 +207,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    except Exception as error:  # whatever the network and the hub come up with
+    except Exception as error:  # any error of the network or the hub
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"{ref}: cannot be loaded: {reason}. Check the network, log in to the hub "

@@ -1,7 +1,7 @@
 """Programs in disguise: changes that a cheating client makes to its calls.
 
-The text that it was after stays the same, and so does the number of its calls, so that whoever
-sends the same programs as they are is its honest twin.
+The useful text and the number of calls stay the same, so a client that sends the same programs
+unchanged is its honest twin.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ KEEP_ALIVE_S = 60.0  # from a program's end, or a repetition of its padding, to 
 class Disguise:
     """Padding before each prompt in tokens, and factors on the length and limit of answers.
 
-    Padding is the beginning of the last first prompt of a copied client, if there is one, and then
-    a text of the ``owner``'s own, a ``fresh`` text for each call if wanted. None of it is useful.
-    After its work, a program sends its padding ``keep_alive`` times alone, for an answer of one
-    token, so that all of it stays cached. An answer goes on until it is ``output_multiple`` times
-    as long as it was; only its beginning is in later prompts. ``max_new_multiple`` is how many
-    times as long the client says that it may be, which is never less than it will be.
+    Padding is the beginning of a copied client's latest first prompt, if any, and then the
+    ``owner``'s own text, with ``fresh`` a new text for each call. None of it is useful. After its
+    work, a program sends its padding ``keep_alive`` times alone, for an answer of one token, so
+    that all of it stays cached. An answer continues to ``output_multiple`` times its length; only
+    its beginning is in later prompts. ``max_new_multiple`` is the client's claimed factor, never
+    below the real length.
     """
 
     owner: str

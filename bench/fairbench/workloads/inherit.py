@@ -1,7 +1,7 @@
 """Workload files that build on others: the effect of ``workload = "judge"`` in a table.
 
-What is said beside it is laid over what comes from there. All of it is put in when a file is read,
-so that a stored experiment has everything.
+Its other keys override the inherited ones. All keys are filled in when a file is read, so that a
+stored experiment has everything.
 """
 
 from __future__ import annotations

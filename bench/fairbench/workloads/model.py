@@ -162,8 +162,8 @@ class WorkloadSpec(Workload):
     ``client_weights`` are weights by name, 1 by default; names of tenants end in /.
     ``client_owners`` map clients to the name of their owner, which may be a client or not.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
-    with targets of their own. ``arrivals`` is the arrival process, Gamma by default. ``machine``
-    is the default GPU, model and engine. Times are in seconds.
+    with their own targets. ``arrivals`` is the arrival process, Gamma by default. ``machine`` is
+    the default GPU, model and engine. Times are in seconds.
     """
 
     @model_validator(mode="after")

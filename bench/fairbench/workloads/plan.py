@@ -42,8 +42,8 @@ class ClientPlan:
     ``owner`` names the owner of several clients (else the outermost tenant in the client's name, or
     the client itself). ``disguise`` changes its programs; its padding begins as the last program of
     ``copied`` does, if given. At most ``in_flight`` of its programs run at once, if given, or it
-    starts programs in response to what it sees (``reactions``).
-    ``presence`` says when the client is present; None means always.
+    starts programs in response to its requests (``reactions``). ``presence`` says when the client
+    is present; None means always.
     """
 
     index: int
@@ -94,7 +94,7 @@ def program_stream(
 ) -> Iterator[ProgramArrival]:
     """Yield a client's programs in time order, created as needed.
 
-    Each program has a random stream of its own, so nothing about a program depends on scheduling.
+    Each program has its own random stream, so nothing about a program depends on scheduling.
     """
     if plan.disguise is None:
         for at_s, program in _programs(plan, seed, source):

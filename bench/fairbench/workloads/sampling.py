@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
 
-# Sampled inputs are clipped at so many times their mean: a tail, but never one giant.
+# Sampled inputs are clipped at this multiple of their mean: a tail, but no giant.
 LONGEST_INPUT = 8
 
 _PHI = NormalDist().cdf

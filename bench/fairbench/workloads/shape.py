@@ -133,7 +133,7 @@ class Misbehaving(Group):
     ``rate_multiple`` multiplies the program rate, until the part ``until_fraction`` of the run if
     given. ``arrivals`` and ``presence`` replace those of the workload and the scenario.
     ``padding_tokens`` is the length of a constant prefix of each prompt. ``padding_of`` names a
-    client whose latest program beginning is copied as padding, followed by text of its own.
+    client whose latest program beginning is copied as padding, followed by unique text.
     With ``padding_fresh`` this text is new for each call. After its work, a program sends its
     padding ``keep_alive`` times alone.
     ``max_new_multiple`` multiplies the claimed output limit, and ``output_multiple`` the real

@@ -58,7 +58,7 @@ class Sizes(FileTable):
     def multiples(self, count: int) -> list[float]:
         """Return the factor on the rate of each of ``count`` clients; the mean is 1.
 
-        Raises ValueError if no client is left beside the heavy ones.
+        Raises ValueError if no client is left besides the heavy ones.
         """
         if self.heavy is None or self.heavy_share is None:
             parts = [rank ** -(self.zipf or 0.0) for rank in range(1, count + 1)]

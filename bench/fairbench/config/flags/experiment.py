@@ -146,7 +146,7 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
     ]
     gateway: Annotated[
         str | None,
-        Flag("Hold requests before the router, see `list gateways`.", SCHEDULER, "none", "POLICY"),
+        Flag("Queue requests before the router, see `list gateways`.", SCHEDULER, "none", "POLICY"),
     ]
     saturation: Annotated[
         str | None,
@@ -186,7 +186,7 @@ class ServedFlags(TypedDict, total=False):
     time_scale: Annotated[
         float | None,
         Flag(
-            "Seconds of the trace, or without one of an emulated server's time, in a second.",
+            "Seconds of the trace, or of an emulated server's time, per real second.",
             LOAD,
             "1",
             key="backend.",

@@ -27,7 +27,7 @@ class Flag:
       ``backend.KEY``, or ``trace.KEY`` of a trace that is played. The flag's name is the key if
       that is empty, and completes a key that ends with a dot.
     - ``default`` is its default in words, ``unit`` the unit of a number.
-    - ``option`` is its name on the command line, ``metavar`` what stands after it there.
+    - ``option`` is its name on the command line, ``metavar`` the placeholder after it.
     - ``least`` and ``most`` are the lowest and the highest number allowed.
     - ``read`` makes the value of the option's name and text, or texts if it ``repeats``.
     - ``axis`` is whether it takes several values, each of which a sweep runs.

@@ -1,4 +1,4 @@
-"""The flags of ``run`` beside those of other commands: its scheduler, machine and servers."""
+"""The flags of ``run`` that other commands lack: its scheduler, machine and servers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     max_concurrency: Annotated[
         int | None,
-        Flag("Most requests under way at real servers.", LOAD, "no limit", key="backend."),
+        Flag(
+            "Maximum number of requests in flight at real servers.",
+            LOAD,
+            "no limit",
+            key="backend.",
+        ),
     ]
     router: Annotated[str | None, Flag("Router to use instead of the scheduler's own.", SCHEDULER)]
     local: Annotated[

@@ -64,7 +64,7 @@ class TraceFlags(LogFlags, total=False):
         Flag(
             "Tokens of each block in hash_ids.",
             WORKLOAD,
-            "what file or format says",
+            "from the file or format",
             key="trace.block_size",
             least=1,
         ),

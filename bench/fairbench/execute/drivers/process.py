@@ -22,11 +22,11 @@ class Pipe(Protocol):
     """A connection between a driver and its controller, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
-        """Send a message. Raises OSError if the other end is gone."""
+        """Send a message. Raises OSError if the other end is closed."""
         ...
 
     def recv(self) -> Any:
-        """Receive a message. Raises EOFError or OSError if the other end is gone."""
+        """Receive a message. Raises EOFError or OSError if the other end is closed."""
         ...
 
 
@@ -59,7 +59,7 @@ class Failed(NamedTuple):
 
 
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
-    """Answer questions until the pipe closes, and drive when told to.
+    """Answer questions until the pipe closes, and drive on request.
 
     The pipe gives ``DriveProgress`` and, last of a drive, ``DriveResult`` or ``Failed``.
     """

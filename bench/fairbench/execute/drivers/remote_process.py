@@ -28,7 +28,7 @@ KEY = "FAIRBENCH_DRIVER_KEY"
 class Telling:
     """A pipe that sends the records that the driver writes into a folder.
 
-    They go before whatever is said next, which is a few times a second.
+    They are sent before the next message, a few times a second.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:
@@ -57,7 +57,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect, identify this driver, receive its work, and drive."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # nobody is there any more
+        suppress(EOFError, OSError),  # the other end is closed
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):

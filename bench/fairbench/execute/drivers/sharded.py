@@ -67,7 +67,7 @@ class Crew(Protocol):
 class Team:
     """The drivers of one run, as their parent process sees them.
 
-    What they tell of their records is appended in ``folders``, one each.
+    Their records are appended in ``folders``, one each.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Team:
         return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
 
     def clocks_again(self) -> list[Offset | None]:
-        """Return the clock offsets after the run; None for a driver that is gone."""
+        """Return the clock offsets after the run; None for a driver that has ended."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -229,7 +229,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, Comparison(offset, host=host))
-            with Journal(one):  # there, even of a driver that dies before it has told anything
+            with Journal(one):  # there, even of a driver that dies before its first message
                 pass
         for number, one in enumerate(folders):
             shard = Shard(number, len(drivers))
@@ -239,7 +239,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, Comparison(early, after, host))
-    with Journal(folder):  # there, even if nobody had begun
+    with Journal(folder):  # there, even if none had begun
         pass
     merge(folder, target.time_scale)
     return DriveResult(

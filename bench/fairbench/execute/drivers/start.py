@@ -109,7 +109,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # it has died, as whoever hears it next is told
+                with suppress(OSError):  # it has died; the next reader gets the error
                     driver.pipe.send(self.sent_files)
             yield drivers
 
@@ -157,7 +157,7 @@ def _is_lost(place: Place) -> Callable[[], bool]:
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
     """Return the number and the connection of the next driver that knows the key.
 
-    None if nobody calls just now, somebody else did, or a driver that died on the way.
+    None without a caller, for a caller without the key, or for a driver that died meanwhile.
     """
     try:
         caller, _ = listening.accept()

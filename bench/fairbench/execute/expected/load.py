@@ -1,4 +1,4 @@
-"""The expected load of a cluster: sampled programs of alike clients, and their GPU time."""
+"""The expected load of a cluster: sampled programs of similar clients, and their GPU time."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return the load of the busiest minute, its ratio to the mean, and when it is.
 
-    Every client's programs count with the GPU time of its own, without a cache. ``peak`` is None if
-    nobody sends anything.
+    Every client's programs count with their own GPU time, without a cache. ``peak`` is None if no
+    client sends anything.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)

@@ -37,8 +37,8 @@ class RayCluster:
     """Runs as many tasks at a time as a Ray cluster has processors.
 
     A task is as ``LocalProcesses`` has it, and is begun again when its node is lost, or the whole
-    cluster for a while. What a ``Saving`` saves comes back and is written here, once. Nothing of it
-    outlives this process.
+    cluster for a while. Files that a ``Saving`` saves come back and are written here, once. Nothing
+    of it outlives this process.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -119,7 +119,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # it would not hear us
+        if not connected:  # it would not receive our request
             child.process.kill()
 
 

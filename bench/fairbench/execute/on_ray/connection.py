@@ -30,10 +30,10 @@ class Unreachable(NamedTuple):
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Return Ray connected to the cluster, or None; the pipe is told which.
+    """Return Ray connected to the cluster, or None; the pipe receives which.
 
-    What was begun inside ends with the block, which also ends quietly once nobody is at the other
-    end of the pipe. The process ends once its node is lost.
+    Tasks begun inside end with the block. The block also ends, without an error, when the other end
+    of the pipe is closed. The process ends once its node is lost.
     """
     leave_signals_to_parent()
     os.dup2(2, 1)  # Ray prints what befalls its nodes; our standard output may be JSON
@@ -55,20 +55,20 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            give_up()  # the node is dying just now: the parent connects anew
+            give_up()  # the node is dying just now: the parent connects again
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has one of its own
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has its own
         try:
             yield ray
         finally:
-            ray.shutdown()  # which ends whatever still runs for us
+            ray.shutdown()  # which ends our remaining tasks
 
 
 def give_up() -> NoReturn:
     """End this process, as Ray does without a head; the parent notices.
 
-    Ray's own shutdown would wait for who is not there.
+    Ray's own shutdown would wait for absent nodes.
     """
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit  # not reached
@@ -78,7 +78,7 @@ def _watch(host: str, port: int) -> None:
     """End this process once the address does not answer any more.
 
     If the head is back at the same address within a minute, Ray takes it for the one that was there
-    and waits for ever. So the head is not asked, which may be away for a while.
+    and waits for ever. The head, which may be away for a while, is therefore not asked.
     """
     while True:
         sleep(LOOK_S)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """Places replicas on the nodes of a Ray cluster, each with a processor and its GPUs.
 
-    Nothing of it outlives this process. A replica whose node is lost is lost; the others go on.
+    Nothing of it outlives this process. A replica whose node is lost is lost; the others continue.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -61,7 +61,7 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait for a head that is gone
+            child.process.kill()  # Ray may wait for a head that has ended
             child.process.join()
 
     def _placed(

@@ -19,7 +19,7 @@ from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process, 
 LOOK_S = 0.2
 ASK_S = 60.0
 STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
-LOST = 255  # the exit code of whom nobody can ask for one
+LOST = 255  # the exit code of an unreachable process
 
 
 class ReplicaLost(Exception):

@@ -21,7 +21,7 @@ from fairbench.execute.sent_files import SentFiles
 
 POLL_S = 0.2
 STOP = "stop"
-MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
+MOST_LOST = 5  # nodes that one task may lose: the task may break them
 
 
 class Desk:
@@ -38,7 +38,7 @@ class Desk:
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task did not start, because its node is gone."""
+        """Record that a task did not start, because its node is lost."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
@@ -60,7 +60,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # No `ray.get`: whoever waits in it lends its processor to another task.
+    # No `ray.get`: a task that waits in it lends its processor to another task.
     if not desk.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -97,7 +97,7 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A message that says that all tasks have ended."""
+    """A message that all tasks have ended."""
 
 
 def serve(pipe: Connection, address: str) -> None:
@@ -164,7 +164,7 @@ class _Bridge:
             pass  # it had not begun
         except errors.RayTaskError as error:  # not the task, whose errors are part of its outcome
             if isinstance(error.cause, errors.RayActorError):
-                give_up()  # the desk is gone, which is on this process's node
+                give_up()  # the desk is lost, which is on this process's node
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")

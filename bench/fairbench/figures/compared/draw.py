@@ -35,7 +35,7 @@ Cells = Sequence[SchedulerResults]
 
 
 def bars(cells: Cells) -> Figure:
-    """Draw throughput, fairness and latency as bars with 95% intervals, a row for each place."""
+    """Draw throughput, fairness and latency as bars with 95% intervals, a row per configuration."""
     metrics = bar_metrics(cells)
     places, styles = _by_place(cells), _styles(cells)
     longest = max(map(len, places.values()))
@@ -135,7 +135,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel for each place, with one legend above all."""
+    """Draw a panel for each configuration, with one legend above all."""
     places, styles = _by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)

@@ -29,8 +29,8 @@ from fairbench.workloads.plan import program_stream
 C = TypeVar("C", bound=BackendConfig)
 
 FIRST_TOKEN = 16  # below are special tokens in most vocabularies
-LOOKED_AT = 16  # clients whose first program is looked at
-COMMON_TOKENS = 32_000  # every common model has so many; larger ones have special tokens above
+LOOKED_AT = 16  # clients whose first program is examined
+COMMON_TOKENS = 32_000  # every common model has these; larger ones have special tokens above
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class RealServerBackend(LiveBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # whatever this process was told itself
+            return {LOCAL: ""}  # despite this process's own setting
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:

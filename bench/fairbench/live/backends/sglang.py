@@ -41,7 +41,7 @@ ENGINE_FLAGS = {
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """SGLang servers that are told the exact length of each answer."""
+    """SGLang servers that receive the exact length of each answer."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)

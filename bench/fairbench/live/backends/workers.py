@@ -65,7 +65,7 @@ class Workers:
     def flush_cache(self) -> None:
         """Empty every worker's prefix cache and restart its local scheduler.
 
-        Raises RunFailed if one goes on refusing.
+        Raises RunFailed if one keeps refusing.
         """
         page = live_backend(self._spec).flush_page
         for server in self.servers:

@@ -45,7 +45,7 @@ class ProgramCall:
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the (maximum, minimum) number of tokens that the server is told."""
+        """Return the (maximum, minimum) number of tokens to ask the server for."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -151,13 +151,13 @@ class Caller:
                 if not (attempt.error and attempt.stream.untouched):
                     await self._wait_and_ask_again(attempt, request)
                     return
-                # The server had closed this connection, and says so only now: ask again.
+                # The server had closed this connection; send the request again.
                 attempt.stream = self._stream()
             await self._exchange(attempt, request, await self.pool.fresh())
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """Retry while the server says that it is overloaded, if the run asks for retries.
+        """Retry while the server reports overload, if the run asks for retries.
 
         The request counts as sent when it was sent first: the wait is the server's. The request
         fails, at once, if the server asks for more than is left of the longest wait.

@@ -14,8 +14,8 @@ from fairbench.core import Prompt, Segment
 from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
 from fairbench.live.openai_shapes import Choice, ReportedUsage
 
-# Siblings of a tree send the identical prompt. Were they answered alike, they would share a cached
-# prefix that the workload does not have.
+# Siblings of a tree send the identical prompt. With equal answers they would share a cached prefix
+# that the workload does not have.
 TEMPERATURE = 1.0
 ABORTED = "abort"  # why an answer ended that the server gave up
 DONE = b"[DONE]"  # the payload after the last event

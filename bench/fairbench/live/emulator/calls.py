@@ -159,7 +159,7 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 class Ending:
     """The end of an output after ``tokens`` tokens, for this ``reason``.
 
-    ``matched`` is what stopped it, or None for an end of its own. Only the first ``visible``
+    ``matched`` is what stopped it, or None for its natural end. Only the first ``visible``
     characters are shown, all if that is None.
     """
 
@@ -201,7 +201,7 @@ def _lengths(ids: list[int], text: Text) -> list[int]:
 class Generation:
     """The output of a request: ``produced`` tokens so far, ``done`` when no more will come.
 
-    ``aborted`` is set by whoever wants no more. ``ids`` are its output, of which ``ending`` is the
+    ``aborted`` is set to end the call early. ``ids`` are its output, of which ``ending`` is the
     end.
     """
 
@@ -214,7 +214,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # tokens of a stream that have gone
+        self._sent = 0  # tokens of a stream that were sent
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -224,7 +224,7 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end without output, without consuming the news."""
+        """Wait for the first output or for the end without output, without consuming it."""
         await self._news.wait()
 
     async def changed(self) -> None:

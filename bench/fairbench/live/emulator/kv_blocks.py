@@ -21,7 +21,7 @@ class PublishingCache(KVCache):
     """A cache that passes the events since the last ``publish`` to ``send``, in order.
 
     Blocks are of 8 tokens and named by a hash of all tokens up to their end. The cache itself
-    matches by the token, so a prefix's last, incomplete block is cached but not told of.
+    matches by the token, so a prefix's last, incomplete block is cached but not reported.
     """
 
     def __init__(

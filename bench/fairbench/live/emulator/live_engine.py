@@ -86,7 +86,7 @@ class LiveEngine:
         self.finished = self.aborted = self.refused = 0
         self.cached_tokens = self.input_tokens = 0  # of finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # of those, how many have an interval of their own
+        self._paced = 0  # of those, how many have their own interval
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
         self._delivered_step = 0  # of the batch, up to which tokens were delivered
@@ -188,7 +188,7 @@ class LiveEngine:
         """Record scheduler errors inside the block, since a timer's error would be lost."""
         try:
             yield
-        except Exception as error:  # whatever the scheduler raises
+        except Exception as error:  # any exception of the scheduler
             self.failure = error
             self.on_failure()
             raise

@@ -150,7 +150,7 @@ class Text(Protocol):
 class ApproximateText:
     """A tokenizer by hash: a token is a word or a part of a word. Outputs are four-letter words.
 
-    Of a text with more than ``most_tokens`` only the first are found: to find millions takes long.
+    In a text with more than ``most_tokens`` only the first are found: to find millions takes long.
     """
 
     method = "approximated: a word of up to 10 letters is a token"

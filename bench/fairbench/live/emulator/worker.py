@@ -37,7 +37,7 @@ class EmulatorConfig:
     ``time_scale`` emulated seconds pass in a real one; every iteration takes ``slowdown`` times as
     long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 is any
     free port, a ``kv_events_port`` of None publishes nothing. ``tokenizer`` is a file for prompts
-    that come as text. ``number`` is what its answers say of where they come from, None for nothing.
+    that come as text. ``number`` identifies the worker in its answers, None for no identity.
     """
 
     gpu: str

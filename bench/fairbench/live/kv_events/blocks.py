@@ -44,8 +44,8 @@ class _StoredRun:
 class BlockIndex:
     """A worker's GPU cache according to its events: block hash -> position in a prompt.
 
-    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are gone.
-    ``on_clear()`` is called when everything is gone, or when the content is no longer known.
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are evicted.
+    ``on_clear()`` is called when the cache is emptied or its content becomes unknown.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class BlockIndex:
             self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
 
     def _evict(self, run: _StoredRun, start: int, end: int) -> None:
-        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end is gone."""
+        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end was evicted."""
         pages = segments_of(run.ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first, last = bisect_right(ends, start), bisect_right(ends, end)

@@ -52,7 +52,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
-                continue  # from nobody who could understand an answer
+                continue  # from a client that cannot understand an answer
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

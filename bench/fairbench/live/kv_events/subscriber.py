@@ -58,17 +58,17 @@ class Unreadable(Exception):
 class Subscriber:
     """Applies a worker's events to its ``BlockIndex`` in sequence, without gaps.
 
-    Messages are numbered. Where one is missing, those between are fetched from the worker's replay
-    socket; where that has them no more, the index is cleared, and so it is when the numbers start
-    again, since then the worker has too. ``gaps`` and ``losses`` count both.
+    Messages are numbered. Missing messages are fetched from the worker's replay socket; if it no
+    longer has them, the index is cleared. The index is also cleared when the numbers restart, since
+    then the worker has too. ``gaps`` and ``losses`` count both.
 
     A message that cannot be decoded (counted in ``unreadable``) also clears the index. After
-    ``MAX_UNREADABLE`` in succession the worker is followed no more, until it starts anew:
-    ``on_follow`` hears of both.
+    ``MAX_UNREADABLE`` in succession the worker's events are ignored until it restarts:
+    ``on_follow`` is called for both.
 
-    A message that nobody follows leaves no gap to be seen, and nothing tells a subscriber when its
-    subscription has come into force: what is published until then is sent to nobody. So the replay
-    socket is asked at the start, and again whenever there was silence for ``quiet_s``.
+    Loss of the last message leaves no gap, and a subscriber does not know when its subscription
+    takes effect: messages until then are lost. The replay socket is therefore asked at the start,
+    and again after each silence of ``quiet_s``.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """Start anew after the worker restarted with an empty cache."""
+        """Start again after the worker restarted with an empty cache."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -194,7 +194,7 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Fetch the messages that have not arrived.
 
-        The last message that has is asked for too: a worker that does not know it has started anew.
+        The last message that has is asked for too: a worker that does not know it has restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -228,7 +228,7 @@ class Subscriber:
     ) -> int | None:
         """Request messages from ``first`` on; ``take`` gets each and returns whether to continue.
 
-        Returns how many have come, None if the worker does not say, or has started anew meanwhile.
+        Returns how many have come; None if unknown, or if the worker has restarted meanwhile.
         """
         starts, came = self._starts, 0
         try:
@@ -239,8 +239,8 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                self._count_unreadable()  # asked for because it was not heard, not again
-            if not self._replay_fails:  # said once, not twice a second
+                self._count_unreadable()  # requested because it was missed, not twice
+            if not self._replay_fails:  # logged once, not twice a second
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)
             self._replay_fails = True

@@ -7,7 +7,7 @@ it still has, each behind an empty frame, and ends with the sequence number ``EN
 We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map.
 We also read what vLLM has written by now (distributed/kv_events.py there): arrays of arrays up to
 2025, maps of maps for a while on its main branch, whose replays lack the topic, and as SGLang from
-0.28 to 0.32. Each release adds fields; those of which we know nothing are passed over.
+0.28 to 0.32. Each release adds fields; unknown ones are ignored.
 """
 
 from __future__ import annotations

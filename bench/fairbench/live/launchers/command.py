@@ -77,7 +77,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    is_lost: bool = False  # who cannot be reached now may be soon
+    is_lost: bool = False  # an unreachable host may be reachable soon
 
     @property
     def host(self) -> str:

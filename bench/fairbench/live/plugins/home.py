@@ -1,7 +1,7 @@
-"""A local scheduler's home in an engine: the part that is the same in SGLang and vLLM.
+"""The host of a local scheduler in an engine: the part that is the same in SGLang and vLLM.
 
 The scheduler is the very object of the simulator. The engine keeps queue, cache and memory; the
-home tells the scheduler what happens to requests, and counts it.
+host reports the events of requests to the scheduler, and counts them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tracked:
     request: Request
     theirs: Theirs
     prompt: Prompt  # what would be prefilled: of one that vLLM preempted, its outputs too
-    produced: int = 0  # output tokens that the scheduler has been told of
+    produced: int = 0  # output tokens that the scheduler has received
     admitted: bool = False  # so the next admission is a second one
 
 

@@ -127,7 +127,7 @@ class KeptMatches(ABC):
         """Hear of a new spot, the end of what is cached of this request."""
 
     def closed(self, spot: Spot) -> None:
-        """Hear that a spot has no waiters any more."""
+        """Handle a match position without waiting requests."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request. Does nothing if it is attached nowhere."""
@@ -193,7 +193,7 @@ class EngineQueue(MatchedQueue[Spot]):
         two requests apart in the cache. The request goes to the tail of the queue, or ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are looked at, to see which cold requests have them in common.
+        # Only the first tokens are compared, to find cold requests that share them.
         head = segments_of(token_ids[:IN_BATCH_TOKENS])
         waiting.prompt = head if apart is None else (Segment(repr(apart), 0), *head)
         waiting.total = len(token_ids) if most is None else most + 1

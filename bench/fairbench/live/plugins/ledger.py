@@ -20,7 +20,7 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # with totals, or labels, of their own
+MAX_CLIENTS = 1000  # with their own totals or labels
 BALANCE_EVERY_S = 1.0
 
 

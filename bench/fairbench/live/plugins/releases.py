@@ -54,7 +54,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # whatever a broken dependency raises when it is imported
+    except Exception as error:  # any exception of a broken dependency
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:

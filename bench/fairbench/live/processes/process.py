@@ -38,7 +38,7 @@ class Process(Protocol):
         """Ask the process to end, without waiting."""
 
     def stop(self) -> None:
-        """End the process. Returns when it is gone, or is not reachable any more."""
+        """End the process. Returns when the process has ended or cannot be reached."""
 
 
 class Place(Protocol):
@@ -72,7 +72,7 @@ class Place(Protocol):
     ) -> Process:
         """Run a command at the place; its output is appended to a file on this machine.
 
-        It ends at the latest when this process does, in whatever way.
+        It ends at the latest when this process ends, even if killed.
         """
 
 
@@ -97,7 +97,7 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C at the terminal is for the harness, which ends this.
+            # A separate session: Ctrl-C at the terminal is for the harness, which ends this.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,

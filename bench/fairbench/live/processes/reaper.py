@@ -4,8 +4,8 @@
 
 Standard input is a pipe that only the harness holds open. It closes when the harness says so and
 when the harness is killed, even by SIGKILL: either way the server gets SIGTERM, then after
-``GRACE_S`` seconds SIGKILL, which its process group gets in any case. A program of its own that
-knows nothing of fairbench, since one is started with every server.
+``GRACE_S`` seconds SIGKILL, which its process group gets in any case. A separate program that
+imports nothing of fairbench, since one is started with every server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     """Run the server to its end; return its exit code, 128 plus the number of a signal."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     try:
-        # A process group of its own, so that leftover processes can be found.
+        # A separate process group, so that leftover processes can be found.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
@@ -40,7 +40,7 @@ def main() -> int:
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        pass  # nobody writes; the end of the file is the message
+        pass  # there is no writer; the end of the file is the message
     server.terminate()
     try:
         server.wait(grace_s)

@@ -191,11 +191,11 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check()  # whoever was first may have ended since
+        server.check()  # the first may have ended since
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Returns when all are gone."""
+    """End servers in parallel. Returns when all have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:

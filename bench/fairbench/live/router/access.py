@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 class Access:
     """Keys, weights and quotas. The object ``weights`` never changes identity, only its content.
 
-    The keys file is read again once it has changed and has then been the same at two looks, so that
-    one which is being written is left alone. It counts as a whole or not at all. Weights of the
-    configuration count more than the file's. ``keys`` is None if a request says whose it is.
+    The keys file is read again once it has changed and then stayed the same for two looks, so a
+    half-written file is not read. The file counts as a whole or not at all. Weights of the
+    configuration count more than the file's. ``keys`` is None if requests name their client.
     ``on_weights`` is called when ``weights`` may have changed. Raises DataError for a file that is
     wrong from the start.
     """

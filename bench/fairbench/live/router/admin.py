@@ -1,4 +1,4 @@
-"""Workers come and go while requests go on, by an admin endpoint on its own port."""
+"""An admin endpoint on its own port adds and removes workers while requests continue."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MOST_BYTES = 2**16
 class Membership:
     """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
-    ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
-    Those who change it raise Problem if it cannot be.
+    ``follow(worker)`` is called for an added worker, ``unfollow(worker)`` for a removed one.
+    Methods that change it raise Problem if that is impossible.
     """
 
     workers: list[WorkerAddress]

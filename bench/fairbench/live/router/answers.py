@@ -24,14 +24,14 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class EventSplitter:
     """A splitter that returns whole events, each with the blank line that ends it.
 
-    One of more than ``MAX_EVENT_BYTES`` comes in pieces, as it came, so that a worker which never
-    ends one fills no memory: ``feed`` tells pieces from events.
+    An event of more than ``MAX_EVENT_BYTES`` comes in pieces, so that a worker that never ends an
+    event fills no memory: ``feed`` tells pieces from events.
     """
 
     def __init__(self) -> None:
         self._begun = bytearray()
         self._searched = 0  # up to there no blank line begins
-        self._oversized = False  # pieces of the event that has begun have gone already
+        self._oversized = False  # parts of the current event were already forwarded
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Return the completed parts, each with whether it is a whole event."""
@@ -173,9 +173,9 @@ def _status(code: Any) -> HTTPStatus:
 class StreamReader:
     """A reader of server-sent events that are passed on; it remembers only the end.
 
-    With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
-    worker aborts the request becomes an error. ``is_junk`` says that the first event is none of an
-    answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
+    With ``hide_usage`` the event that holds nothing but the usage is left out. An event by which
+    the worker aborts the request becomes an error. ``is_junk`` means that the first event is not
+    part of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:

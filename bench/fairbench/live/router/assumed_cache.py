@@ -14,7 +14,7 @@ FOLLOWED_SLACK = 2
 
 
 class _LosingCache(KVCache):
-    """A simulated cache that also loses what a worker reports as gone."""
+    """A simulated cache that also loses the blocks that a worker reports as evicted."""
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
@@ -97,7 +97,7 @@ class AssumedCaches(dict[int, AssumedCache]):
         self._on_evict = on_evict
 
     def renew(self, worker: int) -> None:
-        """Give a worker that is new, or has started anew, an empty cache; report no evictions."""
+        """Give a new or restarted worker an empty cache; report no evictions."""
         slack = FOLLOWED_SLACK if worker in self._followed else 1
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 

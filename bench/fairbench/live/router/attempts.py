@@ -66,7 +66,7 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    if not dispatcher.is_under_way(result):  # its worker has left before we were told
+    if not dispatcher.is_under_way(result):  # its worker has left before we received it
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, How.UNREACHED)
     return result
@@ -81,8 +81,8 @@ UNSEEN = (How.UNREACHED, How.STALE)  # the worker has seen nothing of the reques
 class Asking:
     """A client's request with everything that is needed to send it to a worker.
 
-    ``sent`` are the headers, ``asked`` what the request may cost, ``bill`` what it has cost,
-    ``trace`` what is told of it elsewhere.
+    ``sent`` are the headers, ``asked`` the request's limits, ``bill`` its charges, ``trace`` its
+    OpenTelemetry span.
     """
 
     http: web.Request

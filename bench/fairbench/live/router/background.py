@@ -1,4 +1,4 @@
-"""Tasks that run beside the requests, and the return of freed memory, which is one of them."""
+"""Background tasks beside the requests, such as the return of freed memory."""
 
 from __future__ import annotations
 

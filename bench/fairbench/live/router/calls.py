@@ -50,9 +50,9 @@ class Call:
     """A request as a router sees it.
 
     ``fields`` are what the worker is sent, ``said`` what the body says of its client, by field.
-    ``exact`` says that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that
-    the client did not ask for the stream's usage, which the router did. ``max_new_tokens`` is None
-    where nothing but the model's context ends an answer.
+    ``exact`` means that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that
+    the router, not the client, asked for the stream's usage. ``max_new_tokens`` is None where
+    nothing but the model's context ends an answer.
     """
 
     fields: Fields

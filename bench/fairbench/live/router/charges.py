@@ -1,4 +1,4 @@
-"""Charges: the tokens booked for a request, whatever its worker reports and however it ends."""
+"""Charges: the tokens booked for a request, for any report of its worker and any end."""
 
 from __future__ import annotations
 

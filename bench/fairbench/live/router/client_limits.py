@@ -120,7 +120,7 @@ class _Bucket:
     """A bucket that holds up to a minute's quota and fills steadily; it may be overdrawn."""
 
     def __init__(self, now_s: float) -> None:
-        self._missing = 0.0  # of a full one, so that it is full whatever the quota becomes
+        self._missing = 0.0  # share of a full bucket: survives changes of the quota
         self._counted_s = now_s
 
     def left(self, per_min: float, now_s: float) -> float:
@@ -135,10 +135,10 @@ class _Bucket:
 class Quotas:
     """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
 
-    A request is taken in while its client has a request and any token left. Its prompt and the
-    output that it asks for are then taken from the tokens, and at its end what it has cost is put
-    in their place. So in any stretch of time a client gets a minute's quota more than its rate, and
-    what it had under way when the tokens ran out, which it pays back before it is served again.
+    A request is taken in while its client has a request and any token left. The prompt and the
+    requested output are then taken from the tokens, and the true cost replaces them at the end. In
+    any stretch of time a client therefore gets at most a minute's quota more than its rate, plus
+    the excess of its requests under way when the tokens ran out, which it pays back first.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

@@ -39,8 +39,8 @@ class Promises:
     def of(self, sent: Mapping[str, str]) -> Promise:
         """Return the targets for a request's headers. Raises Problem (400) for an invalid header.
 
-        An unknown objective is ignored if no objectives are configured, since it belongs to
-        somebody else; otherwise it is an error.
+        An unknown objective is ignored if no objectives are configured, since it belongs to another
+        router; otherwise it is an error.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)

@@ -27,7 +27,7 @@ from fairbench.live.router.calls import Call
 from fairbench.live.router.ingress import Flight
 
 # End of an exchange. LEFT: the client left. EVICTED: another request took its slot. LOST, RETRIED:
-# the worker did, and nobody else or another one was asked.
+# the worker left, and none other was asked, or another one was.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -45,7 +45,7 @@ class How(Enum):
     UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
     BROKE = auto()  # the connection ended within the answer, or what came is none
     STALE = auto()  # it ended before an answer, and may have been closed for being idle
-    HUNG = auto()  # it is up, and answers nobody
+    HUNG = auto()  # it is up, but does not answer
     DIED = auto()  # it is down
     ANSWERED = auto()  # with an error
 
@@ -156,13 +156,13 @@ class Exchange:
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return an answer in one piece.
 
-        Raises WorkerFailed for an error, whatever its status says about the cause: only another
-        worker's answer to that request reveals the cause.
+        Raises WorkerFailed for an error of any status: only another worker's answer to that request
+        reveals the cause.
         """
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, How.ANSWERED, response)
-        if status not in SERVED:  # nor goes the prompt where a worker says
+        if status not in SERVED:  # redirects are not followed
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, How.ANSWERED, odd.response())
         if not is_object(body):

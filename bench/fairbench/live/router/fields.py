@@ -48,7 +48,7 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # beyond it a float no longer says which integer is meant
+_EXACT_FLOAT = 2**53  # beyond it a float is no longer an exact integer
 
 _fields = msgspec.json.Decoder(Fields)
 

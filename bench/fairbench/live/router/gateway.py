@@ -133,7 +133,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that fill the engines but leave them almost no queue of their own.
+    """Return settings that fill the engines but leave them almost no queue.
 
     Settings in ``given`` take precedence.
     """

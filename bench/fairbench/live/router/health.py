@@ -1,7 +1,7 @@
 """Health: checks which workers are up, and detects those that have requests but produce nothing.
 
-An engine that hangs in one request may go on to answer health checks, which another process or
-thread of it does. Only tokens show that it decodes.
+An engine that hangs in one request may still answer health checks, in another process or thread.
+Only tokens show that it decodes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MOVING = (
 class Health:
     """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
 
-    A worker that has stalled is back when it has produced a token for the router itself, or when it
-    was down by its own account, since what comes back then is another process.
+    A stalled worker is back when it has produced a token for the router itself, or when it was down
+    by its own account, since another process comes back then.
     """
 
     workers: Sequence[WorkerAddress]
@@ -173,11 +173,11 @@ class Health:
 class Progress:
     """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
-    A worker is silent while it has requests and nothing comes of any: no piece of an answer with a
-    status of success, and no change of what its ``/metrics`` says that it has produced. Time
-    without requests does not count, and a request that its client gives up changes nothing. The
-    limit is ``stall_s`` seconds. It is longer for a worker that exports no such metrics and has
-    only answers in one piece: as long as the longest of these may take.
+    A worker is silent while it has requests and nothing comes of any: no piece of a successful
+    answer, and no change of the production that its ``/metrics`` reports. Time without requests
+    does not count, and a request that its client gives up changes nothing. The limit is ``stall_s``
+    seconds. For a worker that exports no such metrics and has only answers in one piece, the limit
+    is the longest time that these may take.
     """
 
     workers: Sequence[WorkerAddress]

@@ -26,7 +26,7 @@ class Flight:
 
     ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is
     the time at which its answer began to stream. ``on_lost`` is called once if the worker
-    leaves meanwhile; ``died`` then says that its process ended, or that it says so itself.
+    leaves meanwhile; ``died`` then means that its process ended, or that it reported so.
     """
 
     request: Request

@@ -136,7 +136,7 @@ def admin_key_of(
 ) -> str | None:
     """Return the admin endpoint's key from its ``file``, or None. Raises UsageError or DataError.
 
-    If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
+    If clients have keys, the endpoint needs its own key, which no client has. The endpoint also
     needs a key if workers have keys, since an added worker is shown its key. Without a ``port``
     there is no endpoint.
     """

@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, with which totals are exchanged.
 
-The same objects exchange the same totals as in a simulation (``schedulers/peers``), but that a peer
-is told only what has changed since what it answers that it knows. A message that is lost is made
-good by the next, so nothing is sent again, and a peer that is dead costs nothing.
+The same objects exchange the same totals as in a simulation (``schedulers/peers``), except that a
+peer gets only the changes since its last confirmation. A message that is lost is made good by the
+next, so nothing is sent again, and a peer that is dead costs nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
 
 log = logging.getLogger(__name__)
 
-ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
+ALL_EVERY_S = 60.0  # everything is sent, despite confirmations
 MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
 MOST_VERSION = 2**53
-MOST_ORIGINS = 1_000  # routers that are gone, in one message
+MOST_ORIGINS = 1_000  # stopped routers in one message
 MOST_CLIENTS = 200_000  # entries in one message
 LONGEST_ORIGIN = 64
 
@@ -46,7 +46,7 @@ Versions = dict[str, dict[str, int]]
 """Origin and part -> the known version of its totals."""
 PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
-RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is told
+RELAYED_S = 30.0  # time after a change of the routers in which stopped ones are named
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
 MOST_KNOWN = 1_000  # routers that are remembered
 
@@ -125,7 +125,7 @@ class Peering:
     forget_s: float
     places: Mapping[str, Collection[int]]  # of each part: workers, or bands of the gateway
     origin: str = field(default_factory=lambda: token_hex(8))
-    # Origin -> first and last time it was heard from (s on the dispatcher's clock).
+    # Origin -> time of its first and last message (s on the dispatcher's clock).
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: Known | None = None) -> bytes:

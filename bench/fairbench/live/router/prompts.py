@@ -64,9 +64,9 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 class PromptLimits:
     """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the size of the vocabulary.
 
-    None is not known. ``patterns`` says that the operator allows regular expressions and grammars.
+    None is not known. ``patterns`` is true if the operator allows regular expressions and grammars.
     To decode JSON holds up everyone: milliseconds for a megabyte of text, but a second for many
-    small values. Those are told by signs that are counted in no time.
+    small values. They are recognised by signs that are counted fast.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

@@ -82,8 +82,8 @@ class Proxy:
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         sent = self._headers(http)
         with self.traces.request(api.path, sent) as trace:
-            known = client_of(http.headers, None, self.access.keys)  # what its body says is to come
-            if self.access.keys is not None:  # a stranger's body is not even read
+            known = client_of(http.headers, None, self.access.keys)  # the body is not read yet
+            if self.access.keys is not None:  # bodies of unknown clients are not read
                 trace.client = known
                 self.access.quotas.ask(known)
             with self._memory.lease(known) as lease:
@@ -155,7 +155,7 @@ class Proxy:
             **_kept(http, PASSED_ON),
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            "x-request-id": uuid4().hex,  # by which vLLM knows a request, so nobody may choose it
+            "x-request-id": uuid4().hex,  # clients may not choose vLLM's key
             "Content-Type": "application/json",
         }
 

@@ -42,7 +42,7 @@ from fairbench.live.router.worker_info import (
 from fairbench.schedulers.base import Router, Setup
 
 # Uvicorn, which serves SGLang and vLLM, closes a connection that is idle for 5 s. On a busy machine
-# the router hears of that too late all the same (attempts.py).
+# the router still learns of that too late (attempts.py).
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start

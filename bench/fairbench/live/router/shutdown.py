@@ -33,7 +33,7 @@ async def serve_router(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
 
-    ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
+    ``on_ready`` receives the URL. Raises UsageError if a setting or the address cannot be used.
     """
     app = router_app(config, traces)
     async with (

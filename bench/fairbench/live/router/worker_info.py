@@ -67,7 +67,7 @@ class WorkerFacts:
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to take part for facts that are not known yet.
 
-        One that was added may have a smaller vocabulary than the others, or a larger pool.
+        An added worker may have a smaller vocabulary than the others, or a larger pool.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -178,7 +178,7 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
 
-    They replace answers that finish before the router hears of it and can send the next request.
+    They replace answers that finish before the router knows and can send the next request.
     The gateway can no longer reorder requests that wait there, so there are few of them.
     """
     return max(1, ceil(HEADROOM * most))

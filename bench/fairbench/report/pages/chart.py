@@ -115,7 +115,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the place of an entry's sample by the entry's number, and its label."""
+        """Return the position of an entry's sample by the entry's number, and of its label."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
@@ -151,7 +151,7 @@ def stroke(number: int) -> str:
 
 
 def tick_text(value: float) -> str:
-    """Return a number beside an axis: 20,000 as 20k, which fits beside a chart on a phone."""
+    """Return a tick label, such as 20k for 20,000, that fits on a phone."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:g}{letter}"

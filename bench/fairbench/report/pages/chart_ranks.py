@@ -33,7 +33,7 @@ class Axis(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The place of a label or a mark, in pixels."""
+    """The position of a label or a mark, in pixels."""
 
     left: float
     top: float

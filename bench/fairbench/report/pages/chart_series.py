@@ -196,7 +196,7 @@ def _drawn(one: PointSeries, across: chart.Scale, up: chart.Scale) -> list[str]:
 
 
 def mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
-    """Return the mark of a series at a place, perhaps with an arrow of a bound."""
+    """Return the mark of a series at a position, with an arrow for a bound."""
     fill = "none" if hollow else chart.colour(series)
     shape = SERIES[series % len(SERIES)].shape + arrow
     return (

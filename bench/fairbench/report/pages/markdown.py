@@ -50,7 +50,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for one line of Markdown, whatever characters names contain."""
+    """Escape a text for one line of Markdown, with any characters in names."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
 

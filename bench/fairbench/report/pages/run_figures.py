@@ -103,7 +103,7 @@ def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -
 
 
 def _shown(summary: Summary, facts: Facts, found: Judged) -> tuple[list[int], str]:
-    """Return the clients with a line of their own, and a sentence if some have none."""
+    """Return the clients with their own line, and a sentence if some have none."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""

@@ -31,8 +31,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best is that whose latency is lower than that of every other: over several seeds by the
-    paired intervals, of one seed by the numbers.
+    The best has a lower latency than every other: over several seeds by the paired intervals, for
+    one seed by the numbers.
     """
     column = latency_column(cells)
     found = []

@@ -20,12 +20,12 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
-ROWS = 10  # clients with waits of their own
-LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are told apart at least, s, and times that
+ROWS = 10  # clients with their own waits
+LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are distinguished at least, s, and times that
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients with a colour of their own: the heavy ones, then the largest."""
+    """Return the clients with their own colour: the heavy ones, then the largest."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -35,7 +35,7 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
     """Return which of ``palette.SERIES`` each client has.
 
     Heavy clients have the first colours, so that they stand out; the others have what is left, in
-    their order, and begin anew where there are more clients than colours.
+    their order, and repeat if there are more clients than colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -50,7 +50,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield the load over time, and the waits if they are known.
 
-    ``shown`` are the clients with a colour of their own, the largest if none are given.
+    ``shown`` are the clients with their own colour, by default the largest.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:

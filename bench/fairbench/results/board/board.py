@@ -1,7 +1,8 @@
 """The leaderboard: a row per scheduler, over configurations and seeds that all share.
 
-A row that lacks a run at some place or seed has no rank and no numbers: it is named, with what it
-lacks. So is a metric that no row has at some place; that place is left out of it.
+A row that lacks a run of a configuration or seed has no rank and no numbers: it is named with the
+missing runs. A metric that no row has at a configuration is named too, and leaves that
+configuration out.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Fold(Enum):
 class Score(NamedTuple):
     """A row's number with its interval, and the paired difference from the baseline.
 
-    ``bound`` is that of a ``Value``. Where ``value`` is None, ``reason`` says why.
+    ``bound`` is that of a ``Value``. If ``value`` is None, ``reason`` gives the reason.
     """
 
     value: float | None
@@ -120,7 +120,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
 
     ``first`` comes after all significantly better rows, ``last`` before all significantly worse
     rows. Every pair is compared at 95% by itself. Nothing is corrected for the number of pairs: of
-    20 pairs that do not differ, about one is told apart.
+    20 pairs that do not differ, about one is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):

@@ -16,9 +16,9 @@ from fairbench.schedulers.setup import Setup
 class Decoded:
     """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` when needed.
 
-    For sums of whole numbers, which are the same whenever that is. Otherwise every step would go
+    This needs sums of whole numbers, which do not depend on the time. Otherwise every step would go
     over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
-    those of whom there was news, as ``LocalScheduler.on_steps`` says.
+    those with events, as in ``LocalScheduler.on_steps``.
     """
 
     sums: dict[str, float]

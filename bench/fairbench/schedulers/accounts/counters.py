@@ -15,7 +15,7 @@ class Counters(Account):
     Args:
         output_weight: The price of an output token.
         lifts: Whether a client that comes back is lifted to those that wait (lines 11-13).
-        lifts_alone: Whether it is lifted to the client that left the queue last if nobody waits
+        lifts_alone: Whether it is lifted to the client that left the queue last if no client waits
             (lines 8-10).
     """
 

@@ -92,7 +92,7 @@ class Credits(Account):
         return self.refill_some(waiting, self.of)
 
     def refill_some(self, waiting: Collection[str], members: Collection[str]) -> bool:
-        """Refill the members in debt, of whom some are waiting."""
+        """Refill the members in debt, some of which are waiting."""
         if not waiting:
             return False
         self.decoded.settle_all()

@@ -19,7 +19,7 @@ class TreeCounters(Counters):
 
     The next client is found from the top: at each level the waiting node with the least counter,
     ties in rotation. A node that comes back is lifted among its siblings as VTC lifts a client: to
-    the least that waits, or to the one that left last. Of names without separators this is VTC.
+    the least that waits, or to the one that left last. With names without separators this is VTC.
     """
 
     no_bound = SIBLINGS
@@ -127,7 +127,7 @@ class TreeTurns(Turns):
     """CHECKREFILL at every level of a tree of tenants."""
 
     credits: TreeCredits
-    _below: dict[str, bool] = field(default_factory=dict)  # tenant -> if one who waits is in credit
+    _below: dict[str, bool] = field(default_factory=dict)  # tenant -> a waiting client is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
         for node in self.credits.nodes(client):

@@ -10,14 +10,14 @@ from fairbench.schedulers.views import Scan, WaitingView
 from fairbench.tenants import ROOT
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""Whether quanta are granted now to those below a tenant, of whom none that waits is in credit."""
+"""Whether quanta are granted now below a tenant without a waiting client in credit."""
 
 
 @dataclass
 class Turns:
     """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
 
-    ``may_refill`` says whether quanta may be granted when nobody who waits is in credit; ``over``
+    ``may_refill`` tells whether quanta may be granted when no waiting client is in credit; ``over``
     is set when they are held back, which ends the pass. With ``stops`` the first request without
     room ends it, too.
     """
@@ -29,7 +29,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    _known: bool | None = None  # whether someone who waits is in credit
+    _known: bool | None = None  # whether a waiting client is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
         """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
@@ -79,7 +79,7 @@ class Turns:
             scan.unskip_all()
 
     def _still_in_credit(self, client: str) -> bool:
-        # Mostly it is the client itself, who has more requests and credit left.
+        # Mostly it is the client itself, with more requests and credit left.
         waits = client in self.waiting()
         return (waits and self.credits.of[client] > 0) or self.someone_in_credit()
 

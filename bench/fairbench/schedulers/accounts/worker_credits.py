@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class WorkerCredit(MutableMapping[int, float]):
     """A mapping worker -> credit. ``positive`` holds the workers with credit above 0, as bits.
 
-    Where a client has never been, its credits are equal: they are one number and a set of workers,
-    however many these are. Only those that were set one by one are kept one by one.
+    At workers where a client has never been, its credits are equal: one number and a set of
+    workers. Only credits that were set individually are kept individually.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
@@ -123,7 +123,7 @@ def to_forget(
     """Return up to ``batch`` clients to forget, from the longest unused half of the idle ones.
 
     Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, longest
-    unused client first. A returning client starts anew without debt. The clients with the most
+    unused client first. A returning client starts again without debt. The clients with the most
     credit are therefore forgotten first, since they gain least, and those deepest in debt last.
     """
     idle = [client for client in credit if client not in busy]
@@ -253,7 +253,7 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        if forgotten:  # here or there: more than a quantum nobody has
+        if forgotten:  # here or there: no client has more than a quantum
             credit.cap(quantum)
         for worker, charged in change.charged.items():
             if charged < 0 and worker in credit:

@@ -40,7 +40,7 @@ class MeanAnswers:
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the mean of a client, so that the client starts anew."""
+        """Forget the mean of a client, so that the client starts again."""
         self._of.pop(client, None)
 
 
@@ -171,11 +171,11 @@ def dispatch_charging(
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only what
             the chosen worker does not hold. ``split`` and ``owner`` charge the latter to the
             clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
-            time that the prompt is expected to take, and at the end the time of the request in
-            place of that.
+            time that the prompt is expected to take, and at the end the request's true time
+            instead.
         ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
-            end. By default outputs are charged when a request is over (line 22), so that the
-            worker that finishes least looks cheapest.
+            end. By default outputs are charged when a request is over (line 22), so the worker that
+            finishes least looks cheapest.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

@@ -1,7 +1,7 @@
 """Charging by GPU time: the time of a prompt is predicted at admission and corrected afterwards.
 
-The charges add up to the time that the worker was busy: every host that sets ``times_steps`` says
-whose time each iteration was, and the prediction is given back against that.
+The charges add up to the time that the worker was busy: every host that sets ``times_steps``
+reports the clients of each iteration's time, which replaces the prediction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fairbench.schedulers.charging.tokens import Charging
 from fairbench.schedulers.setup import Setup
 
 GPU_TIME = "gpu-time"  # the setting's value
-UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
+UNIT_TOKENS = 1_024  # of the prompt that measures a token's time
 
 
 class GPUCharges:

@@ -17,9 +17,9 @@ class PredictedCharging(TokenCharging):
     """Charges the predicted output at admission, and corrects the charge as tokens come.
 
     ``predict`` returns the expected outputs of a request, given the moving average of its client's
-    last outputs (0 before the first). Without a ``cost`` of so many input and output tokens,
+    last outputs (0 before the first). Without a ``cost`` function of input and output tokens,
     ``prices`` hold. With ``charges_at_finish`` each step that ends a request charges one token more
-    for those that go on beyond their prediction ([VTC-artifact]).
+    for those that run beyond their prediction ([VTC-artifact]).
     """
 
     refunds = False  # it charges ahead by itself

@@ -18,7 +18,7 @@ class Leaf(NamedTuple):
 
     ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
     the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds. ``awaited``
-    says that the prompt of a waiting request ends its match there.
+    is true if the match of a waiting request's prompt ends there.
     """
 
     access: Access
@@ -106,7 +106,7 @@ class ClientEviction(EvictionPolicy):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.
 
-        Where each of them has all its tokens pinned, the client that is nearest to its own is.
+        If each of them has all its tokens pinned, the client nearest to its own is.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

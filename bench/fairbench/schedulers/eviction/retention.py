@@ -16,9 +16,9 @@ class Retention(EvictionPolicy):
     """Keeps a session's cache until its expected return, then evicts in order of that time.
 
     The expected return is the end of the session's last call plus the mean time that sessions of
-    its client have taken between calls. Where a client's calls are known to have ended, nothing is
-    kept for it. Under pressure kept tokens go too, those of the earliest expected return first; the
-    prefix of a waiting request goes last.
+    its client have taken between calls. Nothing is kept for a client whose calls are known to have
+    ended. Under pressure kept tokens are evicted too, those of the earliest expected return first;
+    the prefix of a waiting request goes last.
     """
 
     name = "retention"

@@ -130,7 +130,7 @@ class Gateway(HoldsRequests):
             self._limits.over(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        if request in self._displaced:  # given up already, but nobody has been told yet
+        if request in self._displaced:  # already displaced, but not yet reported
             self._displaced.remove(request)
             return
         self._hold_no_more(request)
@@ -142,7 +142,7 @@ class Gateway(HoldsRequests):
         queue.withdraw(request)
 
     def _give_up(self, request: Request) -> None:
-        """Shed a request that its policy refuses at its turn; the host is told later."""
+        """Shed a request that its policy refuses at its turn; the host learns of it later."""
         assert self._limits is not None
         self._limits.over(request, 0)
         self._hold_no_more(request)

@@ -45,7 +45,8 @@ def with_admission(
 ) -> AdmissionControl:
     """Return admission control before a queue, or before a ``router`` if there is no queue.
 
-    A ``rerouting`` router is told where to send what. ``setup`` has the costs and the fleet.
+    A ``rerouting`` router receives the target of each request. ``setup`` has the costs and the
+    fleet.
     """
     assert setup.costs is not None, "an estimate needs to know what iterations take"
     assert setup.fleet is not None, "an estimate needs to see the workers"

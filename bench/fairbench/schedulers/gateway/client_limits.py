@@ -1,8 +1,8 @@
 """Limits of clients: each client gets at most its share of an efficient batch at the workers.
 
-A queue that is fair orders those who wait in it. It orders neither what runs already nor what
-stands before it, at an engine's tokenizer: who sends a flood of long prompts has the others wait
-there in order of arrival, and then for its long contexts at every step. So the flood is kept here.
+A fair queue orders its waiting requests. It orders neither running requests nor those before it, at
+an engine's tokenizer: a flood of long prompts makes other clients wait there in order of arrival,
+and then for its long contexts at every step. The flood is therefore kept here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Own: TypeAlias = tuple[int, str]  # the requests of a priority that are of one c
 class ClientLine:
     """The requests of an owner (one client or several) that wait until the owner may have more.
 
-    Each that comes is a turn of its client: first are those of the highest priority, then in order
-    of arrival. In its turn a client sends the request, of that priority, whose program came first,
-    so that what it has begun is not behind what it begins; within a program by arrival.
+    Each arrival is a turn of its client: the highest priority first, then in order of arrival. In
+    its turn a client sends its request of that priority whose program came first, so begun programs
+    come before new ones; within a program by arrival.
     """
 
     def __init__(self) -> None:
         self._turns: dict[int, OrderedDict[int, str]] = {}  # by priority; none is empty
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}  # with some that have left
         self._waiting: Counter[Own] = Counter()
-        self._places: dict[Request, tuple[int, int]] = {}  # priority and number of all who wait
+        self._places: dict[Request, tuple[int, int]] = {}  # priority and number, by waiting request
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -94,8 +94,8 @@ class ClientLimits:
 
     - A worker may hold ``client_limit`` of context, as in ``batch_cost``, and ``client_requests``
     requests. ``auto`` is the value of the load cap; None is no limit.
-    - Present clients share both limits, over all workers, by weight. One request of a client
-    may always go.
+    - Present clients share both limits, over all workers, by weight. A client without admitted
+    requests may always send one.
     - With ``tenants``, the sharing is between the outermost tenants, independent of their
     clients' names.
     - Running requests are never removed for later clients. A ``reserve`` is therefore kept: the
@@ -137,7 +137,7 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        weights = self._weights()  # the same for all: whoever is in line is there already
+        weights = self._weights()  # the same for all: those in line are there already
         for owner in list(self._lines):
             line = self._lines[owner]
             while len(line) and self._has_room(owner, line.first(), weights):

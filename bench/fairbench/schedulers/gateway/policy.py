@@ -19,15 +19,15 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class FlowPolicy(LocalScheduler):
     """The choice of the next client; an order then chooses among its requests. One policy per file.
 
-    A flow is a client in a band of one priority, and each band has a policy of its own. Any other
-    ``LocalScheduler`` may stand in its place; this one hears of time when a request is over.
+    A flow is a client in a band of one priority, and each band has its own policy. Any other
+    ``LocalScheduler`` may stand in its place; this one learns the time when a request is over.
     """
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client whose request goes next, by ``score``. Precondition: a request waits.
 
-        The method is called again after each request that went, of which ``on_admitted`` has
-        told by then. If the request cannot go after all, the question is repeated later.
+        The method is called again after each sent request, after ``on_admitted`` for that request.
+        If the request cannot go after all, the question is repeated later.
         """
         return min(
             view.clients(),

@@ -23,8 +23,8 @@ from fairbench.schedulers.peers.counters import SharedCounters
 class OutputsAhead:
     """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
 
-    Else a client's requests go one after the other until the first answer is over, the client has
-    nobody left who waits, and what it was owed is gone when its next request comes ([VTC] lines
+    Otherwise a client's requests go one after the other until the first answer is over, the client
+    has no waiting request left, and its lead is gone when its next request comes ([VTC] lines
     8-13). Precondition: the scheduler ``refunds_tokens``.
     """
 
@@ -53,7 +53,7 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """The clients without a request, of whom only ``MAX_CLIENTS`` are remembered."""
+    """The clients without a request; only ``MAX_CLIENTS`` are remembered."""
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()  # queued or sent
@@ -81,7 +81,7 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
 
-    What is cached is what the best worker has; a scheduler that asks for match order gets that over
+    Cached tokens are those of the best worker; a scheduler that asks for match order gets that over
     all flows, without the engine's deprioritisation of equal prompts.
     """
 
@@ -166,9 +166,9 @@ class HoldsRequests(Protocol):
 class GatewayQueue(HoldsRequests):
     """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
-    A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
-    ``view`` says: the whole input is charged when a request goes, its outputs when it is over, or
-    before, by ``ahead``. It sheds nothing. One priority; ``bands`` has several.
+    Hosts a ``LocalScheduler`` as an engine does, but knows nothing of caches without a ``view``:
+    the whole input is charged when a request goes, its outputs when it is over, or before, by
+    ``ahead``. It sheds nothing. One priority; ``bands`` has several.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class GatewayQueue(HoldsRequests):
     ) -> None:
         self.scheduler = scheduler
         self.shared = shared  # the scheduler's counters, where other routers have a part in them
-        self._held_until_s: float | None = None  # since somebody who waits elsewhere goes first
+        self._held_until_s: float | None = None  # since a client that waits elsewhere goes first
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
         self._router = router

@@ -106,11 +106,11 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control. ``policy`` says how a request that would be late is treated.
 
-    ``ahead`` says who goes before it (``Estimator``): take the one that fits the local scheduler.
-    ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a request that would
-    be late where the router sends it, and in time elsewhere, goes to where it is soonest over. A
-    demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the timing profile
-    of real servers; the simulator has its own.
+    ``ahead`` selects the requests that count as ahead (``Estimator``); choose the value for the
+    local scheduler. ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a
+    request that would be late where the router sends it, and in time elsewhere, goes to where it is
+    soonest over. A demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the
+    timing profile of real servers; the simulator has its own.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF

@@ -20,15 +20,16 @@ class Autellix(LocalScheduler):
 
     [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
     (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
-    call that has run for its queue's quantum goes down one; one whose program has waited ``beta``
-    times as long as it was served goes up to the first. Waiting calls preempt those of lower
-    queues. It is fair to programs, not to clients; and ``atlas`` does not tell programs apart that
-    are wide from those that are not.
+    call that has run for its queue's quantum goes down one queue; a call whose program has waited
+    ``beta`` times its service time goes up to the first. Waiting calls preempt those of lower
+    queues. It is fair to programs, not to clients; and ``atlas`` does not distinguish wide
+    programs.
 
-    Open, and chosen here: queue i ends at ``first_s`` x 2^i of service, which is its quantum too,
-    and there are ``queues``; ``beta``; a run time is ``step_s`` a token and ``prefill_token_s`` an
-    uncached prompt token. Autellix swaps what it preempts to the host's memory and looks every few
-    steps; here it is computed again, and ``preempt_every_s`` is how often.
+    The paper leaves these open, chosen here: queue i ends at ``first_s`` x 2^i of service, which is
+    its quantum too, and there are ``queues``; ``beta``; a run time is ``step_s`` a token and
+    ``prefill_token_s`` an uncached prompt token. Autellix swaps what it preempts to the host's
+    memory and looks every few steps; here it is computed again, and ``preempt_every_s`` is how
+    often.
     """
 
     name = "autellix"

@@ -23,9 +23,9 @@ class DLPM(FairScheduler):
     """Longest cached prefix among clients in credit; if there are none, all get a quantum.
 
     ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
-    charges (lines 23 and 26) are ``Prices``. Where Algorithm 1 is silent or never ends: a full pass
-    without progress ends the selection (line 17), and refills that leave everybody in debt are
-    summed in closed form (line 7).
+    charges (lines 23 and 26) are ``Prices``. Rules where Algorithm 1 is silent or never ends: a
+    full pass without progress ends the selection (line 17), and refills that leave all clients in
+    debt are summed in closed form (line 7).
     """
 
     name = "dlpm"
@@ -43,8 +43,8 @@ class DLPM(FairScheduler):
         second prefill of a retracted request too. ``sharing``: the clients that pay for a shared
         prefix, as in ``SharedCharges``; the client that computes it by default. ``charge``:
         ``gpu-time`` charges the time of iterations, as in ``GPUCharges``; a quantum is then the
-        time of so many computed tokens. ``tenants``: ``tree`` keeps credits at every level of
-        ``org/team/user``. ``weights`` of clients are laid over those of the experiment.
+        time of that number of computed tokens. ``tenants``: ``tree`` keeps credits at every level
+        of ``org/team/user``. ``weights`` of clients are laid over those of the experiment.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000

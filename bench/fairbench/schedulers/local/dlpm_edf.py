@@ -37,8 +37,8 @@ class ReorderedDLPM(DLPM):
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM chooses the client, and the client's most urgent request goes next.
 
-    Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
-    urgent gets no more than its share, up to the bound. ``UrgentDLPM`` defines urgency. Requests
+    Turns are those of DLPM, by credit and longest cached prefix, so that a client with only urgent
+    requests gets no more than its share, up to the bound. ``UrgentDLPM`` defines urgency. Requests
     that are late or have no deadline keep DLPM's order behind the others of their client.
     """
 

@@ -21,13 +21,13 @@ QUANTUM = 5_000
 class HoldingDLPM(DLPM):
     """DLPM that leaves room for running clients in credit (local half of ``fair-finish``).
 
-    DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls come one
-    after the other, as in a tree, rarely waits, so others get quanta over and over while it is in
-    credit, and fill the batch. Here, if no waiting client is in credit and one that only runs is,
-    nobody is admitted while the batch is heavy enough to be efficient anyway. That ends by itself:
+    DLPM grants quanta as soon as no *waiting* client is in credit. A client with successive calls,
+    as in a tree, rarely waits, so others get quanta repeatedly while it is in credit, and fill the
+    batch. Here, if no waiting client has credit and a running client without waiting requests has,
+    no request is admitted while the batch is heavy enough to be efficient. That ends by itself:
     what runs spends credit or finishes, and an idle engine never holds.
 
-    Quanta are only granted later than by DLPM, and still to all who wait together, so that its
+    Quanta are only granted later than by DLPM, and still to all waiting clients together, so its
     bound holds.
     """
 

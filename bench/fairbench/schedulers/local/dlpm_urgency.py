@@ -18,9 +18,9 @@ from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
 class UrgentDLPM(DLPM):
     """DLPM with the order of ``EDF`` for requests that deadlines rank; subclasses combine the two.
 
-    Of the requests that deadlines say nothing about, late or promised nothing, those that have
-    waited for ``aging_s`` go first, in order of arrival. Then come those that can still be in time,
-    the earliest deadline first. All others are equal.
+    Late requests and those without a deadline go first, in order of arrival, once they have waited
+    for ``aging_s``. Then come those that can still be in time, the earliest deadline first. All
+    others are equal.
     """
 
     wants_costs = True

@@ -26,20 +26,19 @@ AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 class EDF(LocalScheduler):
     """The earliest deadline of the first token goes first; late requests go last.
 
-    A request has to be in when its first token is due, and early enough for the tokens that are to
-    be expected after it to come in time at the pace of the batch as it is (``Slack``). It is late
-    if the prefill of its whole prompt, by the timing profile, would end after that. Going first it
-    would only make another late; but whoever has waited for ``aging_s`` goes before all that have
-    not, in order of arrival, so that nothing starves. Stops at the first that does not fit, so that
-    room is kept for it.
+    A request has to be admitted early enough for its first token, and for its expected later tokens
+    at the batch's present pace (``Slack``). It is late if the prefill of its whole prompt, by the
+    timing profile, would end after that. A late request would only make another late. A request
+    that has waited for ``aging_s`` goes before all others, in order of arrival, so none starves.
+    Stops at the first that does not fit, so that room is kept for it.
 
-    That one takes the memory of running requests if it would be late within ``rescue_s``: of those
-    that cannot be in time any more, then of those that have to be on later than it and can wait
-    until it is over and they are back, the one with most time to spare first, what it costs to
-    bring it back taken off. Nobody loses memory twice before ``progress`` more tokens, nor once it
-    has aged; and nobody at all if it would not be enough. When memory runs out the engine takes it
-    back in the same order. The rules are this project's; the order is the classical one (Jackson
-    1955, Liu and Layland 1973).
+    That request preempts running requests if it would be late within ``rescue_s``. Victims: first
+    the running requests that can no longer be in time, then those with later deadlines that can
+    wait until it is over and they are back, the most time to spare (less the cost of restoring it)
+    first. No request loses memory twice before ``progress`` more tokens, nor once it has aged; and
+    none does if it would not be enough. When memory runs out the engine retracts in the same order.
+    The rules are this project's; the order is the classical one (Jackson 1955, Liu and Layland
+    1973).
     """
 
     name = "edf"
@@ -52,8 +51,8 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters: ``default_s`` is a deadline for requests without one.
 
-        ``aging_s`` the longest wait. Nobody ages where that is inf, and whoever would be late is
-        rescued at once where ``rescue_s`` is.
+        ``aging_s`` the longest wait. With inf no request ages; with ``rescue_s`` inf a request that
+        would be late is rescued at once.
 
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and

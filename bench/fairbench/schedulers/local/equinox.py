@@ -27,14 +27,14 @@ class Equinox(LeastCounter):
     [Equinox]: the User Fairness Counter measures weighted tokens and latency, the Resource Fairness
     Counter throughput and GPU utilization; both are predicted at admission and combined by tunable
     weights. Read as: a request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight``
-    x latency) to its client's first counter, so that who waited is charged less, and tokens a
-    second x the part of the KV pool in use to the second. Both are by weight, and corrected by the
-    true length when the request is over.
+    x latency) to its client's first counter, so that a client that waited is charged less, and
+    tokens a second x the part of the KV pool in use to the second. Both are by weight, and
+    corrected by the true length when the request is over.
 
-    Open, and chosen here: the paper's mixture of expert predictors is a moving average of the
-    client's outputs (``oracle``: the allowed length); latency and throughput follow from the
-    length, at ``step_s`` a token and ``prefill_token_s`` an uncached prompt token. A client that
-    comes back is lifted in both counters, as in VTC.
+    The paper leaves these open, chosen here: the paper's mixture of expert predictors is a moving
+    average of the client's outputs (``oracle``: the allowed length); latency and throughput follow
+    from the length, at ``step_s`` a token and ``prefill_token_s`` an uncached prompt token. A
+    client that comes back is lifted in both counters, as in VTC.
     """
 
     name = "equinox"

@@ -25,7 +25,7 @@ from fairbench.tenants import Tenants
 class FairParams:
     """The parameters of charging and accounts. Schedulers derive their parameters from this class.
 
-    ``charge``: ``gpu-time`` charges the time of iterations in place of tokens. ``sharing``: the
+    ``charge``: ``gpu-time`` charges the time of iterations instead of tokens. ``sharing``: the
     clients that pay for a shared prefix; the client that computes it by default. ``tenants``:
     ``tree`` shares between tenants first. ``weights`` are laid over those of the experiment.
     """

@@ -35,15 +35,15 @@ class _Application:
 class FairServe(LeastCounter):
     """Least weighted service, counted in typical requests of the application.
 
-    [FairServe] charges weighted tokens over what the application is expected to need, so that
-    nobody is served less for using one with long answers, and throttles only under overload, and
-    only between interactions: a request that begins one is refused if the user or the application
-    is over its requests a minute, later calls of an interaction never are.
+    [FairServe] charges weighted tokens over what the application is expected to need, so that no
+    client is served less for an application with long answers, and throttles only under overload,
+    and only between interactions: a request that begins one is refused if the user or the
+    application is over its requests a minute, later calls of an interaction never are.
 
-    Open, and chosen here: an interaction is a program, and its first call the one of depth 0; an
-    application is what ``applications`` says of a client, or else the client is one by itself; what
-    it needs is the mean of its requests so far; overloaded is a worker with so many waiting or so
-    full a pool. A client that comes back is lifted, as in VTC.
+    The paper leaves these open, chosen here: an interaction is a program, and its first call the
+    one of depth 0; an application is what ``applications`` says of a client, or else the client is
+    one by itself; what it needs is the mean of its requests so far; overloaded is a worker with
+    this many waiting requests or this full a pool. A client that comes back is lifted, as in VTC.
     """
 
     name = "fairserve"

@@ -64,12 +64,12 @@ class Justitia(LocalScheduler):
     and a program by the sum over its calls, which is predicted when the first one arrives. A
     program's virtual finish is the virtual time then, plus its cost; virtual time passes at M / N,
     M being KV tokens and N the programs that fair sharing would still be serving. It is fair to
-    programs: a client with twice as many gets twice as much. By weight the cost is divided.
+    programs: a client with twice as many gets twice as much. The cost is divided by weight.
 
-    Open, and chosen here: the predictor is a network over the prompt's text there. ``oracle`` takes
-    the allowed outputs for true, and the first call's cost for that of each call to come (where
-    nobody says how many: none); ``average`` is the mean of the client's earlier programs, and the
-    oracle before there are any. KV token-time passes in steps, ``step_s`` each.
+    The paper leaves these open, chosen here: the predictor is a network over the prompt's text
+    there. ``oracle`` takes the allowed outputs for true, and the first call's cost for that of each
+    call to come (none if their number is unknown); ``average`` is the mean of the client's earlier
+    programs, and the oracle before there are any. KV token-time passes in steps, ``step_s`` each.
     """
 
     name = "justitia"

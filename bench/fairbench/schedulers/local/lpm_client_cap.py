@@ -14,9 +14,9 @@ from fairbench.schedulers.params import PositiveInt
 class ClientCappedLPM(LPM):
     """Longest cached prefix first, of the clients with fewer running requests than their limit.
 
-    What a rival with credits has to be better than. It counts requests, not what they cost, and it
-    leaves room unused while only clients at their limit wait. Where the limits of some clients fill
-    the engine it is LPM among them, and others may starve.
+    A baseline that a policy with credits has to beat. The limit counts requests, not their cost,
+    and leaves room unused while only clients at their limit wait. If the limits of some clients
+    fill the engine, they share it by LPM, and others may starve.
     """
 
     name = "lpm-client-cap"

@@ -49,9 +49,10 @@ class MDRR(FairScheduler):
     DRR asks before each packet whether the quantum covers it. An output's length is not known
     before, so here a request may overdraw: its input is charged at admission, each output token
     when it is made, and a turn begins with another quantum only for a client that is not in credit.
-    Whoever owes after its last request keeps its place until that is paid. A client whose request
-    does not fit stays first; if by the next pass it has come into debt, it is passed over once.
-    ([VTC-artifact], mdrr_req_queue.py, but that every output token is charged, the first one too.)
+    A client with debt after its last request keeps its place until that is paid. A client whose
+    request does not fit stays first; if by the next pass it has come into debt, it is passed over
+    once. ([VTC-artifact], mdrr_req_queue.py, but that every output token is charged, the first one
+    too.)
     """
 
     name = "mdrr"

@@ -16,27 +16,27 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Niyama(LocalScheduler):
     """The earliest first-token deadline + ``alpha_s`` x prompt tokens; relegated requests last.
 
-    Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules are
+    Niyama (arXiv 2503.22562, later QoServe): only the paper's abstract was read; the rules are
     those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
     deadline_scheduler.py and sequence.py). The mix of a deadline and of remaining prefill is its
     hybrid prioritization: ``alpha_s=0`` is EDF, a large one the shortest prompt first, and the
     code's 8 ms a token are 5 s for 650 tokens, more than its interactive deadlines differ. Eager
     relegation: when a request that has not run yet comes up and its prefill would end after its
-    first token is due, it goes behind all that are not relegated, for good. Nothing bounds its wait
-    then: as long as others come that can be in time it waits (``relegate=false`` starves nobody).
+    first token is due, it goes behind all that are not relegated, for good. Its wait is then
+    unbounded: it waits while others arrive that can be in time (``relegate=false`` prevents this).
 
-    A request whose end is due and not its first token has that by its deadline less ``step_s`` x
-    the outputs expected. The code is told how many, or takes 0 (``outputs=none``); ``history``, as
-    we understand the paper, is mean and ``sigmas`` deviations of the client's finished requests, at
-    most what is allowed. Without any deadline it is due ``default_s`` after its arrival, the code's
-    last tier. Prefill takes what the timing profile says, and ``1 / prefill_tok_s`` a token where
-    nobody knows; the code takes a moving average of its own steps, which here have gaps.
+    A request with a deadline only for its end gets a first-token deadline: that less ``step_s`` x
+    the expected outputs. The code receives their number, or takes 0 (``outputs=none``);
+    ``history``, by the paper, is mean and ``sigmas`` deviations of the client's finished requests,
+    at most what is allowed. Without any deadline it is due ``default_s`` after its arrival, the
+    code's last tier. Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` per
+    token without one; the code takes a moving average of its own steps, which here have gaps.
 
     ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step takes
     as much of prompts as the slack of the running requests allows, sized as ``edf`` does (by what
-    is left of the time until each of them is due, over its tokens to come). Not here: hints who is
-    to be relegated first, of which the code has none either. Stops at the first that does not fit.
-    A retracted request keeps its place.
+    is left of the time until each of them is due, over its tokens to come). Hints about which
+    request to relegate first are not implemented; the code has none either. Stops at the first that
+    does not fit. A retracted request keeps its place.
     """
 
     name = "niyama"

@@ -16,7 +16,7 @@ class PrebleGroups(LocalScheduler):
 
     With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
     send g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
-    arrival. A request is grouped once, in the first pass after it arrived. The round goes on from
+    arrival. A request is grouped once, in the first pass after it arrived. The round continues from
     one pass to the next, since a pass often admits a single request.
     """
 

@@ -13,9 +13,9 @@ from fairbench.schedulers.local.kept_order import least_first
 class Priority(LocalScheduler):
     """The lowest number first, then by arrival; stops at the first request that does not fit.
 
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched): nobody is preempted to make room for another, but
-    when memory is out, the highest number and latest arrival loses its memory. A client with a low
-    number can starve all others, and nothing keeps it from choosing one.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched): no request is preempted to make room for another,
+    but when memory runs out, the highest number and latest arrival loses its memory. A client with
+    a low number can starve all others, and nothing keeps it from choosing one.
     """
 
     name = "priority"
@@ -23,7 +23,7 @@ class Priority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to its number, in place of the request's own (or 0)."""
+        """Parameters: ``of`` maps a client to its number, instead of the request's own (or 0)."""
 
         of: dict[str, int] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-IDLE_PROGRAMS = 10_000  # remembered where nobody says which are over
+IDLE_PROGRAMS = 10_000  # remembered, if their ends are unknown
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ class RPM(LocalScheduler):
     """Admits at most ``limit`` requests of a client per minute, in the order of the queue.
 
     ``window=sliding`` counts those let through in the last 60 s, as the code behind [VTC]'s figures
-    does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. What is over
-    the limit is refused for good (that code, and [VTC] §5.3), or with ``over=delay`` waits until
-    there is room for it again, at the start of a minute if the window is fixed ([VTC] §5.1).
+    does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. Requests over
+    the limit are refused for good (that code, and [VTC] §5.3), or with ``over=delay`` wait until
+    there is room again, at the start of a minute if the window is fixed ([VTC] §5.1).
     """
 
     name = "rpm"

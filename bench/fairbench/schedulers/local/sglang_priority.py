@@ -33,7 +33,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to its number, in place of the request's own (or 0).
+        """Parameters: ``of`` maps a client to its number, instead of the request's own (or 0).
 
         ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
         ``--disable-priority-preemption``.

@@ -54,7 +54,7 @@ class Slack:
     """Deadlines of requests compared with the time that they still need at the batch's pace.
 
     Decoding requests go side by side, so what one takes from another is its prefill, its memory
-    and, a little, its part in a step. Without costs (at servers that nobody has measured) times are
+    and, a little, its part in a step. Without costs (at unmeasured servers) times are
     0, and deadlines alone count. ``default_s``: the deadline of requests that have none.
     """
 

@@ -23,7 +23,7 @@ class VTC(FairScheduler):
     """The waiting client with the least counted service goes next, with its oldest request.
 
     A client that comes back is lifted: to the counter of the client that left the queue last if
-    nobody waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
+    none waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
     """
 
     name = "vtc"
@@ -37,7 +37,7 @@ class VTC(FairScheduler):
         whole input ([VTC]), ``gpu-time`` the time of iterations, as in ``GPUCharges``. ``lift``:
         ``none`` leaves out lines 6-13, for comparison only. ``weights`` of clients are laid over
         those of the experiment ([VTC] §4.3). ``form``: ``artifact`` and ``artifact-2023`` charge as
-        in the study's ``vtc/forms.py`` and lift nobody when nobody waits. ``sharing``: the clients
+        in the study's ``vtc/forms.py`` and lift no client when none waits. ``sharing``: the clients
         that pay for a shared prefix, as in ``SharedCharges``, where ``charge=extend``; the client
         that computes it by default. ``tenants``: ``tree`` makes clients leaves of the tree that
         their names spell, as in ``TreeCounters``.

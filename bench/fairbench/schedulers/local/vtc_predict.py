@@ -21,10 +21,10 @@ class PredictiveVTC(VTC):
 
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
-    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` is what is charged in
-    place of weighted tokens ([VTC] §4.2): ``profiled`` is the time of a request on an A10G, a file
-    ``mine.py`` your own function ``cost(input_tokens, output_tokens)``. With ``form=artifact`` each
-    step that ends a request charges one token more for those that go on beyond their prediction
+    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` is what is charged
+    instead of weighted tokens ([VTC] §4.2): ``profiled`` is the time of a request on an A10G, a
+    file ``mine.py`` your own function ``cost(input_tokens, output_tokens)``. With ``form=artifact``
+    each step that ends a request charges one token more for those that run beyond their prediction
     ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
 

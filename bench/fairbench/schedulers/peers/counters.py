@@ -10,7 +10,7 @@ from fairbench.schedulers.peers.totals import Sums
 
 
 class LiftedCounters(Protocol):
-    """An account of counters. A client that returns is lifted to ``last_left`` if nobody waits."""
+    """An account of counters. A client that returns is lifted to ``last_left`` if none waits."""
 
     last_left: str | None
 
@@ -58,8 +58,8 @@ class NotedCounters(dict[str, float]):
 class SharedCounters:
     """The ``counters`` of one policy, to which the reported counters of other routers are added.
 
-    counter = what clients were lifted by, the highest of all routers + what each has charged. So
-    what this one has charged is the rest, whichever way its policy did so.
+    counter = what clients were lifted by, the highest of all routers + what each has charged. This
+    router's own charges are therefore the rest, for any policy.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -69,7 +69,7 @@ class SharedCounters:
         self._terms = terms
         self._heard: dict[str, float] = {}  # charged by others
         self.raised: dict[str, float] = {}
-        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # since when who waits there
+        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # time, waiting clients
         self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
 
     def charged(self, client: str) -> float:
@@ -112,9 +112,10 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = self.counter(client) + more  # which is told on
+                self._counters[client] = self.counter(client) + more  # which is passed on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Else who comes here when nobody waits would be owed all that was served there since.
+            # Otherwise a client that comes to an empty queue would be owed all that was served
+            # there.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.hear(client, self.counter(client))
@@ -124,7 +125,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return the clients that wait at other routers, and when each was last heard of."""
+        """Return the clients that wait at other routers, with the time of their latest message."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -133,7 +134,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when, by present news, the client may go before those that wait elsewhere."""
+        """Return when, by present messages, the client may go before those that wait elsewhere."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
@@ -147,7 +148,7 @@ class SharedCounters:
         return None
 
     def _granted_s(self, behind: float, heard_s: float) -> float:
-        """Return when the lead is granted or the news is too old. A rate of 0 grants no lead."""
+        """Return when the lead is granted or the message is too old. A rate of 0 grants no lead."""
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s

@@ -16,12 +16,12 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """The lead that a gateway grants a client while news of other gateways is old.
+    """The lead that a gateway grants a client between messages of other gateways.
 
     The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
-    weight) for each second since the last news of the other client. Between two exchanges no
-    gateway knows how far the other client has come, and waiting for news would leave the fleet
-    idle. News older than ``forget_s`` keeps no client waiting.
+    weight) for each second since the last message on the other client. Between two exchanges no
+    gateway knows how far the other client has come, and waiting for messages would leave the fleet
+    idle. Messages older than ``forget_s`` keep no client waiting.
     """
 
     ahead_tok_s: float
@@ -43,8 +43,8 @@ class RoutersParams:
     all messages; a repeated message comes again half an interval later.
 
     ``ahead_tok_s``: the tokens over weight, per second and worker, by which a client may be ahead
-    of a client that waits at another router. The lead counts while nothing new is heard of the
-    other client. A good value is about what a worker serves; with less, the fleet idles between two
+    of a client that waits at another router. The lead counts until the next message about the other
+    client. A good value is about what a worker serves; with less, the fleet idles between two
     messages.
 
     ``forget_s``: clients that wait at a router from which nothing has come for this long keep no
@@ -70,7 +70,7 @@ class RoutersParams:
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """Return the lead that a gateway of a fleet of ``workers`` grants on old news."""
+        """Return the lead that a gateway of a fleet of ``workers`` grants on old messages."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 

@@ -19,7 +19,7 @@ class Totals(NamedTuple):
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after that
     version. A client's entry is complete, or empty if the client is forgotten. ``waiting`` is
-    always complete. A receiver that has heard version ``since`` or later has then heard this
+    always complete. A receiver that has received version ``since`` or later has then received this
     version.
     """
 
@@ -50,13 +50,13 @@ class Exchanges(Protocol):
         """Return the charges of this router or gateway."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals heard of each other router or gateway."""
+        """Return the latest totals of each other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
         """Merge totals of another origin, perhaps late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
-        """Forget the totals of an origin that is gone for good; what it charged stays charged."""
+        """Forget the totals of an origin that has stopped for good; its charges stay charged."""
 
 
 class Heard:
@@ -71,7 +71,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget(self, origin: str) -> None:
-        """Forget an origin's totals; later totals of the origin would count anew."""
+        """Forget an origin's totals; later totals of the origin would count again."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
@@ -114,7 +114,7 @@ class Changes:
         self.version = 0  # of what was exported last
         self._most = most
         self._noted: dict[str, int] = {}  # client -> the first version that has its last change
-        self._forgotten = 0  # the latest version of what is noted no more
+        self._forgotten = 0  # the latest forgotten version
 
     def note(self, client: str) -> None:
         """Record that something of the client has changed since the last export."""
@@ -140,7 +140,7 @@ class Changes:
         return found[::-1]
 
 
-ROUNDS = 0  # the place under which rounds of quanta are told, which are of no worker
+ROUNDS = 0  # the key of rounds of quanta, which are of no worker
 
 
 class CreditChange(NamedTuple):
@@ -161,7 +161,7 @@ class SharedCredit:
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        self.has_forgotten = False  # so that what is heard of a client may lack what came before
+        self.has_forgotten = False  # so messages on a client may lack earlier charges
 
     def spend(self, client: str, worker: int, cost: float) -> None:
         """Record that this router charged the client; a negative cost is a refund."""
@@ -174,7 +174,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Forget the credit of a client, so that the client starts anew."""
+        """Forget the credit of a client, so that the client starts again."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
@@ -204,7 +204,7 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                self._changes.note(client)  # which is told on
+                self._changes.note(client)  # which is passed on
             charged = newly.get(client, {})
             if more or any(charged.values()):  # else it would count as used just now
                 found[client] = CreditChange(more, charged)

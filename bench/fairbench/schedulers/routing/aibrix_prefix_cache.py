@@ -19,8 +19,8 @@ class AibrixPrefixCache(HistoryRouter):
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in
     flight differ by more than ``imbalance``, only the workers with the fewest are matched. Equal
     percents go to the one with fewer, then by chance; without a match, or with all matches too
-    busy, one of those with the fewest. What was sent where is remembered in one LRU index for all
-    workers. Its life of 20 minutes is not modelled. Clients are not seen.
+    busy, one of those with the fewest. The prompts sent to each worker are kept in one LRU index
+    for all workers. Its life of 20 minutes is not modelled. Clients are not seen.
 
     Known defects, kept: the match is a whole percent, so of 21,449 tokens 214 look the same
     (``whole_percents``); the index has 200,000 blocks of 4 characters, about the tokens of half a

@@ -23,7 +23,7 @@ def draw(number: int, stream: int = 0) -> float:
 
 
 class FleetRouter(Router):
-    """A router that keeps the live workers. A worker that joins again begins anew."""
+    """A router that keeps the live workers. A worker that joins again starts empty."""
 
     def __init__(self, workers: int) -> None:
         self._fleet = Fleet(workers)

@@ -24,14 +24,14 @@ class CacheAware(CountingRouter):
     sgl-router/src/policies/cache_aware.rs): to the worker with the smallest tree; ``smg``
     (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and vllm-project/router,
     its fork): to the one with least in flight, ties by requests ever sent there.
-    ``sgl-model-gateway`` lies between them and is what was released (sgl-project/sglang @053b63f,
+    ``sgl-model-gateway`` is the released version between them (sgl-project/sglang @053b63f,
     sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
-    0.1.17 by its choices): as ``smg``, but ties go to the first of its list. All remember prompts,
-    not caches: what an engine has evicted is still believed to be there. Clients are not seen. They
-    measure characters where prompts are text, which changes no ratio here.
+    0.1.17 by its choices). It follows ``smg``, but ties go to the first worker of its list. All
+    remember prompts, not caches: what an engine has evicted is still believed to be there. Clients
+    are not seen. They measure characters where prompts are text, which changes no ratio here.
 
     Known defects, kept: sgl-router and sgl-model-gateway break ties by the lowest number
-    (``rotate_ties`` turns them), so whatever is new goes to an idle cluster's first worker; smg
+    (``rotate_ties`` turns them), so new prompts go to an idle cluster's first worker; smg
     keeps what it knows of workers that left, and sends requests that match one to the first worker,
     without remembering it (``purge_on_leave``). Which of several holders is matched is arbitrary
     there; here it is the one to which the prefix was sent last.
@@ -109,7 +109,7 @@ class CacheAware(CountingRouter):
     def _by_history(
         self, request: Request, found: Found[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the worker that got the prefix last (None if it is gone), else the least used."""
+        """Return the worker that got the prefix last (None if it has left), else the least used."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)

@@ -26,15 +26,15 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    That is after its client's own backlog there, its own work, and of every other client's backlog
-    the part that fair sharing lets through meanwhile (``Backlog.finish``): a flood of one client
-    counts for no more than the request's own client has to do. Of the workers that hold the longest
-    match the one of the least estimate is chosen, unless some worker's is lower by more than the
-    slack, so many times what computing the match takes: a document draws to its holder, a short
-    system prompt that all share hardly. Ties in rotation. Work is what a request adds to a worker's
-    time (``RequestWork``), with the output that its client's finished requests let expect, and a
-    backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
-    though each worker keeps its own. Of many workers few are looked at (``Finishes``).
+    The estimate adds its client's own backlog there, its own work, and the part of every other
+    client's backlog that fair sharing serves meanwhile (``Backlog.finish``): a flood of one client
+    counts for no more than the work of the request's own client. Among the workers with the longest
+    match, the one with the least estimate is chosen, unless another worker's is lower by more than
+    the slack, a multiple of the match's prefill time: a document attracts its requests, a short
+    system prompt that all share hardly does. Ties in rotation. Work is what a request adds to a
+    worker's time (``RequestWork``), with the output that its client's finished requests let expect,
+    and a backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
+    though each worker keeps its own. Few of many workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
@@ -45,8 +45,8 @@ class FairFinish(PrefixRouter):
 
         With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
         ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
-        ``length_factor`` makes the expected outputs so many times as long: what does it cost to
-        expect wrongly? ``max_tree_nodes`` and ``weights``: as in D2LPM.
+        ``length_factor`` multiplies the expected outputs, to measure the cost of wrong
+        expectations. ``max_tree_nodes`` and ``weights``: as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

@@ -27,7 +27,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return the worker in place of the chosen one, among the ``available`` ones (bits)."""
+        """Return the worker used instead of the chosen one, among the ``available`` ones (bits)."""
         if self._fleet.in_flight(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.below(self._below) & available

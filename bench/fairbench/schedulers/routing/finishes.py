@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 ROUNDING = 1e-6  # of a bound: far more than sums of floats are off
-FEW = 16  # workers, that are looked at one by one
+FEW = 16  # workers, that are examined one by one
 
 
 class FinishBounds:

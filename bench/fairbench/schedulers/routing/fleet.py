@@ -21,7 +21,7 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        self._with: dict[int, int] = {0: self.everyone}  # so many in flight -> these workers
+        self._with: dict[int, int] = {0: self.everyone}  # number in flight -> workers
         self._places: dict[int, int] = {}  # request id -> worker
         self._last_turn = -1
 

@@ -1,4 +1,4 @@
-"""Trees of what was sent where, ever or under way, for routers without news of the caches."""
+"""Trees of the prompts sent to each worker, for routers without eviction reports."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class LlmD(HistoryRouter):
     class Params:
         """Parameters: weights of the scores, and the index.
 
-        ``lru_blocks`` = 0 is the worker's pool size. A pool that nobody knows counts as 31,250
-        blocks, llm-d's own default.
+        ``lru_blocks`` = 0 is the worker's pool size. An unknown pool counts as 31,250 blocks,
+        llm-d's own default.
         """
 
         prefix_weight: NotNegative = 1.0

@@ -12,7 +12,7 @@ from fairbench.schedulers.routing.preble_load import TimeModel, Windows
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 from fairbench.schedulers.worker_sets import members
 
-# Nodes looked at per GPU to price an eviction; what is beyond them is priced like what was seen.
+# Nodes examined per GPU to price an eviction; further ones are priced like these.
 EVICTION_SCAN_NODES = 128
 
 

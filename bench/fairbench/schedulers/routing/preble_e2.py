@@ -45,8 +45,8 @@ class PrebleE2(PrefixRouter):
         ``imbalance_ratio`` is IMBALR, with which a GPU's decoding time over its prefill time,
         relative to that of all GPUs, is compared ([gaps] D2).
 
-        ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means what the home
-        tells (``Setup.pool_tokens``), and M is 0 if it does not. The router knows which prompts a
+        ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means the host's
+        value (``Setup.pool_tokens``), and M is 0 without one. The router knows which prompts a
         worker holds, not which outputs, so it sees a pool as full somewhat late.
         ``default_output_tokens`` stands for the average output until something has finished on the
         GPU. The prefill times are Preble's for Mistral 7B on an A100: linear from
@@ -126,7 +126,7 @@ class PrebleE2(PrefixRouter):
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        key.waits.pop(worker)  # it has to double anew, now with less to serve
+        key.waits.pop(worker)  # it has to double again, now with less to serve
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:

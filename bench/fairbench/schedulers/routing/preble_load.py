@@ -121,7 +121,7 @@ class GpuWindow:
         return dropped
 
 
-FEW = 16  # workers, that are looked at one by one
+FEW = 16  # workers, that are examined one by one
 ROUNDING = 1e-12  # of a ratio: what is nearer is computed exactly
 
 

@@ -75,8 +75,8 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Send half of the load below ``key`` to the GPU ``to`` from now on.
 
     The load of a child is that of its requests in the window ([Preble] Alg. 2). Children of one
-    request are left alone: nothing more may come there. What comes for the prefix itself finds both
-    GPUs, and takes the lighter one.
+    request are left alone: nothing more may come there. Requests for the prefix itself find both
+    GPUs, and take the lighter one.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -68,10 +68,10 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows what each worker would evict next.
 
-    Dispatches are numbered, and a dispatch touches its whole path. So the nodes whose last touch
-    was dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those in
-    order of n, and following them upwards in turn gives the LRU order, leaves first, at no cost
-    beyond the walk that a dispatch takes anyway.
+    Dispatches are numbered, and a dispatch touches its whole path. The nodes whose last touch was
+    dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those in order of
+    n, and following them upwards in turn gives the LRU order, leaves first, at no cost beyond the
+    walk that a dispatch takes anyway.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended here: all of its path is being touched anew.
+            # The earlier dispatch ended here: all of its path is touched again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

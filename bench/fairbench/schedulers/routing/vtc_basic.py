@@ -17,13 +17,14 @@ class VtcBasic(CountingRouter):
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. Least score wins:
     |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a draw
     from 0 to 0.1; bucket = max(1000, (least + most tokens of any user) / 2), of the last 5
-    minutes. The order in which requests are served is the engine's own, so a flood delays whoever
-    shares a worker with it, and no service difference is bounded. Its README has another formula.
+    minutes. The order in which requests are served is the engine's own, so a flood delays all
+    clients at the same worker, and no service difference is bounded. Its README has another
+    formula.
 
-    Known defects, kept: outputs are taken for 1.5 times the input, and never corrected
+    Known defects, kept: outputs are assumed to be 1.5 times the input, and never corrected
     (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
-    so that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
-    that it uses workers 0 and 1 only, however many there are, until about 90 requests run there.
+    so that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
+    uses workers 0 and 1 of any number until about 90 requests run there.
     """
 
     name = "vtc-basic"

@@ -2,8 +2,8 @@
 
 Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if they
 were kept, what was sent and answered; counts of tokens are those that the server said in its
-answers. Where the server said none, a response with text is a token, and a prompt has as many
-tokens as its text is long.
+answers. Without the server's counts, each response with text counts as a token, and a prompt has as
+many tokens as its text is long.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Run(NamedTuple):
     """The requests of one run, in the form of ``request``.
 
     ``completed`` is how many succeeded by the tool's own account, None if it does not say;
-    ``remarks`` say what of the requests the export does not have.
+    ``remarks`` name the facts of requests that the export lacks.
     """
 
     requests: list[Object]

@@ -56,8 +56,8 @@ def _genai_bench(item: Object) -> Run:
 def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Give requests without starts, in place, those of a closed loop; return a remark.
 
-    Each user sends its next request when the one before has been answered; whoever is free first
-    sends the next of the file. What took no known time takes none.
+    Each user sends its next request when the one before has been answered; the first free client
+    sends the next of the file. Requests of unknown duration take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -36,8 +36,8 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; ``receive`` a
     request when its KV cache has arrived. Its requests run from the next step on. ``assigned``
-    counts the requests that are to run here, ``members`` those that hold memory; ``on_release``
-    hears of each one that ends.
+    counts the requests that are to run here, ``members`` those that hold memory; ``on_release`` is
+    called for each one that ends.
 
     Prompts are not shared: SGLang keeps no prefix cache on a decode worker, and this model of
     vLLM's keeps none either. Memory counts in tokens.
@@ -57,7 +57,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _fits_beside(self, request: Request, tokens: int) -> bool:
-        """Return whether ``tokens`` of a request may be held beside the members."""
+        """Return whether ``tokens`` of a request may be held besides those of the members."""
 
     # The side of the prefill workers.
 
@@ -148,7 +148,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return what a step takes beside the time of the profile's formula."""
+        """Return the time of a step in addition to the profile's formula."""
         return 0
 
     def _recompute(self) -> bool:
@@ -189,7 +189,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The tokens that nobody holds, once the step under way has its own."""
+        """The free tokens, once the step under way has its own."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
@@ -223,7 +223,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Handle a sequence that is about to lose its memory of so many tokens."""
+        """Handle a sequence that is about to lose its memory of ``tokens`` tokens."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:

@@ -73,7 +73,7 @@ class PrefillReplica:
         self._decodes = decodes
         self._transfers = transfers
         self._copies: dict[Sequence, Sequence | None] = {}  # of what no decode worker has received
-        self._unreserved = 0  # of these, those that the engine is yet to hear of
+        self._unreserved = 0  # of these, those that the engine has yet to receive
 
     # A replica, to its cluster.
 

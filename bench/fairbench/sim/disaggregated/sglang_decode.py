@@ -9,7 +9,7 @@ from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.sequence import NEVER, Sequence
 
-FEW_RUNNING = 32  # up to so many running requests SGLang allocates twice as many slots ahead
+FEW_RUNNING = 32  # up to this number of running requests SGLang allocates twice as many slots ahead
 
 
 class SGLangDecode(DecodeWorker):

@@ -23,7 +23,7 @@ class VLLMDecode(DecodeWorker):
 
     A request may take memory if fewer run than may, and the blocks of its whole prompt are free.
     A request that is preempted, the last one that joined, is computed again here. Its prompt and
-    outputs fill an iteration of their own, while real steps mix them with decoding.
+    outputs fill a separate iteration, while real steps mix them with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
@@ -105,7 +105,7 @@ class VLLMDecode(DecodeWorker):
 
 
 class PromptsOnly(ServiceLog):
-    """A service log of prefill workers whose answers, of one token, nobody reads."""
+    """A service log of prefill workers, whose one-token answers are not read."""
 
     def __init__(self, log: ServiceLog) -> None:
         super().__init__([])

@@ -26,16 +26,17 @@ class RunningBatch:
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        self.size = 0  # of the batch: len(sequences), which is asked at every step
-        self.sequences: dict[Sequence, int] = {}  # each with its place in SGLang's batch
+        self.size = 0  # of the batch, kept because every step needs it
+        self.sequences: dict[Sequence, int] = {}  # each with its position in SGLang's batch
         self._in_batch = InBatch({} if index is None else index)
         self.per_client = self._in_batch.per_client  # requests of each client
         self._context_base = 0
         self._reserve_base = 0
         self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
-        # Who ends after which step, the first one first; not if ``Sequence.due`` says otherwise.
+        # Sequences by the step after which they end, the first one first; not if ``Sequence.due``
+        # says otherwise.
         self.due: list[tuple[int, int, Sequence]] = []
-        self._joined = 0  # the last place given
+        self._joined = 0  # the last position given
         self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted
         self._time = DecodeTime()
 
@@ -237,7 +238,7 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be put right below
+        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be corrected below
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
         else:

@@ -1,9 +1,9 @@
 """Clients' claims on the nodes of a cache, and the order in which an eviction policy ends them.
 
-Each client *claims* the paths that its requests have used. A client's claims form a tree of their
-own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends claims one
-by one, and a node leaves the cache when nobody claims it; any other policy drops leaves as they
-are, with all claims on them.
+Each client *claims* the paths that its requests have used. A client's claims form a separate tree,
+since a claim on a node is also one on its ancestors. A ``ClientEviction`` ends claims one by one,
+and a node leaves the cache without claims; any other policy drops leaves as they are, with
+all claims on them.
 """
 
 from __future__ import annotations

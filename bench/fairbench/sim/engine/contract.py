@@ -31,7 +31,7 @@ class KVMemory(Protocol):
 
     @property
     def evictable(self) -> int:
-        """Cached, and in use by nobody."""
+        """Cached and unused."""
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         """Return the cached length of a prompt, at most ``limit``, without changing anything."""
@@ -87,7 +87,7 @@ class ManagedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """The parts of a worker. ``on_evict`` is for a router that uses eviction news.
+    """The parts of a worker. ``on_evict`` is for a router that uses eviction reports.
 
     ``memory`` is None for the engine's own eviction order without a log.
     """

@@ -19,8 +19,8 @@ class FrontendQueue:
     """A queue that passes requests on in order of arrival, each after its processing time.
 
     The process is one: while it works on a request the next waits, and so does an answer's first
-    token. What an answer takes on its way out otherwise is counted on the way in, where it delays
-    the same latencies. Without costs everything passes at once.
+    token. The other time of an answer on its way out is counted on the way in, where it delays the
+    same latencies. Without costs everything passes at once.
     """
 
     def __init__(

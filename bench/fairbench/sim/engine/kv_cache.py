@@ -40,9 +40,9 @@ class KVCache(PrefixTree[KVNode]):
         self._created = 0
         # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
-        self._latest: Waiter | None = None  # who was attached last
+        self._latest: Waiter | None = None  # the last one attached
         self._stored: tuple[Prompt, KVNode] | None = None  # the latest prompt that was locked
-        self._matching: Waiter | None = None  # who is being attached
+        self._matching: Waiter | None = None  # the one being attached
 
     # Memory.
 
@@ -116,7 +116,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            self._list(node, node.last_access)  # maybe too early; put right when it is popped
+            self._list(node, node.last_access)  # maybe too early; corrected when it is popped
 
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:
@@ -172,7 +172,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Record that running requests use so many tokens of ``node``, or, below 0, none does."""
+        """Record that running requests use ``tokens`` tokens of ``node``; below 0, none does."""
 
     # The tree.
 

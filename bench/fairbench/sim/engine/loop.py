@@ -1,6 +1,6 @@
 """The loop of a worker, as in SGLang and vLLM: arrivals, decode steps, the service log.
 
-Requests are heard between iterations, and each step makes one token a request. Between two
+Arrivals take effect between iterations, and each step produces one token per request. Between two
 boundaries at which something can change, k decode steps are one event. Iterations follow each other
 without overlap. Rules: docs/appendix/engine.md.
 """

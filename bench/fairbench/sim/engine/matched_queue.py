@@ -53,7 +53,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        self._fresh: list[Entry[N]] = []  # has no place in the sorted list yet
+        self._fresh: list[Entry[N]] = []  # has no position in the sorted list yet
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
@@ -103,7 +103,7 @@ class MatchedQueue(ABC, Generic[N]):
     def pass_unmatched(self) -> None:
         """Do what the engine does with the queue in a pass that matches nothing."""
 
-    # The home's side.
+    # The host's side.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matching since the last call."""
@@ -170,7 +170,7 @@ class MatchedQueue(ABC, Generic[N]):
     # Keeping the order.
 
     def _match_scan(self) -> MatchScan:
-        """Return a scan in match order; most newcomers get their place in a refresh instead."""
+        """Return a scan in match order; most newcomers get their position in a refresh instead."""
         for entry in self._fresh:
             if not entry.admitted:
                 entry.placed = True

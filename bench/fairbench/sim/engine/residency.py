@@ -12,7 +12,7 @@ class Residency:
     """Tokens by client, and by the number of clients that hold them.
 
     A token held by k clients counts 1/k for each, so tokens are kept by k, as integers: sums of
-    fractions would drift. ``log`` hears of every change.
+    fractions would drift. ``log`` receives every change.
     """
 
     def __init__(self, clients: Iterable[str], log: WorkerMemoryLog) -> None:

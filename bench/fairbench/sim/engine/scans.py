@@ -71,9 +71,9 @@ class Entry(Generic[N]):
 class MatchOrder:
     """The sorted lists of the clients, and the sorted list of their heads.
 
-    So nobody has to look at a thousand clients to find the first few requests of all. The lists are
-    plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and cheaper
-    than the calls of any structure that avoids it.
+    The first few requests are thus found without a scan of all clients. The lists are
+    plain: moving the entries behind a position is one copy in C, at ten thousand waiting 2 us, and
+    cheaper than the calls of any structure that avoids it.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class MatchOrder:
         self._heads: list[Order] = []
 
     def add(self, order: Order) -> None:
-        """Insert a request that has received its place in the order."""
+        """Insert a request that has received its position in the order."""
         client = order[2].request.client
         mine = self._lists.get(client)
         if mine is None:
@@ -121,7 +121,7 @@ class MatchOrder:
         return map(mine.__getitem__, range(first, len(mine)))
 
 
-EVERYBODY: Mapping[str, float] = {}  # is offered, whatever credits are
+EVERYBODY: Mapping[str, float] = {}  # is offered, at any credits
 
 
 class QueueScan:

@@ -97,7 +97,7 @@ class ServiceLog(Columns):
         shares: Mapping[str, PrefillShare],
         context_tokens: int = 0,
     ) -> None:
-        """Log a prefill iteration of ``batch`` requests, beside ``context_tokens`` that decode."""
+        """Log a prefill iteration of ``batch`` requests, with ``context_tokens`` that decode."""
         for client, share in shares.items():
             row = self.pack(
                 worker, self.index[client], start_ps, end_ps, 1, 0, batch, context_tokens,

@@ -1,7 +1,7 @@
 """The logs of a simulation on disk while it runs: they take no memory, and outlive the process.
 
-Each is an Arrow IPC stream, to which blocks of rows are appended. One that was cut off can be read
-up to there.
+Each is an Arrow IPC stream, to which blocks of rows are appended. A truncated file can be read up
+to its end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
     """Inside, the rows of these logs, empty so far, go to files in ``folder``.
 
     Once one has a full block all file what they have, so that what is on disk is of one instant.
-    However it ends, every row is on disk then. Raises RunFailed if they cannot be written.
+    Every row is then on disk, also after an interruption. Raises RunFailed if they cannot be
+    written.
     """
 
     def file_blocks() -> None:

@@ -28,7 +28,7 @@ AT_ONCE = 16  # blocks
 
 
 def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
-    """Return the rows sorted by start and worker, stored beside the file of their ``blocks``.
+    """Return the rows sorted by start and worker, stored next to the file of their ``blocks``.
 
     Rows are filed when a stretch is over, so no row begins long before the rows filed earlier. Rows
     that begin before all rows still to come are written; the others are kept.
@@ -97,7 +97,7 @@ def _service(log: Columns) -> ServiceLog:
     """Return the service table, kept in files if the log is filed and long."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # Workers write a stretch down when it is over, whoever began first.
+    # Workers record a stretch at its end, in any order of starts.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))

@@ -63,7 +63,7 @@ class Gossip:
 
 
 class Ledger:
-    """A service with all sums: a router hears of every charge before each decision."""
+    """A service with all sums: a router receives every charge before each decision."""
 
     def __init__(self, clock: Clock, peers: Sequence[Peer]) -> None:
         self._clock = clock
@@ -79,10 +79,9 @@ class Ledger:
 
 
 class Unheard:
-    """The most that any one client was charged elsewhere of which a router had not heard.
+    """The largest charge of a client elsewhere that a router had not received.
 
-    It only grows between two messages, but for what is given back: so it is looked at just before
-    each is heard.
+    It only grows between two messages, except for refunds, so it is read just before each message.
     """
 
     def __init__(self, peers: Sequence[Peer]) -> None:

@@ -37,7 +37,7 @@ def split(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Made by ``split``. Whoever lets a request in says whose it is (``owners``)."""
+    """Made by ``split``. The router that admits a request records it (``owners``)."""
 
     def __init__(self, routers: Many[Router]) -> None:
         self.routers = routers
@@ -77,7 +77,7 @@ Arrives = Callable[[Request], int]
 
 
 def arrivals(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
-    """Return a function from a request to its router, whatever the other clients do."""
+    """Return a function from a request to its router, independent of other clients."""
     bounds = list(accumulate(shares(params.skew, number)))
     if params.form == "sticky":
         homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
@@ -121,7 +121,7 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        self.gossip: Gossip | None = None  # by which the routers hear of each other
+        self.gossip: Gossip | None = None  # by which the routers exchange their totals
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
             ingress.turn = lambda: -rng.randrange(1, 2**20)  # before any worker's
@@ -146,7 +146,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        if sequence.worker < 0:  # its router was never asked, and hears nothing
+        if sequence.worker < 0:  # its router was never asked, so it gets no event
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:
@@ -193,7 +193,7 @@ Front = tuple[Router, HoldsRequests | None]
 def share(
     spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
 ) -> None:
-    """Let the routers behind ``routers`` hear of each other.
+    """Let the routers behind ``routers`` exchange their totals.
 
     Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
     """

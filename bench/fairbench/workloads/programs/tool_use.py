@@ -25,7 +25,7 @@ from fairbench.workloads.programs.base import (
 )
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
-GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, whatever their number
+GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, for any number
 
 
 class _Tools(NamedTuple):

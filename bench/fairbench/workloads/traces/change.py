@@ -13,7 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.streams import stream
 from fairbench.workloads.traces.table import Table
 
-LONGEST_S = 4e9  # about what times that are read can be apart from 0
+LONGEST_S = 4e9  # about the largest time that is read, before or after 0
 LABEL_BYTES = 5
 COMBINED = "times and clients are of one trace, lengths and prefixes of another"
 ID_BYTES = 8
@@ -101,8 +101,8 @@ def combined(senders: Table, prompts: Table) -> Table:
 def anonymized(table: Table, key: bytes) -> Table:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same labels, in other files too. Without the key nobody can test whether
-    a name occurs. Sessions are already numbers.
+    The same key gives the same labels, in other files too. Without the key no reader can test
+    whether a name occurs. Sessions are already numbers.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

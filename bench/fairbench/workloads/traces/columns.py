@@ -257,8 +257,8 @@ class Columns:
 def parse_names(texts: list[str] | None) -> dict[str, str]:
     """Parse the ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form.
 
-    An empty column says that the file has no such field, so that a column with a common name is not
-    taken for it.
+    An empty column means that the file has no such field, so a column with a common name is not
+    used.
     """
     names = {}
     for text in texts or ():

@@ -24,8 +24,8 @@ class TracedProgram(NamedTuple):
 class Trace(Protocol):
     """The traffic of a file, by client.
 
-    ``synthetic``: what of it nobody recorded, as the file says itself. ``drawn``: its times and
-    lengths are drawn anew for each seed, from what was measured. ``pauses``: whether a program has
+    ``synthetic``: the parts that were not recorded, by the file's own words. ``drawn``: its times
+    and lengths are drawn for each seed, from measurements. ``pauses``: whether a program has
     several calls, with time between them. ``left_out`` requests of the file are not in it, which
     ``who_left_out`` names.
     """
@@ -60,7 +60,7 @@ class Asked:
 
     ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
     are findings while reading: ``unit`` is the unit of the file's times, ``zone`` their UTC offset.
-    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
+    ``nameless`` is true if no column has clients, ``cached`` names the column of cached tokens that
     are not replayed.
     """
 

@@ -123,7 +123,7 @@ def read_trace(params: TraceParams) -> ReadTrace:
     """Return the traffic of a file. Raises DataError (file, line, field) or UsageError.
 
     The last few traces are cached for as long as their files do not change. A trace given by
-    ``sha256`` stays cached whatever happens to the file, so that a run that has begun can end.
+    ``sha256`` stays cached after changes of the file, so that a run that has begun can end.
     """
     return _meant(params) if params.sha256 else _found(params)
 
@@ -137,7 +137,7 @@ def _found(params: TraceParams) -> ReadTrace:
     path = find(params.file)
     state = path.stat()
     name = params.format
-    if name == AUTO:  # found out by its first records: so that it is read once, whoever asks how
+    if name == AUTO:  # found out by its first records: so that it is read once by any caller
         name = format_of(AUTO, records_of(path))[0].name
     found = _read(
         *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),

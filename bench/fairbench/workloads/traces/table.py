@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # of a row while it is read and sorted
-NAME_BYTES = 200  # of a client or a session, beside its characters
+NAME_BYTES = 200  # of a client or a session, besides its characters
 MAX_SYNTHETIC = 8  # different ones
 SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
 
@@ -33,8 +33,8 @@ class Table:
     ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
     -1, and ``think_s``, the time since the answer to the step before, NaN as well. The blocks of
     request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens each.
-    ``left_out`` requests are not in it, which ``who_left_out`` names; ``synthetic`` is what of
-    those that are nobody recorded. ``branch`` is 0, or the number of a sub-agent of the session.
+    ``left_out`` requests are not in it, which ``who_left_out`` names; ``synthetic`` names the
+    fields that were not recorded. ``branch`` is 0, or the number of a sub-agent of the session.
     ``shared`` is how many tokens of the prompt's beginning other sessions may have.
     """
 

@@ -1,8 +1,8 @@
 """Texts of prompts as blocks: texts with equal beginnings begin with equal blocks.
 
 Each block's identity is a hash of its characters and of all blocks before it, so nothing of the
-text is kept. Where a log has texts and no ``hash_ids``, its prompts share what their texts share.
-How many tokens a block is says the median of the log's own counts, if it has some.
+text is kept. In a log with texts and no ``hash_ids``, prompts share the common parts of their
+texts. How many tokens a block is says the median of the log's own counts, if it has some.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Traffic: the arrival times of programs. One kind per file; ``source`` is the interface.
+"""Traffic: the arrival times of programs. Each file has one kind; ``source`` is the interface.
 
-To add a kind: write its class, in a file of its own or beside those in ``planned``, and add its
+To add a kind: write its class, in a new file or in ``planned``, and add its
 line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 

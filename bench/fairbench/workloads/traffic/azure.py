@@ -47,7 +47,7 @@ class Azure(Gamma):
 
     def arrivals(self, rates: tuple[Rate, ...], load: Load) -> AzureArrivals:
         load.check_plain("arrivals of kind azure, whose trace sets it")
-        trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
+        trace_gaps(self.params.path)  # errors of the file are reported before the run
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
 

@@ -114,7 +114,7 @@ def _of(phase: Phase, programs_per_s: float, start_s: float, end_s: float) -> It
 
 
 Gaps = Literal["even", "gamma"]
-"""How far programs are apart at a rate of 1: always 1, or Gamma with the burstiness asked for."""
+"""The gap between programs at a rate of 1: always 1, or Gamma with the burstiness asked for."""
 
 
 @dataclass(frozen=True, slots=True)

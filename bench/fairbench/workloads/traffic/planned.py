@@ -113,8 +113,8 @@ class Bursts(PlannedKind):
 class Diurnal(PlannedKind):
     """The kind ``diurnal``. The client's rate is the mean over a period.
 
-    The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` half a period later: a
-    cosine, drawn as a line from hour to hour (a 24th of the period).
+    The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` times half a period
+    later. It follows a cosine, as a line from hour to hour (a 24th of the period).
     """
 
     kind = "diurnal"

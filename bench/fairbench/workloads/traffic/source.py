@@ -55,7 +55,8 @@ class Load(NamedTuple):
 class TrafficKind(Protocol):
     """The arrivals of a run's clients. ``Params`` is a frozen dataclass.
 
-    What a kind cannot obey, such as a rate where the times are given, it refuses with a UsageError.
+    A kind refuses a parameter that it cannot obey, such as a rate with given times, with a
+    UsageError.
     """
 
     def usual(self, load: Load) -> ArrivalSource:

@@ -46,8 +46,8 @@ class TraceArrivals(ArrivalSource):
 class Trace:
     """The kind ``trace``. A client's rate is the speed: 1 replays the trace as recorded.
 
-    The clients of a run are those of the trace, in the order of their ids; one for whom the trace
-    has no requests sends none.
+    The clients of a run are those of the trace, in the order of their ids; a client without
+    requests in the trace sends none.
     """
 
     @dataclass(frozen=True)

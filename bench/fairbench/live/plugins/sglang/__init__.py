@@ -1,7 +1,7 @@
 """Our local schedulers inside a SGLang server: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
 SGLang calls ``register`` in each of its processes. Nothing happens unless ``FAIRBENCH_LOCAL`` names
-a local scheduler; then a server that cannot run it ends, and never goes on with SGLang's own.
+a local scheduler; then a server that cannot run it ends, and never continues with SGLang's own.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Original = Callable[..., Any]
 
 @dataclass(eq=False)
 class Admission:
-    """The admission passes of one SGLang scheduler, for the scheduler in ``home``.
+    """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
 
     A hook gets the original function, then its arguments.
     """
@@ -68,8 +68,9 @@ class Admission:
         """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
 
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
-        another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
-        If it has preempted something for the very same request, that is matched and tried again.
+        another request first (``no_room=skip``): then the loop continues and this plugin handles
+        the rest. If it has preempted something for the very same request, that is matched and tried
+        again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -95,10 +96,10 @@ class Admission:
             req.init_next_round_input(adder.tree_cache)
 
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
+        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to continue.
 
-        SGLang would preempt by priority. Here the scheduler says who goes, or names another
-        request, and then nothing can be tried with this one.
+        SGLang would preempt by priority. Here the scheduler preempts requests or names another
+        candidate, and then this one is not tried.
         """
         taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

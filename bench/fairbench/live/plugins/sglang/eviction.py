@@ -112,7 +112,7 @@ class EvictableTree:
     # SGLang is asked.
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Evict in the mirror's order, in the place of SGLang's own method."""
+        """Evict in the mirror's order, instead of SGLang's own method."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:

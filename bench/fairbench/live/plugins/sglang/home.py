@@ -1,6 +1,6 @@
-"""A local scheduler's home in a SGLang scheduler process: its requests and admission passes.
+"""The host of a local scheduler in a SGLang scheduler process: its requests and admission passes.
 
-The home makes SGLang walk its queue in the order that the scheduler selects.
+The host makes SGLang walk its queue in the scheduler's order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Home(EngineHome):
         self._running: dict[Req, None] = {}  # those requests that SGLang has taken in
         self.batch = LiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        self.capped = False  # in this pass the load cap was in somebody's way
+        self.capped = False  # in this pass the load cap delayed a request
         self._selection: Selection
         self._candidate: Request | None = None
         self._answer: bool | None = None  # whether it was admitted; None once the scheduler knows

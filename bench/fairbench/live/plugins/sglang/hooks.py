@@ -1,4 +1,4 @@
-"""The hooks: what SGLang calls, around which functions of its own, and how they get there."""
+"""The hooks around SGLang's functions, and their installation."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Hooks:
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Around ``retract_decode``: what it has to abort is never heard of again."""
+        """Around ``retract_decode``: aborted requests cause no further events."""
         self.home.batch.look(batch)
         result = original(batch, *args, **named)
         for req in result[2]:

@@ -25,7 +25,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-KNOWN_BY = 32  # tokens before a place that tell it from other places of the same depth
+KNOWN_BY = 32  # tokens before a position that distinguish it from others of the same depth
 
 
 class KeptTree(KeptMatches):
@@ -35,7 +35,7 @@ class KeptTree(KeptMatches):
         super().__init__()
         self.tree = tree
         self.ours: Mapping[Request, Tracked]  # of waiting requests, set by their queue
-        self.on_touch: Callable[[Hashable], None] | None = None  # hears of touches made here
+        self.on_touch: Callable[[Hashable], None] | None = None  # receives touches made here
         self._find = find
         after(tree, "insert", self._inserted)
         before(tree, "reset", self.lost_all)

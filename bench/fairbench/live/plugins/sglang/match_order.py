@@ -26,7 +26,7 @@ class MatchOrder:
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # the queue has been looked at in this pass
+        self._looked = False  # the queue has been examined in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 

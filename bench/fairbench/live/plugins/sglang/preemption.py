@@ -1,8 +1,9 @@
 """Preemption inside SGLang: its own functions take memory back from what runs.
 
 SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
-0.5.17 and 0.5.23): a request gives its place in the pass's budget back, is released and leaves the
-batch, keeps its outputs, and is queued again when the pass is over. Who goes is ours.
+0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released and leaves the
+batch, keeps its outputs, and is queued again when the pass is over. The preempted requests are our
+choice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Preemption:
 
     @property
     def spent(self) -> bool:
-        """The pass has computed its most: SGLang ends it at the next candidate, whoever that is."""
+        """The pass has computed its most: SGLang ends it at the next candidate."""
         state = None if self._adder is None else self._adder.budget_state()
         return state is not None and state is type(state).OTHER
 

@@ -11,9 +11,9 @@ from fairbench.live.plugins.releases import check_function, check_release, insta
 from fairbench.schedulers.base import LocalScheduler
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
-EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
+EVICTING = ("0.5.23",)  # those that support an eviction policy
 DISTRIBUTIONS = ("sglang",)
-# SGLang's flag -> the value that leaves it off. Each changes who is admitted behind our back.
+# SGLang's flag -> the value that leaves it off. Each changes admissions without the plugin.
 OFF = {
     "disaggregation_mode": "null",
     "dllm_algorithm": None,
@@ -75,7 +75,7 @@ def require_applied(targets: Iterable[str]) -> None:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if this server is started with something unsupported.
 
-    ``measures`` says that admission depends on how long the server's steps take.
+    ``measures`` is true if admission depends on the times of the server's steps.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name)
@@ -91,7 +91,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
                 "own queue, so credits and deficits would be counted per rank; start "
                 "more servers instead"
             )
-    # Each rank has a clock of its own, and all must decide alike.
+    # Ranks have separate clocks but must make equal decisions.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (refuses or scheduler.preempts) and server_args.tp_size > 1:
         raise UsageError(f"--tp-size {server_args.tp_size}: must be 1 for {scheduler.name}")

@@ -1,8 +1,8 @@
 """vLLM's API server, where what its engine core counts is among its metrics.
 
 ``python -m fairbench.live.plugins.vllm`` with the arguments of
-``vllm.entrypoints.openai.api_server``. Both are processes of their own, so that the counters need
-a folder between them, known before either imports prometheus_client.
+``vllm.entrypoints.openai.api_server``. Both are separate processes, so the counters need a shared
+folder, known before either imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ import tempfile
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # of this server, whoever started it
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # of this server, however it was started
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

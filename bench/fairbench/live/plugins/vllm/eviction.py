@@ -1,8 +1,8 @@
 """Eviction by a policy of ours inside vLLM: which cached block a new request overwrites.
 
-vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool hears of every
-block that is taken, stored, used again and given back. Before vLLM takes blocks, the mirror chooses
-those to overwrite, and they move to the head of the queue.
+vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool follows every
+block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror chooses those
+to overwrite, and they move to the head of the queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench.live.plugins.vllm.views import is_plain
 from fairbench.schedulers.setup import Setup
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# Every function of vLLM's that is gone around or called, with its first parameters after ``self``.
+# Every wrapped or called function of vLLM, with its first parameters after ``self``.
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import BALANCE_EVERY_S, COUNTED, Exporter
 
-PROOF = "fairbench_scheduler"  # its labels say which scheduler runs
+PROOF = "fairbench_scheduler"  # its labels name the scheduler
 LIMIT = "fairbench_max_running_requests"
 RESIDENCY = "fairbench_client_residency"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts

@@ -1,4 +1,4 @@
-"""A local scheduler's home in a vLLM engine core: its requests, and its admission passes.
+"""The host of a local scheduler in a vLLM engine core: its requests and admission passes.
 
 vLLM admits by peeking at the head of its queue: the head is what our scheduler names.
 """
@@ -23,7 +23,7 @@ from fairbench.schedulers.token_pages import segments_of
 class Home(EngineHome):
     """The host of a scheduler, which is the ``RequestQueue`` that vLLM's scheduler has.
 
-    ``engine`` is vLLM's scheduler. Its ``is_full()`` says that nobody would be admitted at all.
+    ``engine`` is vLLM's scheduler. Its ``is_full()`` tells whether it would admit no request.
     """
 
     view: LiveQueue | BlockQueue
@@ -42,7 +42,7 @@ class Home(EngineHome):
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
         self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
-        self._over = False  # the scheduler names nobody else in this pass
+        self._over = False  # the scheduler names no other request in this pass
         self._in_pass = False
         self.now_s = 0.0  # of the pass
 
@@ -72,7 +72,7 @@ class Home(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self.scheduler.on_arrival(tracked.request, self.view, now_s)
-        else:  # a session that goes on: it has stopped running, and waits again
+        else:  # a session continues: it has stopped running, and waits again
             self.cap.leave(tracked.request)
             self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.take_in(tracked.request)
@@ -95,13 +95,13 @@ class Home(EngineHome):
         self.view.take_in(tracked.request, first=True)
 
     def prepend_requests(self, requests: Iterable[Theirs]) -> None:
-        """Take back requests that vLLM skipped for a reason of its own, the last one first."""
+        """Take back requests that vLLM skipped for its own reason, the last one first."""
         self._close_pass()
         for theirs in requests:
             self.view.take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
-        """Remove an aborted request. One that does not wait is ignored."""
+        """Remove an aborted request. A request that does not wait is ignored."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self.view.leave(tracked.request)

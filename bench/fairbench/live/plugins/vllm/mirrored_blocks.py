@@ -1,7 +1,7 @@
 """A mirror of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-The simulator keeps runs of blocks, and vLLM single blocks under chained hashes. So does the mirror:
-a node is a hash with the blocks that have its tokens. Claims are the simulator's own.
+The simulator keeps runs of blocks, and vLLM single blocks under chained hashes. The mirror does so
+too: a node is a hash with the blocks that have its tokens. Claims are the simulator's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Theirs = Any  # vLLM's block
 
 
 class MirroredBlock:
-    """A block of a request of ``client``, unless nobody uses it. ``given_back`` counts up."""
+    """A block of a request of ``client``, unless unused. ``given_back`` counts up."""
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
 
@@ -143,7 +143,7 @@ class MirroredBlocks:
         self.claims.retain(node, request.client, keep_s)
 
     def give_back(self, blocks: Iterable[Theirs]) -> None:
-        """Mirror blocks that a request needs no longer, those that vLLM overwrites first first."""
+        """Mirror blocks that a request no longer needs, in the order in which vLLM reuses them."""
         for block in map(self._mine, blocks):
             block.users -= 1
             if (node := block.node) is None:
@@ -176,7 +176,7 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the size of an unused block beside which there is another, else 0."""
+        """Return the size of an unused block if there is another one, else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:

@@ -1,4 +1,4 @@
-"""vLLM's scheduler, with one of our local schedulers in the place of its queue's order.
+"""vLLM's scheduler, with one of our local schedulers instead of its queue's order.
 
 ``vllm serve M --scheduler-cls fairbench.live.plugins.vllm.scheduler.FairScheduler``. Imports vLLM.
 """
@@ -26,10 +26,10 @@ from fairbench.live.plugins.vllm.views import kept_blocks
 from fairbench.live.step_times import FittedCosts
 
 
-# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from
-# which mypy lets nobody derive.
+# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, which
+# mypy does not allow as a base class.
 class FairScheduler(Scheduler):  # type: ignore[misc]
-    """The scheduler that FAIRBENCH_LOCAL names decides who is admitted, vLLM all the rest.
+    """The scheduler named by FAIRBENCH_LOCAL decides admissions, vLLM all the rest.
 
     A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
     which decides a step before it knows the last one's results, is off with it.
@@ -47,7 +47,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    lambda name: self.home.request_of(name),  # of the home at that time
+                    lambda name: self.home.request_of(name),  # of the host at that time
                     self.now_s,
                 )
         self._exporter: VLLMExporter | None = None
@@ -62,7 +62,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
     def is_full(self) -> bool:
-        """Return whether vLLM would admit nobody."""
+        """Return whether vLLM would admit no request."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
@@ -87,7 +87,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self.policy = SchedulingPolicy.PRIORITY
         most = len(self.running) + self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # enough for whatever this step may take
+            return  # enough for any demand of this step
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -106,7 +106,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
         counts = scheduler_output.num_scheduled_tokens
         parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
-        self.home.took(self._begun_s, self.now_s(), parts)  # those that end are gone after this
+        self.home.took(self._begun_s, self.now_s(), parts)  # those that end have left after this
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self.home.costs is not None:
             self._observe(self.home.costs, list(filter(None, taking_part)), scheduler_output)

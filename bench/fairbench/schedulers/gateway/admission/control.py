@@ -14,10 +14,11 @@ from fairbench.schedulers.gateway.registry import REFUSE, AdmissionParams
 class AdmissionControl:
     """A test of each arrival against its deadline before ``queue`` gets it (see ``HoldsRequests``).
 
-    It can if any worker would have it in time by the estimate (``estimate``); a request without a
-    deadline always can. One that cannot is refused, or, with ``policy=demote``, marked and held
-    here until nothing else is held and a worker has nothing waiting, or it is ``aging_s`` old.
-    Estimated once, on arrival: what then takes longer than was expected is late, not refused.
+    A request passes if the estimate (``estimate``) puts it in time at any worker, or if it has no
+    deadline. Otherwise it is refused, or, with ``policy=demote``, marked and queued here until
+    nothing else is queued here and a worker has nothing waiting, or it is ``aging_s`` old. The
+    estimate is made once, on arrival: a request that takes longer than expected is late, not
+    refused.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:

@@ -25,7 +25,7 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router with a ``choose`` step after its decision; made by ``rerouting``.
 
-    The router is never told that it was overruled, and counts its own decisions. If the request
+    The router does not learn that it was overruled, and counts its own decisions. If the request
     is routed again because its worker left, the router's first decision counts as failed.
     """
 

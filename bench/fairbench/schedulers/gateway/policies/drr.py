@@ -16,12 +16,12 @@ from fairbench.schedulers.params import Positive
 class DRR(SharePolicy):
     """Clients take turns; a turn grants a quantum, and requests go while it lasts.
 
-    A client that has nothing left to send gives up what is left of its credit, and keeps a debt.
-    Nobody starves: while two clients wait, what they have paid differs, over their weights, by less
-    than a quantum and the price of the dearest request of each, if prices are not corrected. What
-    is paid is a price (``PriceParams``), not what the cluster does. In a tree the turns of a tenant
-    are divided among those below it in the same way. InferGrid's "deficit round robin" is another
-    rule, ``infergrid-drr``.
+    A client without requests gives up its remaining credit, and keeps a debt. No client starves.
+    Without corrections of prices, the charges over weight of two waiting clients differ by less
+    than a quantum and the price of the dearest request of each. Charges are prices
+    (``PriceParams``), not what the cluster does. In a tree the turns of a tenant are divided among
+    those below it in the same way. InferGrid's "deficit round robin" is another rule,
+    ``infergrid-drr``.
     """
 
     name = "drr"

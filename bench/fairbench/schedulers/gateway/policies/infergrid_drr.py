@@ -16,7 +16,7 @@ class InfergridDRR(FlowPolicy):
     What coconut-labs/infergrid calls DRR (@a8d3ea8, tenant/manager.py, priority_score): no quantum
     and no deficit, a count of requests that is frozen at arrival; ties in order of arrival. A
     request of a client with k others waits behind every later one of a client with fewer, so a
-    stream of newcomers starves whoever has many.
+    stream of newcomers starves a client that has many.
     """
 
     name = "infergrid-drr"

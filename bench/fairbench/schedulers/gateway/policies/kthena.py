@@ -15,11 +15,11 @@ class Kthena(FlowPolicy):
     """The client with the fewest tokens in a sliding window at the request's arrival first.
 
     The priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage counts
-    when an answer is over, and a request keeps the priority that it arrived with. So a client with
-    an empty window overtakes everything of the others for as long as none of its answers is over: a
-    burst of a newcomer goes as a whole, and a stream of newcomers starves whoever has used
-    something. Its queue lets go 100 requests a second unless it is told how many may be under way;
-    here that is the detector's to say. Its window counts by whole seconds, here it is exact.
+    when an answer is over, and a request keeps the priority that it arrived with. A client with an
+    empty window therefore overtakes all others until its first answer is over: a burst of a
+    newcomer goes as a whole, and a stream of newcomers starves a client with any usage. Its queue
+    releases 100 requests a second unless a limit of requests under way is set; here the detector
+    decides that. Its window counts whole seconds, here it is exact.
     """
 
     name = "kthena"
@@ -28,8 +28,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Weights of a token and of an answered request, and the length of the window in seconds.
 
-        ``refreshed``: what counts is the usage now (kthena refreshes only the head of its queue,
-        and only if told to), not that at arrival.
+        ``refreshed`` counts the current usage, not that at arrival (kthena refreshes only the head
+        of its queue, and only if configured).
         """
 
         input_weight: NotNegative = 1.0

@@ -15,11 +15,11 @@ class LlmdVTC(FlowPolicy):
     """The client with the lowest counter first; each request counts as 128 output tokens.
 
     As proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182): every output counts
-    as 128 tokens, and that is never put right, so a client of long outputs pays for a part of them.
-    A client without a counter starts at the lowest of those that wait; one that has gone idle
-    keeps its counter, which is not lifted when it comes back, until its flow is forgotten. So a
-    client may save up for as long as that, and nothing bounds how far it is then ahead. Of a fixed
-    set of clients nobody starves; newcomers that follow each other without a gap can starve one.
+    as 128 tokens without a correction, so a client with long outputs pays for a part of them. A
+    client without a counter starts at the lowest of the waiting clients; an idle client keeps its
+    counter, which is not lifted on return, until its flow is forgotten. A client may save up for
+    that long, and nothing bounds its lead then. In a fixed set of clients none starves; newcomers
+    that follow each other without a gap can starve one.
     """
 
     name = "llm-d-vtc"

@@ -16,11 +16,11 @@ class ProgramAware(FlowPolicy):
 
     llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b); what it calls
     a program is a fairness id, a client here. Attained service is input + 2 x output, counted when
-    an answer is over and halved every ``half_life_s``: until then whatever a client has under way
-    is free. Both parts are scaled between the least and the most of those that wait, so the client
-    of least service wins unless it has the youngest request by far, and with the weights as shipped
-    one with the most service and the longest wait never beats one with neither: a stream of
-    newcomers can starve it.
+    an answer is over and halved every ``half_life_s``: until then a client's requests under way are
+    free. Both parts are scaled between the least and the most of the waiting clients. The client
+    with the least service therefore wins, unless its request is by far the youngest. With the
+    weights as shipped, a client with the most service and the longest wait never beats one with
+    neither: a stream of newcomers can starve it.
     """
 
     name = "program-aware"

@@ -12,15 +12,15 @@ class RoundRobinFlows(FlowPolicy):
     """Waiting clients take turns, in order of their names.
 
     llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a waiting
-    client each other client gets one at most. Tokens are not counted, so who sends larger requests
-    gets more.
+    client each other client gets one at most. Tokens are not counted, so a client with larger
+    requests gets more.
     """
 
     name = "round-robin"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # who went last
+        self._last = ""  # the last client served
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()

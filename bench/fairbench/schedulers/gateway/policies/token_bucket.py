@@ -27,7 +27,7 @@ class TokenBucket(LocalScheduler):
     class Params:
         """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
 
-        ``tenants``: with ``tree`` of one outermost tenant, whatever names its clients have.
+        ``tenants``: with ``tree`` of one outermost tenant, with any names of its clients.
         """
 
         rate_per_min: Positive = 600.0

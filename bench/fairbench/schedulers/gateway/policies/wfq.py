@@ -14,10 +14,10 @@ class WFQ(SharePolicy):
 
     A client's requests follow one another in virtual time, each as long as its price over the
     client's weight; virtual time is the end of the request that went last, and a client that comes
-    back starts there, so that being away saves nothing up. Nobody starves: while two clients wait,
-    what they have paid differs, over their weights, by at most the price of the dearest request of
-    each over its weight, if prices are not corrected. vLLM was offered the like inside the engine
-    (PR 31909, closed).
+    back starts there, so absence saves nothing up. No client starves: without corrections of
+    prices, the charges over weight of two waiting clients differ by at most the price of the
+    dearest request of each over its weight. A similar policy was proposed for vLLM's engine (PR
+    31909, closed).
     """
 
     name = "wfq"

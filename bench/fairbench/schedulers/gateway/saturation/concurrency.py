@@ -20,9 +20,9 @@ class Concurrency(Detector):
 
     llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
     the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of
-    the larger ratio. It counts by itself, so it is never late. Two things are simpler here: a
-    prompt is counted whole and until its request is over (there, without what is cached, until the
-    first token), and no worker is filtered out, the router sees them all.
+    the larger ratio. The detector counts by itself, so it is never late. Two things are simpler
+    here: a prompt is counted whole and until its request is over (there, without what is cached,
+    until the first token), and no worker is filtered out, the router sees them all.
     """
 
     name = "concurrency"
@@ -31,9 +31,9 @@ class Concurrency(Detector):
     class Params:
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
 
-        ``headroom``: so many requests more may be at a worker, in its own queue, so that no place
-        stays empty from the end of an answer until the gateway has heard of it and the next request
-        has come. None by default.
+        ``headroom``: this number of further requests may be in a worker's own queue, so that no
+        slot stays empty between the end of an answer and the next request from the gateway. None by
+        default.
         """
 
         requests: PositiveInt = 100

@@ -14,7 +14,7 @@ from fairbench.schedulers.views import FleetView
 class Detector(ABC):
     """A test of whether the cluster has room for one more request. Subclass it, one per file.
 
-    A detector is pure, like a scheduler: it is told of sent and finished requests, and is woken to
+    A detector is pure, like a scheduler: it receives sent and finished requests, and is woken to
     ``look``.
     """
 

@@ -15,12 +15,12 @@ from fairbench.schedulers.views import WorkerLoad
 class Utilization(Detector):
     """Sends requests while the workers had room at the last poll.
 
-    llm-d's utilization-detector, its default (llm-d-router @96391d1): lets go while the workers'
-    mean score is below 1. A score is the larger of the waiting requests over ``waiting`` and the KV
-    usage over ``kv_usage``, and 1 if the numbers are older than ``stale_s``. What comes between two
-    polls all goes or all waits: a herd. ``credit`` counts what was sent since the poll as waiting,
-    which llm-d has as an option. Its filter of full endpoints is not here: the router sees all
-    workers.
+    llm-d's utilization-detector, its default (llm-d-router @96391d1): releases requests while the
+    workers' mean score is below 1. A score is the larger of the waiting requests over ``waiting``
+    and the KV usage over ``kv_usage``, and 1 if the numbers are older than ``stale_s``. All
+    arrivals between two polls are sent together or wait together: a herd. ``credit`` counts what
+    was sent since the poll as waiting, which llm-d has as an option. Its filter of full endpoints
+    is not here: the router sees all workers.
     """
 
     name = "utilization"
@@ -64,7 +64,7 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            return 1.0  # nobody knows: as full
+            return 1.0  # unknown: as full
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens
         used = load.tokens / pool_tokens if pool_tokens else 0.0

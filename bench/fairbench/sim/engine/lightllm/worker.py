@@ -6,8 +6,9 @@ A new minibatch is tried ``max_wait_tokens`` decode steps after the last one and
 each step, or when idle. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 One event loop both reads the socket and runs the model, and the step's own coroutine resumes before
-the reader's. So a request that arrives during a step is seen one decision late, unless the step
-ended a request (the batch is filtered then, which lets the reader run). Idle, it looks every 10 ms.
+the reader's. A request that arrives during a step is therefore seen one decision late, unless the
+step ended a request (the batch is filtered then, which lets the reader run). Idle, it looks every
+10 ms.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Take requests from the queue in the scheduler's order, to run beside ``batch``."""
+    """Take requests from the queue in the scheduler's order, to run with ``batch``."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0

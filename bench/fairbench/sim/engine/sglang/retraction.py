@@ -26,7 +26,7 @@ def store_prompt(
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
     Tokens that another sequence has stored in the meantime are freed. By ``splits``,
-    outputs that were prefilled again after a retraction get a node of their own.
+    outputs that were prefilled again after a retraction get their own node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None

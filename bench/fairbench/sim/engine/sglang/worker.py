@@ -61,8 +61,8 @@ class Worker(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a sequence; a waiting one leaves at once and counts as refused.
 
-        One that runs ends with the step under way, one whose prompt is being computed when that is
-        done: as FINISHED, and what it has produced stays cached.
+        A running request ends with the step under way, and a prefilling one at the end of its
+        prompt: as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return

@@ -12,12 +12,11 @@ from fairbench.sim.engine.vllm.block_tree import BlockNode, BlockTree, RunCopy
 class BlockCache(BlockTree):
     """A cache of ``blocks`` blocks of ``block_size`` tokens, each blank or of a run of the tree.
 
-    ``on_evict(prefix, tokens)`` hears of evictions,
-    in one call for all blocks of a prefix that go in a row.
+    ``on_evict(prefix, tokens)`` receives evictions, in one call for successive blocks of a prefix.
 
     vLLM's free list has the blank blocks at its head and the cached ones behind them, least
-    recently used first: what is given back full goes to the tail, what is not to the head. So the
-    blank ones need only be counted. Without ``prefix_caching`` all are blank.
+    recently used first: full blocks are returned to the tail, others to the head. The blank ones
+    need only be counted. Without ``prefix_caching`` all are blank.
     """
 
     knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
@@ -33,14 +32,14 @@ class BlockCache(BlockTree):
     ) -> None:
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
-        self.unused_blocks = 0  # cached blocks that nobody uses
+        self.unused_blocks = 0  # unused cached blocks
         self.shared = 0  # users of blocks, without the first of each
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
         self._end = RunCopy(self.root, set())  # links the last unused copy to the first
         self._end.before = self._end.after = self._end
 
-    # In tokens, for whoever knows nothing of blocks.
+    # In tokens, for callers without blocks.
 
     @property
     def capacity(self) -> int:
@@ -75,7 +74,7 @@ class BlockCache(BlockTree):
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
-        """Yield the copies that nobody uses, next to be evicted first."""
+        """Yield the unused copies, next to be evicted first."""
         copy = self._end.after
         while copy is not None and copy is not self._end:
             yield copy
@@ -98,7 +97,7 @@ class BlockCache(BlockTree):
         self.blank -= blank
         count -= blank
         end: tuple[Prompt, int] = ((), 0)  # of what goes in a row: a prompt's blocks, last to first
-        above: BlockNode | None = None  # where the row goes on
+        above: BlockNode | None = None  # where the row continues
         tokens = 0
         while count:
             copy = self._end.after
@@ -137,7 +136,7 @@ class BlockCache(BlockTree):
                 self.unused_blocks += copy.node.blocks
 
     def _evict(self, copy: RunCopy, blocks: int) -> None:
-        """Overwrite the last ``blocks`` blocks of a copy that nobody uses."""
+        """Overwrite the last ``blocks`` blocks of an unused copy."""
         node = copy.node
         self.unused_blocks -= blocks
         alone = len(node.copies) == 1

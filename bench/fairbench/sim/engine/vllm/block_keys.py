@@ -15,7 +15,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 
 
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
-    """Return slices of ``tokens`` tokens from ``place``, which must exist."""
+    """Return slices of ``tokens`` tokens from position ``place``, which must exist."""
     index, offset = place
     key, length = prompt[index]
     if length - offset >= tokens:  # most often a block lies within one segment
@@ -41,9 +41,9 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens are equal from ``at`` in one prompt and ``place`` in the other.
+    """Return the number of equal tokens from ``at`` in one prompt and ``place`` in the other.
 
-    At most ``most`` are counted, and at least so many must be left of the first prompt.
+    At most ``most`` are counted, and at least that many tokens must remain in the first prompt.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):

@@ -1,7 +1,7 @@
 """The cached blocks of a pool as a radix tree of whole blocks, like vLLM's chained block hashes.
 
 Two blocks have the same hash in vLLM exactly if they hold the same tokens behind the same tokens;
-here, if their prompts lead to the same place in the tree. A node is a run of blocks, so that the
+here, if their prompts lead to the same node of the tree. A node is a run of blocks, so that the
 work for a prompt follows the places where prompts part, not its length. Several copies of a run may
 be in memory: vLLM keeps them all.
 """
@@ -20,7 +20,7 @@ from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 class RunCopy:
     """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
 
-    Copies that nobody uses are linked in the order in which they are evicted, each last block
+    Unused copies are linked in the order in which they are evicted, each last block
     first. ``stamp`` is when a copy was given back, in a cache that numbers that.
     """
 
@@ -144,7 +144,7 @@ class BlockTree:
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
-        ``node`` stays the lower part, so whoever holds it still holds the same prefix. Every copy
+        ``node`` stays the lower part, so its holders still hold the same prefix. Every copy
         is cut as well, and its lower part is evicted before the upper one.
         """
         parent, tokens = node.parent, blocks * self.block_size
@@ -174,7 +174,7 @@ class BlockTree:
         self._moved(self._unfiled(node), node.parent)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether nobody but ``owner`` uses the node, awaits it or follows it."""
+        """Return whether only ``owner`` uses the node, awaits it or follows it."""
         if node.children or node.waiters or len(node.copies) != 1:
             return False
         users = node.copies[0].users

@@ -2,8 +2,8 @@
 
 A policy chooses among the nodes of the block tree that have an unused copy and no continuation; the
 last block of the run goes. vLLM keeps several copies of the same tokens, each with its own last
-use. A look-up finds one of them, so that the others rank as if nobody had used their tokens, and a
-node with further copies may lose one although its continuation is cached.
+use. A look-up finds one of them, so the others rank as unused. A node with further copies may lose
+one although its continuation is cached.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ClientBlockCache(BlockCache):
         self._created = 0
         self._row: tuple[Prompt, int] = ((), 0)  # the end of evicted blocks that go in a row
         self._row_tokens = 0
-        self._above: BlockNode | None = None  # where the row goes on
+        self._above: BlockNode | None = None  # where the row continues
 
     # Memory of clients.
 

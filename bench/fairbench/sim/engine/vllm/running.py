@@ -209,7 +209,7 @@ class RunningList:
             if sequence not in self._seats:
                 if not self._goes_on:
                     break
-                continue  # the next one has moved into its place
+                continue  # the next one has taken its position
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = self.sequences.index(sequence) + 1

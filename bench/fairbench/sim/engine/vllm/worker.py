@@ -50,7 +50,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._preemption = Preemption(self, running, self._booking)
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
-        self._short = False  # whether the last step left somebody waiting for want of blocks
+        self._short = False  # whether the last step left a request waiting for blocks
         self._taken_ps = NEVER  # when a step last began for which memory had to be taken back
 
     def fits(self, request: Request) -> bool:
@@ -188,7 +188,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _start_decode(self) -> None:
         """Start a run until a sequence ends, blocks run out, or a waiting request may enter.
 
-        A listener to evictions is told of each eviction when it happens. In that case an eviction
+        A listener to evictions receives each eviction when it happens. In that case an eviction
         also ends the run.
         """
         batch, cache = self.batch, self.cache

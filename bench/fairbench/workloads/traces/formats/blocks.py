@@ -21,9 +21,9 @@ class Bailian(Plain):
     """Traces of Alibaba Cloud's Bailian, recognised by the column ``parent_chat_id``.
 
     JSON lines of turns of chats, as alibaba-edu/qwen-bailian-usagetraces-anon describes them, with
-    times in seconds and blocks of 16 tokens. Each turn has a ``chat_id`` of its own: a program is a
-    turn without a parent (-1) and all that continue it. There are no clients; ``--clients-from
-    type`` uses the types as clients.
+    times in seconds and blocks of 16 tokens. Each turn has its own ``chat_id``. A program is a turn
+    without a parent (-1) with all its continuations. There are no clients; ``--clients-from type``
+    uses the types as clients.
     """
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
@@ -33,7 +33,7 @@ class Bailian(Plain):
 def _with_sessions(records: Iterator[Place]) -> Iterator[Place]:
     """Yield the records, each with the first turn of its chat as the session.
 
-    A chat whose beginning is not in the file is called after the turn that is missing.
+    A chat whose beginning is not in the file is named after the missing turn.
     """
     first: dict[str, str] = {}
     for where, record in records:
@@ -71,12 +71,12 @@ class Mooncake(Plain):
     JSON lines with lengths and blocks of 512 tokens; ``hash_ids`` identify blocks with all that is
     before them (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594). Many requests have the
     same time; ``--trace-spread`` sets them apart. There are no clients.
-    If somebody says that it is Mooncake's, a first time that can only be seconds since 1970 makes
+    With format ``mooncake``, a first time that can only be seconds since 1970 makes
     all of them seconds.
     """
 
     def fits(self, first: Record) -> bool:
-        # Turns of sessions may say how long after the answer they came, in place of a time.
+        # Turns of sessions may have a delay after the answer instead of a time.
         named = (
             {"timestamp": 0, **first} if "session_id" in first and "time" not in first else first
         )
