@@ -186,9 +186,9 @@ class Endpoint(BackendConfig):
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
     free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
-    more fields for every request, in which null removes a field; ``max_tokens_field`` is what the
-    most tokens of an answer are called. ``rate_limited``: after a 429 the request fails, or waits
-    as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
+    more fields for every request, in which null removes a field; ``max_tokens_field`` is the name
+    of the field with an answer's maximum length. ``rate_limited``: after a 429 the request fails,
+    or waits as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"

@@ -40,7 +40,7 @@ def with_sides(
     """Return the draft with ``dp``, the number of all replicas, if it names both sides.
 
     ``flags`` for the sides override a file's ``dp``. Raises UsageError for one side alone, for
-    another ``dp``, and for what a disaggregated cluster does not have.
+    another ``dp``, and for parts that a disaggregated cluster lacks.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:

@@ -164,7 +164,7 @@ def _resolve(
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        engine = DEFAULT_ENGINE  # said, or what is stored would be read as the workload's
+        engine = DEFAULT_ENGINE  # said, or stored values would be read as the workload's
     draft |= {"settings": resolved, "backend": backend, "workload": workload, "engine": engine}
     draft = workload_defaults(draft, workload) | draft
     draft["goodput"] = table_of(file, "goodput") | table_of(flags, "goodput") or None

@@ -88,7 +88,7 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # Not of the workers: weights, and what is before them.
+    # Not of the workers: weights, and the queue and router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))

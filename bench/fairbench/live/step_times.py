@@ -12,7 +12,7 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-FORGET = 0.999  # weight of what was seen one iteration earlier
+FORGET = 0.999  # weight of the observation one iteration earlier
 FEW = 8  # iterations below which nothing is fitted
 
 
@@ -109,7 +109,7 @@ class StepTimes:
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # what is charged already
+        self._until_s = 0.0  # already charged
 
     def step(
         self,

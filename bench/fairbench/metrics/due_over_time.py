@@ -50,7 +50,7 @@ def shortfalls(
 
 
 def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return what the calls lacked: input until admission, and tokens not yet made."""
+    """Return the missing service of calls: input until admission, and tokens not yet made."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests

@@ -134,7 +134,7 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The time in which other clients' requests were delayed, and the victims, worst first.
 
-    The medians are those of all victims' requests during the harm, and of what is usual for them.
+    The medians are those of all victims' requests during the harm, and of their usual ones.
     ``parts`` is the harm of each flood where several floods did some, one after another.
     """
 
@@ -234,7 +234,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return what an ordinary other client asks for in its busiest time: the third quartile."""
+    """Return the demand of an ordinary other client in its busiest time: the third quartile."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

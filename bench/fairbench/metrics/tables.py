@@ -214,8 +214,8 @@ class Tables:
 class RunResult:
     """Raw tables (column name -> values), the summary, and whether the run is complete.
 
-    ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` is what
-    its manifest says besides.
+    ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` holds
+    the other facts of its manifest.
     """
 
     requests: dict[str, Any]

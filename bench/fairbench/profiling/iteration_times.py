@@ -75,7 +75,7 @@ def operators_ms(
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimate(model, row) for row in zip(*it, strict=True)]
-            except Exception as error:  # the package raises what its parts raise
+            except Exception as error:  # the package raises the errors of its parts
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
             return np.array(times), str(resolve_query_version(gpu.system, engine, "current"))

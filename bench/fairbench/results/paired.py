@@ -54,7 +54,7 @@ class Difference:
     def decisive(self) -> int | None:
         """1 if the second is significantly larger, -1 if smaller, 0 if equal, else None.
 
-        A value that is missing anywhere leaves it open: what is missing is rarely so by chance.
+        A missing value leaves it open: values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None

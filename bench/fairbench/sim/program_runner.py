@@ -54,7 +54,7 @@ class _Task:
         self._done = done
 
     def resume(self, value: Any, error: ProgramFailed | None) -> None:
-        """Go on with the result of what was awaited."""
+        """Continue with the awaited result."""
         try:
             program = self._program
             pending: Pending = program.send(value) if error is None else program.throw(error)

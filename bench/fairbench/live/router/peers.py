@@ -237,7 +237,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def settings_hash(config: RouterConfig) -> str:
-    """Return a hash of what peers must share, because totals depend on quanta and prices."""
+    """Return a hash of the settings that peers must share: totals depend on quanta and prices."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]

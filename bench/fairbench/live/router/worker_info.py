@@ -23,7 +23,7 @@ ASSUMED_POOL_TOKENS = 400_000
 ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for its page
 # SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
 SERVER_INFO = "/server_info?config_format=json"
-HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
+HEADROOM = 0.05  # of an engine's running requests, to wait in its own queue
 
 log = logging.getLogger(__name__)
 

@@ -64,7 +64,7 @@ class TreeCounters(Counters):
             super().charge(node, amount)
 
     def forget(self, client: str) -> None:
-        """Keep the client, as a part of what its tenants have had."""
+        """Keep the client, as a part of its tenants' service."""
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)

@@ -135,8 +135,8 @@ class Slack:
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
-        [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
-        of that time now. Prompt and outputs are counted as if computed one after the other.
+        [Sarathi] sizes chunks by the promised time between tokens. This function uses the rest of
+        that time. Prompt and outputs are counted as if computed one after the other.
         """
         costs = self._setup.costs
         if costs is None:
@@ -219,7 +219,7 @@ class Victims:
         return (yield Preempt(one.request))
 
     def retracted(self, request: Request) -> None:
-        """Record that a request has lost its memory, and what its next admission will take."""
+        """Record that a request has lost its memory, and the time of its next admission."""
         state = self.slack.states[request]
         state.spared = state.produced + self.progress
         if not state.produced:

@@ -31,7 +31,7 @@ class Claimed(Protocol):
 
     ``claimed_below`` counts for each client the children that it claims, and ``listed_for`` names
     the queues that have an entry. ``uses`` and ``keep_s`` are of the requests that ended here, or
-    in what has since been dropped below. ``number`` breaks ties.
+    in nodes since dropped below. ``number`` breaks ties.
     """
 
     holders: dict[str, None]

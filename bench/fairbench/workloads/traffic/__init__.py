@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# Paths, not classes, so that a run imports only what it needs.
+# Paths, not classes, so that a run imports only the necessary modules.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",

@@ -43,7 +43,7 @@ OFF = {
 
 
 def check_config(config: Any, plugin: PluginConfig) -> None:
-    """Raise UsageError if this server, or the scheduler for it, asks for what is unsupported."""
+    """Raise UsageError if this server, or the scheduler for it, asks for an unsupported feature."""
     scheduler = plugin.build()
     for path, (flag, off) in OFF.items():
         value = config

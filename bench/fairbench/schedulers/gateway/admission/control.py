@@ -25,7 +25,7 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held = RequestTotals()  # what the queue has and has not sent
+        self._held = RequestTotals()  # requests that the queue has and has not sent
         self._demoted: dict[Request, float] = {}  # until when each is held here at most
         self._late_s: float | None = None
 

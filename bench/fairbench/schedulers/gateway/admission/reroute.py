@@ -32,7 +32,7 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        self._routed: dict[Request, int] = {}  # what it decided, where that was overruled
+        self._routed: dict[Request, int] = {}  # its decision, if overruled
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup

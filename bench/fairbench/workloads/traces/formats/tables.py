@@ -120,7 +120,7 @@ BURSTGPT = Plain(
     unit="s",
 )
 # Runs measured by VTC-artifact's ``run_exp.py``, ``all_results*.jsonl`` (Ying1123/VTC-artifact at
-# 192c2e2): only what was asked for is taken.
+# 192c2e2): only the requested value is taken.
 VTC = Columnwise(
     "vtc",
     {
