@@ -32,9 +32,8 @@ log = logging.getLogger(__name__)
 class Routed(NamedTuple):
     """A router by name with its ``NAME.PARAM`` settings, and its workers.
 
-    ``weights`` are the clients' by name, 1 without one; any client may turn up.
-    ``local`` is the local scheduler that workers are asked for which were started elsewhere, None
-    if none is.
+    ``weights`` are the clients' by name, 1 without one; any client may turn up. ``local`` is the
+    local scheduler that workers are asked for which were started elsewhere, None if none is.
     """
 
     router: str

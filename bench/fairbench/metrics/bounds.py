@@ -19,8 +19,8 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
 
-    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row.
-    Rows queue after queue are found faster.
+    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row. Rows
+    queue after queue are found faster.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:

@@ -1,8 +1,8 @@
 """The service due to each client: the service that it would have received without delays.
 
-A call is due when its program would have made it if its predecessors had taken no longer than
-alone (``unhindered``). Think times stay the same; time lost earlier does not count. A client that
-is served late is therefore due even service that it could not request yet. A client that is idle
+A call is due when its program would have made it if its predecessors had taken no longer than alone
+(``unhindered``). Think times stay the same; time lost earlier does not count. A client that is
+served late is therefore due even service that it could not request yet. A client that is idle
 because its user thinks is due nothing.
 """
 

@@ -35,8 +35,8 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times``, in seconds.
 
-    ``served`` says how fast calls were due. The cost is O(calls log times), at any load;
-    programs that the end of the run cut off cost O(times) each.
+    ``served`` says how fast calls were due. The cost is O(calls log times), at any load; programs
+    that the end of the run cut off cost O(times) each.
     """
     calls, unmade = asked_of(requests, programs, facts, served)
     refused = requests.status == REFUSED

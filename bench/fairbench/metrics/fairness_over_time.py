@@ -1,9 +1,9 @@
 """Fairness over time: the max-min allocation in sliding windows, and at each moment.
 
-The share of a whole run counts only service still missing at its end, so a flood that drains
-leaves no trace in it. Here a client that waits while others are served loses share in the very
-windows in which it waited, regardless of later service. Work is due as fast as the engine served
-it, less the waits: a batch that slows all clients equally counts as no client's loss.
+The share of a whole run counts only service still missing at its end, so a flood that drains leaves
+no trace in it. Here a client that waits while others are served loses share in the very windows in
+which it waited, regardless of later service. Work is due as fast as the engine served it, less the
+waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations

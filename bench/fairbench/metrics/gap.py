@@ -131,8 +131,8 @@ def max_service_gap(backlog: Backlog, log: ServiceLog, facts: Facts) -> Gap:
 class _Search:
     """Branch and bound, which examines the clients that may be furthest ahead first.
 
-    A client is ahead of, or behind, the average of all. The gap of a pair is at most the sum
-    of both at some instant, and at most what the one ahead is served meanwhile; that of a joint
+    A client is ahead of, or behind, the average of all. The gap of a pair is at most the sum of
+    both at some instant, and at most what the one ahead is served meanwhile; that of a joint
     backlog is between what the edges of its cells say.
     """
 

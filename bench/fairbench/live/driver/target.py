@@ -26,9 +26,9 @@ class Target:
     this number of tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys the
     header (the emulator). ``free``: it only gets the maximum length.
 
-    Before the first token there is no timeout, since starvation is measured; after it, a
-    stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps
-    the requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
+    Before the first token there is no timeout, since starvation is measured; after it, a stream
+    that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps the
+    requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
     ``foreign_router`` facts of ours travel in the request id too, and a worker is known only if the
     answer names it. ``objectives``: the names sent with each client's requests, by which a router
     of ours knows their targets. ``names``: the client name in a client's requests, if not its own

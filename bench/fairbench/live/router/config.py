@@ -20,19 +20,19 @@ from fairbench.live.router.keys_file import WorkerKeys
 class RouterConfig:
     """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
 
-    ``weights`` are the clients' entitlements, 1 by default. ``keys`` maps API keys to
-    clients; without them requests name their client. With ``keys_file``, those there count, read
-    again when it changes, with its weights, over which ``weights`` are laid, and its quotas.
-    ``client_from`` are the body fields that name the client without a header, strongest first.
-    ``tokenizer`` is a tokenizer.json, without which tokens are approximated. ``max_queue`` bounds
-    the requests that are under way, most of which wait at the workers, ``max_queue_per_client``
-    those of each client (None: bounded only when others want in). ``max_body_bytes`` bounds a body,
-    ``max_bodies_bytes`` long ones together (None: a quarter of the machine's memory).
-    ``vocab_size`` is the model's, None if the workers say. ``patterns`` lets clients send regular
-    expressions and grammars, which engines evaluate. A worker that fails a health check, or does
-    not answer it within ``health_timeout_s``, is out of rotation until it passes one; so is one
-    that has requests and produces nothing for ``stall_s``. ``local`` is the local scheduler that
-    the workers are meant to run, None where that is not said.
+    ``weights`` are the clients' entitlements, 1 by default. ``keys`` maps API keys to clients;
+    without them requests name their client. With ``keys_file``, those there count, read again when
+    it changes, with its weights, over which ``weights`` are laid, and its quotas. ``client_from``
+    are the body fields that name the client without a header, strongest first. ``tokenizer`` is a
+    tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
+    are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
+    (None: bounded only when others want in). ``max_body_bytes`` bounds a body, ``max_bodies_bytes``
+    long ones together (None: a quarter of the machine's memory). ``vocab_size`` is the model's,
+    None if the workers say. ``patterns`` lets clients send regular expressions and grammars, which
+    engines evaluate. A worker that fails a health check, or does not answer it within
+    ``health_timeout_s``, is out of rotation until it passes one; so is one that has requests and
+    produces nothing for ``stall_s``. ``local`` is the local scheduler that the workers are meant to
+    run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``limits_clients`` limits each client's requests at the workers,

@@ -1,7 +1,7 @@
 """Constraints on outputs: grammars and stop texts, which an engine checks at every step.
 
-An engine compiles and evaluates them in or next to its scheduler process, for the whole batch.
-A pattern that backtracks for minutes there stops every client of that engine. Text is therefore
+An engine compiles and evaluates them in or next to its scheduler process, for the whole batch. A
+pattern that backtracks for minutes there stops every client of that engine. Text is therefore
 refused where its cost is unbounded, unless the operator allows it, and bounded elsewhere.
 """
 

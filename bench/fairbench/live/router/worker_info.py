@@ -178,8 +178,8 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
 
-    They replace answers that finish before the router knows and can send the next request.
-    The gateway can no longer reorder requests that wait there, so there are few of them.
+    They replace answers that finish before the router knows and can send the next request. The
+    gateway can no longer reorder requests that wait there, so there are few of them.
     """
     return max(1, ceil(HEADROOM * most))
 

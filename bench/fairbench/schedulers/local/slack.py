@@ -54,8 +54,8 @@ class Slack:
     """Deadlines of requests compared with the time that they still need at the batch's pace.
 
     Decoding requests go side by side, so what one takes from another is its prefill, its memory
-    and, a little, its part in a step. Without costs (at unmeasured servers) times are
-    0, and deadlines alone count. ``default_s``: the deadline of requests that have none.
+    and, a little, its part in a step. Without costs (at unmeasured servers) times are 0, and
+    deadlines alone count. ``default_s``: the deadline of requests that have none.
     """
 
     def __init__(self, default_s: float) -> None:

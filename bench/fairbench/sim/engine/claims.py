@@ -2,8 +2,8 @@
 
 Each client *claims* the paths that its requests have used. A client's claims form a separate tree,
 since a claim on a node is also one on its ancestors. A ``ClientEviction`` ends claims one by one,
-and a node leaves the cache without claims; any other policy drops leaves as they are, with
-all claims on them.
+and a node leaves the cache without claims; any other policy drops leaves as they are, with all
+claims on them.
 """
 
 from __future__ import annotations

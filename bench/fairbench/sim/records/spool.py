@@ -35,9 +35,9 @@ MAX_WORKER = 2**20
 def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
     """Inside, the rows of these logs, empty so far, go to files in ``folder``.
 
-    Once one log has a full block all logs are filed, so the files are of one instant.
-    At the end of the block every row is on disk, also after an interruption. Raises RunFailed if
-    they cannot be written.
+    Once one log has a full block all logs are filed, so the files are of one instant. At the end of
+    the block every row is on disk, also after an interruption. Raises RunFailed if they cannot be
+    written.
     """
 
     def file_blocks() -> None:

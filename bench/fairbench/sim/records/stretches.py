@@ -1,8 +1,8 @@
 """Decode stretches, and their rows of the service log, which are made many at a time.
 
-A row is one client's part of a stretch. With a thousand clients, hardly two requests in a batch
-are of the same client, so most of a log are these rows. A stretch only records its members, and
-rows are computed when a block of the log is full.
+A row is one client's part of a stretch. With a thousand clients, hardly two requests in a batch are
+of the same client, so most of a log are these rows. A stretch only records its members, and rows
+are computed when a block of the log is full.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traffic: the arrival times of programs. Each file has one kind; ``source`` is the interface.
 
-To add a kind: write its class, in a new file or in ``planned``, and add its
-line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
+To add a kind: write its class, in a new file or in ``planned``, and add its line here. A workload
+file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router with a ``choose`` step after its decision; made by ``rerouting``.
 
-    The router does not learn that it was overruled, and counts its own decisions. If the request
-    is routed again because its worker left, the router's first decision counts as failed.
+    The router does not learn that it was overruled, and counts its own decisions. If the request is
+    routed again because its worker left, the router's first decision counts as failed.
     """
 
     def __init__(self, router: Router) -> None:

@@ -25,8 +25,8 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed. By ``splits``,
-    outputs that were prefilled again after a retraction get their own node.
+    Tokens that another sequence has stored in the meantime are freed. By ``splits``, outputs that
+    were prefilled again after a retraction get their own node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
