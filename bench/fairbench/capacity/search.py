@@ -8,7 +8,7 @@ from typing import NamedTuple
 Search = Generator[list[int], Mapping[int, bool], "Found"]
 """Yields numbers to try, receives which of them are enough, and returns the result.
 
-It never returns none, since the search would then stop.
+The search never yields an empty list, since it would then stop.
 """
 
 

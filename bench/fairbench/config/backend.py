@@ -1,7 +1,7 @@
 """Backends: the simulator, or real processes, which serve an experiment.
 
-Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
-installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.
+Everything here decides what is measured, so it is part of a spec's identity. SGLang's path, the
+time to wait for it and an endpoint's secrets are given to each run and are not part of it.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class ExperimentSpec(BaseModel):
     the router, None if there is none, and ``saturation`` its detector. ``routers`` is how many
     routers share the fleet, None for one. ``engine`` is the engine of simulated workers, None for
     the default. ``eviction`` is the eviction policy of their KV memory, None for the engine's own
-    LRU; ``memory_records`` True records who holds that memory under LRU, too. ``preset`` says where
-    defaults came from, and decides nothing. ``backend`` None is the simulator; a real server's
-    ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
+    LRU; ``memory_records`` True records the holders of that memory under LRU, too. ``preset`` says
+    where defaults came from, and decides nothing. ``backend`` None is the simulator; a real
+    server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
     ``AS_SERVED``.
     """
 

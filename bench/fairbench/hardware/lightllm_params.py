@@ -51,7 +51,7 @@ class LightLLMParams:
     max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are the cost of a
     minibatch beyond its tokens, the row multiple of its matrix products, the interval at which an
     idle server polls, and the part of the pool reserved for each client in the batch. They are
-    those of the measured runs (docs/studies/measured.md), but for the last, which was 32.
+    those of the measured runs (docs/studies/measured.md), except for the last, which was 32.
     """
 
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0

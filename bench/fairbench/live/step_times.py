@@ -103,7 +103,7 @@ class StepTimes:
     """Reports step times to a scheduler with ``times_steps``. Overlapping steps count once.
 
     How long one took the server's clock says; how that divides, ``costs``, a model that is fitted
-    to its own steps. As long as little has been seen all bear the same part.
+    to its own steps. Until enough has been measured all bear the same part.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

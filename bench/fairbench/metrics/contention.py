@@ -1,4 +1,4 @@
-"""Whether a run was contended: who was kept waiting, and backlogs that no queue shows.
+"""Whether a run was contended: the clients that waited, and backlogs that no queue shows.
 
 Calls are compared with the fastest calls of their own run, by its tables alone, so that simulated,
 live, stored and external runs are judged equally.
@@ -162,9 +162,9 @@ def contended(
 ) -> bool:
     """Return whether some client was short of service in the window.
 
-    A client is short in one of three cases. It lacked (``short``) 5% of its ``demand`` in
-    tokens at the window's end; its calls spent over 5% of their time queued; or one of its
-    calls was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+    A client is short in one of three cases. The client lacked (``short``) 5% of its ``demand`` in
+    tokens at the window's end; its calls spent over 5% of their time queued; or one of its calls
+    was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):

@@ -128,7 +128,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the call for which each call waited, or -1 for none.
 
-    That is the last call of the program to finish before, one level less deep.
+    The predecessor is the last call of the program to finish before, one level less deep.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)

@@ -80,9 +80,9 @@ class Timeline(NamedTuple):
         """Return service and entitlement in all windows of ``cells``, and delayed clients.
 
         Each has the shape (clients, windows). The demand of a window is the service in it plus the
-        shortfall at its end; calls refused before it began are no longer lacking. A client was held
-        up if its calls waited for half of it, or for more than 5% of their time, or were refused in
-        it.
+        shortfall at its end; calls refused before it began are no longer lacking. A client was
+        delayed if its calls waited for half of it, or for more than 5% of their time, or were
+        refused in it.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _over(total, cells))
@@ -135,7 +135,7 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client; None if none is judged.
 
-    A client is judged in the windows in which it was held up and entitled to at least
+    A client is judged in the windows in which it was delayed and entitled to at least
     ``least_requests`` requests of its mean size.
     """
     cells = line.window_cells(length_s)

@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same difference but for rounding, which is not 0."""
+        """Return whether all seeds have the same difference up to rounding, which is not 0."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)

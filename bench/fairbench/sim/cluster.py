@@ -89,7 +89,7 @@ class Cluster:
         self._times_requests = router.wants_gpu_time
         for worker in workers:
             worker.batch.times_requests = self._times_requests
-        self.ingress = ingress  # where requests are held back; None: every one goes at once
+        self.ingress = ingress  # where requests are queued; None: each is sent at once
 
     @property
     def now_s(self) -> float:

@@ -45,7 +45,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine. It is an object because a closure that refers to itself is a cycle."""
+    """A running coroutine. This is an object because a closure that refers to itself is a cycle."""
 
     __slots__ = ("_done", "_program")
 

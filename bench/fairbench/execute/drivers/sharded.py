@@ -1,6 +1,6 @@
 """The load of a live run from several processes, with records merged into one set.
 
-One process that sends thousands of requests a second sends them late. Needs the live extra.
+A single process that sends thousands of requests a second sends them late. Needs the live extra.
 """
 
 from __future__ import annotations

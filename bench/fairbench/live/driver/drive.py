@@ -89,7 +89,7 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A client's programs with their arrival times; ``room`` is held while a program runs.
+    """A client's programs with their arrival times; ``room`` is occupied while a program runs.
 
     If the client has ``users``, they decide the times instead and start no program from ``until_s``
     on. Programs that are ``recorded`` start in the trace's order, even if several have equal times.

@@ -73,7 +73,7 @@ class TreeCounters(Counters):
 class TreeCredits(Credits):
     """Credits of tenants and clients. A client may spend only if all of its tenants may spend.
 
-    What is charged to a client is charged to its tenants as well, and quanta are granted among the
+    Charges to a client are charged to its tenants as well, and quanta are granted among the
     siblings below one tenant.
     """
 

@@ -40,8 +40,8 @@ class HoldingDLPM(DLPM):
         """The parameters of DLPM, and ``hold``, which can be turned off.
 
         ``floor`` is the batch cost (``batch_cost``) down to which the scheduler holds; 0 means four
-        units of the engine's own costs. Nothing is held while these costs are unknown, unless a
-        floor is given. Requests then cost their context alone.
+        units of the engine's own costs. Nothing is queued for this while these costs are unknown,
+        unless a floor is given. Requests then cost their context alone.
         """
 
         quantum: Annotated[int, Ge(1)] = QUANTUM

@@ -20,8 +20,8 @@ class Terms(NamedTuple):
 
     The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
     weight) for each second since the last message on the other client. Between two exchanges no
-    gateway knows how far the other client has come, and waiting for messages would leave the fleet
-    idle. Messages older than ``forget_s`` keep no client waiting.
+    gateway knows the other client's progress, and waiting for messages would leave the fleet idle.
+    Messages older than ``forget_s`` keep no client waiting.
     """
 
     ahead_tok_s: float

@@ -164,7 +164,7 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # A float is so close that the remainder, which is exact modulo 2**64, tells how far it is off.
+    # A float is so close that the remainder, which is exact modulo 2**64, is its error.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess

@@ -150,7 +150,7 @@ class RouterIngresses:
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:
-        """Yield the held requests, in order of arrival at each router."""
+        """Yield the queued requests, in order of arrival at each router."""
         yield from self._asking.values()
         for ingress in self.ingresses:
             yield from ingress.held()
