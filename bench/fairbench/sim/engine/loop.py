@@ -261,7 +261,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Update counters to the last boundary that a step-by-step run would have booked.
 
-        An event at this very instant has passed, if it came before the running one.
+        A boundary at this very instant counts if its event came before the running one.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)
