@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def imported(path: str) -> Any:
-    """Return what ``MODULE:NAME`` names. Raises ImportError or AttributeError."""
+    """Return the object that ``MODULE:NAME`` names. Raises ImportError or AttributeError."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
@@ -44,5 +44,5 @@ def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
 
 
 def by_path(paths: Mapping[str, str]) -> Named[Any]:
-    """Return what each path names, by the path's key."""
+    """Return the object that each path names, by the path's key."""
     return Named({name: partial(imported, path) for name, path in paths.items()})

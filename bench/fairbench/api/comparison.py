@@ -138,7 +138,7 @@ def compare(
     configuration with its scheduler ``baseline``. ``resume`` continues the comparison in that
     directory, or over more seeds, ``num_runs``.
 
-    Raises UsageError in one line for what cannot be compared, and as ``sweep`` does.
+    Raises UsageError in one line for sides that cannot be compared, and as ``sweep`` does.
     """
     wanted = {key: value for key, value in flags.items() if value is not None}
     words = [str(one) for one in sides if isinstance(one, str | PathLike)]

@@ -59,7 +59,7 @@ class Search:
     def run(self) -> list[Found]:
         """Try the remaining attacks, confirm the worst on other seeds, and store all.
 
-        Raises Interrupted, with every whole batch kept; what a simulation raised.
+        Raises Interrupted, with every whole batch kept, and any error of a simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()

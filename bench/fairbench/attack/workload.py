@@ -1,7 +1,7 @@
 """The workload of an attack: one scenario with an honest attacker, one with the attack.
 
 Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
-that nothing that a victim sends depends on what the attacker does.
+that a victim's requests do not depend on the attacker.
 """
 
 from __future__ import annotations

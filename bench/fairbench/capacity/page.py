@@ -63,7 +63,7 @@ def plan_page(path: Path) -> Page:
 
 
 def title(answer: Row) -> str:
-    """Return the answer in a line: replicas of each choice, and what the first saves."""
+    """Return the answer in a line: replicas of each choice, and the savings of the first."""
     load = answer["choices"][0]["load"]
     first, *others = rows = [row for row in answer["choices"] if row["load"] == load]
     texts = [f"{_count(row, answer)} with {_choice(row, answer)}" for row in rows]

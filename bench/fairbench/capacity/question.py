@@ -111,7 +111,7 @@ class Clusters:
         first = Choice(question.schedulers[0], question.gpus[0], 1.0)
         self.load = self._load(first)
         _check_targets(self.targets, self.spec(first, question.low))
-        for choice in question.choices:  # so that what is impossible is said before anything runs
+        for choice in question.choices:  # so that impossible questions fail before any run
             self.spec(choice, question.high)
 
     def spec(self, choice: Choice, dp: int) -> ExperimentSpec:

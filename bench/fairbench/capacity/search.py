@@ -6,9 +6,9 @@ from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 Search = Generator[list[int], Mapping[int, bool], "Found"]
-"""Gives numbers to try, is sent which of them are enough, returns what it found.
+"""Yields numbers to try, receives which of them are enough, and returns the result.
 
-It never returns none, since the search would then stop.
+The search never yields an empty list, since it would then stop.
 """
 
 

@@ -1,4 +1,4 @@
-"""Flags of commands: those of experiments as typer's options, and what several commands share."""
+"""Flags of commands: those of experiments as typer's options, and code shared by commands."""
 
 from __future__ import annotations
 

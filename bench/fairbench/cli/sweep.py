@@ -99,8 +99,8 @@ def sweep(
 ) -> None:
     """Run a grid of experiments and compare them.
 
-    The grid is every combination of schedulers, workloads and settings. It comes from a file, from
-    flags, or from both: flags override the values of the file.
+    The grid is every combination of schedulers, workloads and settings, from a file, from flags, or
+    from both: flags override the values of the file.
     """
     from fairbench.config import identity
     from fairbench.config.sweep import parse_axis, points, sweep_of

@@ -1,7 +1,7 @@
 """Backends: the simulator, or real processes, which serve an experiment.
 
-Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
-installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.
+Everything here decides what is measured, so it is part of a spec's identity. SGLang's path, the
+time to wait for it and an endpoint's secrets are given to each run and are not part of it.
 """
 
 from __future__ import annotations
@@ -186,9 +186,9 @@ class Endpoint(BackendConfig):
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
     free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
-    more fields for every request, in which null removes a field; ``max_tokens_field`` is what the
-    most tokens of an answer are called. ``rate_limited``: after a 429 the request fails, or waits
-    as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
+    more fields for every request, in which null removes a field; ``max_tokens_field`` is the name
+    of the field with an answer's maximum length. ``rate_limited``: after a 429 the request fails,
+    or waits as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"

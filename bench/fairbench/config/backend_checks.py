@@ -67,7 +67,7 @@ def check_machine(
 ) -> None:
     """Raise UsageError for a changed machine setting that nothing supports.
 
-    Unchanged is also what is ``usual`` for the workload.
+    Values that are ``usual`` for the workload also count as unchanged.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -84,7 +84,7 @@ def check_machine(
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
     """Raise UsageError for behaviour of simulated clients, as servers are real.
 
-    They react to what they see, and repeat the beginning alone of an answer that went on.
+    They react to what they see, and repeat only the beginning of a longer answer.
     """
     plans = spec.client_plans()
     found = {

@@ -34,7 +34,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     """Set ``dp``, the number of all replicas, if the draft names both sides.
 
     Flags for the sides override a file's ``dp``. Raises UsageError for one side alone, for
-    another ``dp``, and for what a disaggregated cluster does not have.
+    another ``dp``, and for parts that a disaggregated cluster lacks.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:

@@ -190,7 +190,7 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
 
 
 # Weights belong to the experiment. These parameters of local schedulers were there before, and are
-# another spelling: what they say is moved.
+# another spelling: their values are moved.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 

@@ -151,7 +151,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         check_reserve(engine, resolved)
     check_scheduling(backend, draft.settings.of_flags())
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        engine = DEFAULT_ENGINE  # said, or what is stored would be read as the workload's
+        engine = DEFAULT_ENGINE  # said, or stored values would be read as the workload's
     draft |= {"backend": backend, "workload": workload, "engine": engine}
     draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
     draft |= _tables(draft, file, workload, resolved)

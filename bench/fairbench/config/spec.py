@@ -47,18 +47,18 @@ class ExperimentSpec(BaseModel):
     full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the
     whole cluster; None is the workload's own rate times ``dp``. ``duration_s`` is how long programs
     arrive; None is until every client has sent its ``num_programs`` (per well-behaved client).
-    ``window`` is what is measured: while programs arrive, after the warm-up (None as well), or the
+    ``window`` is the measured part: while programs arrive, after the warm-up (None as well), or the
     whole run. ``settings`` holds every parameter of the router, the local scheduler and the
     ``MACHINE``, ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name, 1 where
     there is none; None if all are. A tenant's name ends in /. ``goodput`` are latency targets laid
     over the workload's, by LATENCY or NAME.LATENCY. ``percentiles`` of latency are those that
     summaries show, with commas between; None the usual. ``gateway`` is the policy of a queue before
     the router, None if there is none, and ``saturation`` its detector. ``routers`` is how many
-    routers share the fleet, None for one. ``engine`` is what simulated workers are, None for the
-    default. ``eviction`` is the eviction policy of their KV memory, None for the engine's own LRU;
-    ``memory_records`` True records who holds that memory under LRU, too. ``preset`` says where
-    defaults came from, and decides nothing. ``backend`` None is the simulator; a real server's
-    ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
+    routers share the fleet, None for one. ``engine`` is the engine of simulated workers, None for
+    the default. ``eviction`` is the eviction policy of their KV memory, None for the engine's own
+    LRU; ``memory_records`` True records the holders of that memory under LRU, too. ``preset`` says
+    where defaults came from, and decides nothing. ``backend`` None is the simulator; a real
+    server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
     ``AS_SERVED``.
     """
 

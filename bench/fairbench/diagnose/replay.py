@@ -28,7 +28,7 @@ from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
 
-USUAL_LOAD = 0.7  # of what the replicas can do, without the floods
+USUAL_LOAD = 0.7  # of the replicas' capacity, without the floods
 SAMPLE = 3_000  # requests, whose GPU time is worked out
 
 
@@ -113,7 +113,7 @@ def replayed(
     """Simulate the log under each scheduler in parallel; yield the finished results.
 
     After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
-    what cannot be simulated.
+    parts that cannot be simulated.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]

@@ -190,7 +190,7 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield what an interruption prevented; nothing if the diagnosis is complete."""
+    """Yield the parts that an interruption prevented; none if the diagnosis is complete."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
@@ -212,7 +212,7 @@ def title(found: Diagnosis) -> str:
 
 
 def log_line(found: Diagnosis) -> str:
-    """Return what the log is."""
+    """Return a description of the log."""
     log = found.log
     count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (

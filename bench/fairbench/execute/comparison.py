@@ -213,12 +213,12 @@ def compare_experiments(
     parent: Path,
     progress: Progress | None,
 ) -> Compared:
-    """Return the sides of a comparison, after running what is missing.
+    """Return the sides of a comparison, after running the missing ones.
 
     ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared by
     configuration; ``baseline`` is one of them, by default the first. ``resume`` is the directory of
     a comparison to continue. New runs are saved in a new directory in ``parent``. Raises UsageError
-    for what cannot be compared, and as ``carry_out``.
+    for sides that cannot be compared, and as ``carry_out``.
     """
     alone = resume is None and len(arguments) == 1
     runs = ["num_runs"] if alone and num_runs else []

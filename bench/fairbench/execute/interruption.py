@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(KeyboardInterrupt):
     """The run ended because of a signal. The message names the saved files.
 
-    ``exit_code`` is what a command then ends with, as ``Interruption`` has it.
+    ``exit_code`` is the command's exit code, as in ``Interruption``.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:

@@ -64,7 +64,7 @@ DRIVER_LAUNCHERS = (LOCAL, "ray")
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher by name. It may be used together with the launcher of ``drivers``.
+    """Return a launcher by name. This launcher may be used together with that of ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """

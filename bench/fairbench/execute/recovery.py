@@ -20,8 +20,8 @@ from fairbench.sim.recovery import recover as recover_simulated
 def recover_run(path: Path) -> RunResult:
     """Save the finished requests of a killed run, marked incomplete.
 
-    Unfinished requests are left out. Raises UsageError if the directory is not
-    that of such a run, or if the run is still running.
+    Unfinished requests are left out. Raises UsageError if the directory is not that of such a run,
+    or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")

@@ -32,9 +32,8 @@ log = logging.getLogger(__name__)
 class Routed(NamedTuple):
     """A router by name with its ``NAME.PARAM`` settings, and its workers.
 
-    ``weights`` are the clients' by name, 1 without one; any client may turn up.
-    ``local`` is the local scheduler that workers are asked for which were started elsewhere, None
-    if none is.
+    ``weights`` are the clients' by name, 1 without one; any client may turn up. ``local`` is the
+    local scheduler that workers are asked for which were started elsewhere, None if none is.
     """
 
     router: str
@@ -88,7 +87,7 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # Not of the workers: weights, and what is before them.
+    # Not of the workers: weights, and the queue and router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))

@@ -114,7 +114,7 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-NO_CHANGE = "no value may change"  # what is asked of simulated runs if there are no clauses
+NO_CHANGE = "no value may change"  # the check of simulated runs without clauses
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Point:
 class PairedPoint:
     """A point in the baseline and now: its name, and the summaries of its runs.
 
-    ``experiment`` is what to call it without its seed; simulated points that share it are repeats.
+    ``experiment`` is its name without the seed; simulated points that share it are repeats.
     ``causes`` are the defaults that changed between the versions of both.
     """
 
@@ -149,7 +149,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give points with other defaults or allowed values the keys of their counterparts.
 
-    Returns what changed, by key.
+    Returns the changes by key.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}

@@ -71,9 +71,9 @@ class EngineParams:
     ``chunked_prefill_size``, ``mem_fraction_static``, ``max_total_tokens`` default to what SGLang
     0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as the papers had).
     ``max_running_requests``: 0.5.23 clamps its estimate to 2,048-4,096, so that memory is the
-    limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does):
-    admission reserves every output token, nothing is ever retracted. ``step_by_step`` advances
-    one decode step at a time instead of in closed form; the records are the same.
+    limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does): admission
+    reserves every output token, nothing is ever retracted. ``step_by_step`` advances one decode
+    step at a time instead of in closed form; the records are the same.
     ``num_continuous_decode_steps``: an admission pass is made after this number of steps, by
     default after each (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts
     requests last whose prefix a request ahead is about to compute, as SGLang does since December

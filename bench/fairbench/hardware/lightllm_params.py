@@ -16,7 +16,7 @@ class LightLLMLimits:
     """Server settings. ``max_prefill_tokens`` = 0 is S-LoRA's max(pool / 6, 3072).
 
     ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
-    ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
+    ``prefill_overhead_ms`` is the cost of a minibatch beyond its tokens (its own start and merge).
     The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch of less
     than one takes the next power of two. An idle server looks for requests every ``idle_poll_ms``.
     ``load_cap`` is as in ``EngineParams``.
@@ -48,10 +48,10 @@ class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
     ``max_total_tokens`` 0 is what fits next to the weights, ``max_prefill_tokens`` 0 S-LoRA's
-    max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are what a
-    minibatch costs beyond its tokens, the rows that its matrix products come in, how often an idle
-    server looks for requests, and what is set aside of the pool for each client in the batch. They
-    are those of the measured runs (docs/studies/measured.md), but for the last, which was 32.
+    max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are the cost of a
+    minibatch beyond its tokens, the row multiple of its matrix products, the interval at which an
+    idle server polls, and the part of the pool reserved for each client in the batch. They are
+    those of the measured runs (docs/studies/measured.md), except for the last, which was 32.
     """
 
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0

@@ -23,7 +23,8 @@ class VLLMLimits:
     leaves free while something runs. ``goes_on_after_self``: a running request that was preempted
     for want of its own memory does not end the loop over those after it (0.33.0 on, under a
     retraction order). ``host_tokens`` is the host's memory for what is swapped, ``load_cap`` and
-    ``prefix_match_us`` as in ``EngineParams``. Raises ValueError for what vLLM does not start with.
+    ``prefix_match_us`` as in ``EngineParams``. Raises ValueError for values with which vLLM does
+    not start.
     """
 
     pool_tokens: int

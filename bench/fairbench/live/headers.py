@@ -9,7 +9,7 @@ BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # Names that no client can have: the label of all other clients, and a server's own requests.
 OTHERS, HEALTH = "(others)", "(health)"
-# SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
+# SGLang's own name for ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
 # Becomes vLLM's ``Request.session_id``, from which the plugin's scheduler takes the client.
 SESSION = "x-session-id"

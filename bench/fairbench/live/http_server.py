@@ -30,7 +30,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-SHUTDOWN_S = 0.5  # for what is under way at the end: by then it had its time, or has none
+SHUTDOWN_S = 0.5  # for requests under way at the end: they had their time, or have none
 # To find the tokens of a longer text may take a tenth of a second, in which nothing else happens.
 LONG_BODY_BYTES = 2**18
 

@@ -1,9 +1,9 @@
 """The service log of a live run, as far as it is visible from outside the server.
 
-Each request that produced anything gets two rows. Its prefill lasts from its admission,
-where its input is booked, to its first token, where that token and the computed part of the input
-are. Its decoding lasts from there to its last token, and books its tokens in ``DECODE_STEPS`` steps
-at most, at an even pace: metrics look at every step, so single tokens would take gigabytes.
+Each request that produced anything gets two rows. Its prefill lasts from its admission, where its
+input is booked, to its first token, where that token and the computed part of the input are. Its
+decoding lasts from there to its last token, and books its tokens in ``DECODE_STEPS`` steps at most,
+at an even pace: metrics look at every step, so single tokens would take gigabytes.
 
 A simulated log has one row per change of the batch; rows of one worker do not overlap there. Here
 they do, ``batch_size`` is 1 and ``context_tokens`` 0, and the difference between two clients at an

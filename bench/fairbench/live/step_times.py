@@ -12,7 +12,7 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-FORGET = 0.999  # weight of what was seen one iteration earlier
+FORGET = 0.999  # weight of the observation one iteration earlier
 FEW = 8  # iterations below which nothing is fitted
 
 
@@ -103,13 +103,13 @@ class StepTimes:
     """Reports step times to a scheduler with ``times_steps``. Overlapping steps count once.
 
     How long one took the server's clock says; how that divides, ``costs``, a model that is fitted
-    to its own steps. As long as little has been seen all bear the same part.
+    to its own steps. Until enough has been measured all bear the same part.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # what is charged already
+        self._until_s = 0.0  # already charged
 
     def step(
         self,

@@ -19,8 +19,8 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
 
-    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row.
-    Rows queue after queue are found faster.
+    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row. Rows
+    queue after queue are found faster.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -85,7 +85,7 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 
 
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
-    """Return U_v in weighted tokens: how far a counter can exceed the least waiting one.
+    """Return U_v in weighted tokens: the largest lead of a counter over the least waiting one.
 
     max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
     M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that

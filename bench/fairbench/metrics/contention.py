@@ -1,4 +1,4 @@
-"""Whether a run was contended: who was kept waiting, and backlogs that no queue shows.
+"""Whether a run was contended: the clients that waited, and backlogs that no queue shows.
 
 Calls are compared with the fastest calls of their own run, by its tables alone, so that simulated,
 live, stored and external runs are judged equally.
@@ -153,7 +153,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-SHORT_ABOVE = 0.05  # of what was due, or of the time of its calls: below, nothing was withheld
+SHORT_ABOVE = 0.05  # of the service due, or of its calls' time: below, nothing was withheld
 SERVING_AT_ONCE = 2.0  # a first token may take this multiple of the least without a wait
 
 
@@ -162,9 +162,9 @@ def contended(
 ) -> bool:
     """Return whether some client was short of service in the window.
 
-    A client is short in one of three cases. It lacked (``short``) 5% of its ``demand`` in
-    tokens at the window's end; its calls spent over 5% of their time queued; or one of its
-    calls was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+    A client is short in one of three cases. The client lacked (``short``) 5% of its ``demand`` in
+    tokens at the window's end; its calls spent over 5% of their time queued; or one of its calls
+    was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
@@ -204,7 +204,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # each call waits once, wherever that was
-    columns["worker"] = np.maximum(0, requests.worker)  # also what is held back waits
+    columns["worker"] = np.maximum(0, requests.worker)  # also queued requests wait
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)

@@ -1,8 +1,8 @@
 """The service due to each client: the service that it would have received without delays.
 
-A call is due when its program would have made it if its predecessors had taken no longer than
-alone (``unhindered``). Think times stay the same; time lost earlier does not count. A client
-that is served late is therefore due even what it could not request yet. A client that is idle
+A call is due when its program would have made it if its predecessors had taken no longer than alone
+(``unhindered``). Think times stay the same; time lost earlier does not count. A client that is
+served late is therefore due even service that it could not request yet. A client that is idle
 because its user thinks is due nothing.
 """
 
@@ -128,7 +128,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the call for which each call waited, or -1 for none.
 
-    That is the last call of the program to finish before, one level less deep.
+    The predecessor is the last call of the program to finish before, one level less deep.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -207,8 +207,8 @@ def _never_made(
 class Unmade:
     """Programs of one client with calls that were never made, one element for each.
 
-    ``reached_s`` is the age up to which a program asked for what was due, ``unsent`` the weighted
-    tokens of its calls never made, ``whole`` those of all its calls.
+    ``reached_s`` is the age up to which a program requested its due service, ``unsent`` the
+    weighted tokens of its calls never made, ``whole`` those of all its calls.
     """
 
     arrival_s: Floats

@@ -35,8 +35,8 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times``, in seconds.
 
-    ``served`` says how fast calls were due. The cost is O(calls log times), at any load;
-    programs that the end of the run cut off cost O(times) each.
+    ``served`` says how fast calls were due. The cost is O(calls log times), at any load; programs
+    that the end of the run cut off cost O(times) each.
     """
     calls, unmade = asked_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -50,7 +50,7 @@ def shortfalls(
 
 
 def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return what the calls lacked: input until admission, and tokens not yet made."""
+    """Return the missing service of calls: input until admission, and tokens not yet made."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests

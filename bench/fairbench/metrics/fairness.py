@@ -54,11 +54,11 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 class Shares:
     """Service and fair shares of each client in one window, in both views of service.
 
-    Weighted tokens, of what was ``booked``. ``demand`` is what was due to it in the window: what it
-    received, and what it was short of at the end (``due.shortfall``). ``entitlement`` is the
-    max-min allocation of all the service delivered over ``demand``. To judge against another total,
-    call ``max_min`` with that total. Unless ``contended``, no client was short of service and
-    ratios have no meaning.
+    Weighted tokens, of what was ``booked``. ``demand`` is its due service in the window: the
+    received part, and the shortfall at the end (``due.shortfall``). ``entitlement`` is the max-min
+    allocation of all the service delivered over ``demand``. To judge against another total, call
+    ``max_min`` with that total. Unless ``contended``, no client was short of service and ratios
+    have no meaning.
     """
 
     window: Window

@@ -1,9 +1,9 @@
 """Fairness over time: the max-min allocation in sliding windows, and at each moment.
 
-The share of a whole run counts only what is still missing at its end, so a flood that drains
-leaves no trace in it. Here a client that waits while others are served loses share in the very
-windows in which it waited, regardless of later service. Work is due as fast as the engine served
-it, less the waits: a batch that slows all clients equally counts as no client's loss.
+The share of a whole run counts only service still missing at its end, so a flood that drains leaves
+no trace in it. Here a client that waits while others are served loses share in the very windows in
+which it waited, regardless of later service. Work is due as fast as the engine served it, less the
+waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Cells of a window: what each client received, lacked and asked for, and its waits.
+    """Cells of a window: service that each client received, lacked and requested, and its waits.
 
     ``service`` has a column per cell. The others have one per bound of a cell: weighted tokens due
     and not received, seconds that calls had waited, and seconds that calls had lasted.
@@ -79,9 +79,9 @@ class Timeline(NamedTuple):
     def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
         """Return service and entitlement in all windows of ``cells``, and delayed clients.
 
-        Each has the shape (clients, windows). The demand of a window is what was served in it and
-        what was lacking at its end; calls refused before it began are no longer lacking. A client
-        was held up if its calls waited for half of it, or for more than 5% of their time, or were
+        Each has the shape (clients, windows). The demand of a window is the service in it plus the
+        shortfall at its end; calls refused before it began are no longer lacking. A client was
+        delayed if its calls waited for half of it, or for more than 5% of their time, or were
         refused in it.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
@@ -135,7 +135,7 @@ def worst_window(
 ) -> WorstWindow | None:
     """Return the window with the lowest share of any client; None if none is judged.
 
-    A client is judged in the windows in which it was held up and entitled to at least
+    A client is judged in the windows in which it was delayed and entitled to at least
     ``least_requests`` requests of its mean size.
     """
     cells = line.window_cells(length_s)
@@ -180,9 +180,9 @@ def least_by_client(line: Timeline, length_s: float) -> Floats:
 def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged over its fair share of that time.
 
-    In each cell the service is divided again between the clients, with what each lacks then as its
-    demand: this is the service that generalised processor sharing guarantees a backlogged client.
-    NaN for a client that never waited.
+    In each cell the service is divided again between the clients, with each client's present
+    shortfall as its demand: this is the service that generalised processor sharing guarantees a
+    backlogged client. NaN for a client that never waited.
     """
     service, entitlement, held_up = line.shares(1)
     # From a cell in which calls wait to the one in which they are admitted and booked.

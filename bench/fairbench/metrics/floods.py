@@ -115,11 +115,11 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
     return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
-LONGER = 3.0  # times the usual wait, from which on a request was held up
+LONGER = 3.0  # times the usual wait, from which on a request was delayed
 LONGER_S = 1.0  # and at least this much longer, to be noticed
 OFTEN = 0.25  # of a client's requests in the time of the harm, from which on it is a victim
 ENOUGH = 5  # requests before the flood, for a usual wait of the client's own
-FEW = 5  # requests held up in all: fewer are no harm that has a time
+FEW = 5  # requests delayed in all: fewer are no harm that has a time
 
 
 class Victim(NamedTuple):
@@ -134,7 +134,7 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The time in which other clients' requests were delayed, and the victims, worst first.
 
-    The medians are those of all victims' requests during the harm, and of what is usual for them.
+    The medians are those of all victims' requests during the harm, and of their usual ones.
     ``parts`` is the harm of each flood where several floods did some, one after another.
     """
 
@@ -160,8 +160,8 @@ def windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     """Return the clients that waited since the first flood; None without any or without waits.
 
-    A request was held up if it waited ``LONGER`` times as long as is usual: as the median of the
-    client before the flood, else of all the others.
+    A request was delayed if it waited ``LONGER`` times the usual wait: the median of the client
+    before the flood, else of all the others.
     """
     known = ~np.isnan(traffic.wait_s)
     if not floods or not known.any():
@@ -234,7 +234,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return what an ordinary other client asks for in its busiest time: the third quartile."""
+    """Return the demand of an ordinary other client in its busiest time: the third quartile."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

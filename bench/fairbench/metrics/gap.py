@@ -1,6 +1,6 @@
 """The largest difference in service between two clients while both wait at every worker.
 
-It is what [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound. Service is as charged at
+[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
 admission, recomputation left out.
 """
 
@@ -18,7 +18,7 @@ from fairbench.metrics.service import View
 from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
-ROUNDING = 1e-9  # of a gap: what sums in another order may differ by is far less
+ROUNDING = 1e-9  # of a gap: sums in another order differ by far less
 
 
 class Inside:
@@ -131,8 +131,8 @@ def max_service_gap(backlog: Backlog, log: ServiceLog, facts: Facts) -> Gap:
 class _Search:
     """Branch and bound, which examines the clients that may be furthest ahead first.
 
-    A client is ahead of, or behind, what all get on average. The gap of a pair is at most the sum
-    of both at some instant, and at most what the one ahead is served meanwhile; that of a joint
+    A client is ahead of, or behind, the average of all. The gap of a pair is at most the sum of
+    both at some instant, and at most what the one ahead is served meanwhile; that of a joint
     backlog is between what the edges of its cells say.
     """
 

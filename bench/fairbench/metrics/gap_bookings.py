@@ -25,10 +25,10 @@ MANY_CELLS = 2**13
 class Cells:
     """Time divided at ``edge_s``, with the service of each client at the edges.
 
-    A cell is what ends in (edge, next edge] and starts in [edge, next edge). ``tokens`` is each
-    client's service at an edge, and ``service`` that over its weight: [client, edge]. ``waits``
-    says in which cells a client was backlogged at some instant, ``begins`` in which a backlog of it
-    began: [cell, client].
+    A cell holds bookings that end in (edge, next edge] and start in [edge, next edge). ``tokens``
+    is each client's service at an edge, and ``service`` that over its weight: [client, edge].
+    ``waits`` says in which cells a client was backlogged at some instant, ``begins`` in which a
+    backlog of it began: [cell, client].
     """
 
     edge_s: Floats

@@ -26,9 +26,9 @@ TICK_S = 1e-9  # of rounding: a smaller delay is in time
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
-    """Return what one client's requests had left of their tightest target, in seconds.
+    """Return the slack of one client's requests to their tightest target, in seconds.
 
-    Negative if it was missed, NaN of what did not finish; of ``tpot`` it is that of all the tokens
+    Negative if it was missed, NaN for unfinished requests; of ``tpot`` it is that of all the tokens
     together, and infinite if there is only one. ``costs`` gives latencies on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s

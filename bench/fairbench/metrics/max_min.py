@@ -37,7 +37,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     """Return the max-min allocation of every column of demands, shape (clients, columns).
 
-    ``capacity`` is what each column has to give.
+    ``capacity`` has the total of each column.
     """
     weight = weights[:, np.newaxis]
     order = np.argsort(demands / weight, axis=0, kind="stable")

@@ -24,8 +24,8 @@ def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
 def evicted_tokens(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the tokens that clients lost to evictions in the window; shape (clients, clients).
 
-    Row i and column j are what client i lost for requests of client j. A token that k clients held
-    counts 1/k for each that lost it.
+    Row i and column j are the tokens that client i lost to requests of client j. A token that k
+    clients held counts 1/k for each that lost it.
     """
     rows = window.holds(memory.at_s) & (memory.by != NOBODY) & (memory.change < 0)
     cells = memory.client[rows] * clients + memory.by[rows]

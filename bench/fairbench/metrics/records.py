@@ -202,10 +202,9 @@ PLAIN = Padding()
 class Client(NamedTuple):
     """A client of the run, even if it never sent anything.
 
-    ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
-    requests was promised, ``service_class`` the class that shares them ("" without a class).
-    ``owner`` is its owner's name ("": by its own name), ``padding`` the tokens that it requests and
-    does not need.
+    ``weight`` is its entitlement, relative to the others, ``targets`` the promises to each of its
+    requests, ``service_class`` the class that shares them ("" without a class). ``owner`` is its
+    owner's name ("": by its own name), ``padding`` the tokens that it requests and does not need.
     """
 
     name: str

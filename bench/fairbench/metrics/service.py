@@ -31,7 +31,7 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that were booked in a window.
 
-    ``charged`` is the extend at admission, ``extend`` what was computed of it.
+    ``charged`` is the extend at admission, ``extend`` its computed part.
     """
 
     input: Floats
@@ -98,9 +98,9 @@ def cumulative(
     """Return the service of each client booked before each time, shape (clients, times).
 
     At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
-    count what is booked at the very instant by the ends and by the starts.
+    count bookings at the very instant by the ends and by the starts.
     """
-    width = len(times) + 1  # what comes after all of them is put there
+    width = len(times) + 1  # later ones are counted there
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = amounts(part, view, weights)

@@ -46,7 +46,7 @@ class ServiceLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FiledService:
-    """A ``ServiceLog`` of ``rows`` in order of time. It has one file per column in ``folder``.
+    """A ``ServiceLog`` of ``rows`` in order of time, with one file per column in ``folder``.
 
     Data that is read is mapped and not copied, and leaves memory with its reader.
     """
@@ -175,7 +175,7 @@ class FiledColumns(Mapping[str, Any]):
 class Tables:
     """Requests, programs and service log of a run; clients are indices into ``clients``.
 
-    ``memory`` is only of runs that recorded who holds KV memory.
+    ``memory`` is only of runs that recorded the holders of KV memory.
     """
 
     clients: list[str]
@@ -214,8 +214,8 @@ class Tables:
 class RunResult:
     """Raw tables (column name -> values), the summary, and whether the run is complete.
 
-    ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` is what
-    its manifest says besides.
+    ``memory`` is the table of the holders of KV memory, None if not recorded. ``about`` holds the
+    other facts of its manifest.
     """
 
     requests: dict[str, Any]

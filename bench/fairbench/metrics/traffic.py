@@ -69,8 +69,8 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 def best_stretch(gains: Floats, cost: Floats) -> Stretch:
     """Return the stretch of events with the largest total gain minus cost of its length.
 
-    ``gains`` is what each event adds, shape (n,), at least one. ``cost``, ascending, is what has
-    been paid by each: a stretch pays from its first event to its last.
+    ``gains`` is each event's gain, shape (n,), at least one. ``cost``, ascending, is the cost up to
+    each: a stretch pays from its first event to its last.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost

@@ -99,7 +99,7 @@ FRONTENDS = {
 
 
 class Derived(NamedTuple):
-    """A derived profile and what it was fitted to.
+    """A derived profile and the data of its fit.
 
     Attributes:
         profile: The profile.

@@ -27,7 +27,7 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the marks of the columns of each cell; none if nothing is significant.
 
-    One seed tells no difference, except that a simulated replay of a trace is exact.
+    A single seed shows no difference, except that a simulated replay of a trace is exact.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)

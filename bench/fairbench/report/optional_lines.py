@@ -98,7 +98,7 @@ def is_hidden_burst(summary: Summary) -> bool:
     )
 
 
-IDLE = 0.99  # of the time with empty queues: then no other client held a request back
+IDLE = 0.99  # of the time with empty queues: then no other client delayed a request
 
 
 def is_of_failures(summary: Summary) -> bool:

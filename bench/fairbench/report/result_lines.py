@@ -88,7 +88,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Say that demand exceeds capacity although queues are empty, and what to do."""
+    """Warn that demand exceeds capacity although queues are empty, and name the remedy."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "

@@ -38,7 +38,7 @@ def run_header(
 ) -> dict[str, Any]:
     """Return the first keys of a run's summary.
 
-    ``served`` describes what served a run on real or emulated servers (``emulated``,
+    ``served`` describes the servers of a run on real or emulated servers (``emulated``,
     ``backend``, ``served``); None is the simulator. Sizes are in tokens, None if unknown.
     """
     several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}

@@ -121,7 +121,7 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return what a command prints, or None if it fails."""
+    """Return the output of a command, or None if it fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"

@@ -187,7 +187,7 @@ def known_metrics(sides: Iterable[Side]) -> list[str]:
 def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
     """Raise UsageError for a metric that no side has, or that has no better direction.
 
-    That of a client is ``clients.NAME.KEY``.
+    A client's metric is ``clients.NAME.KEY``.
     """
     known = {key for side in sides for key in values_of(side.first.summary)}
     for metric in metrics:

@@ -54,7 +54,7 @@ class Difference:
     def decisive(self) -> int | None:
         """1 if the second is significantly larger, -1 if smaller, 0 if equal, else None.
 
-        A value that is missing anywhere leaves it open: what is missing is rarely so by chance.
+        A missing value leaves it open: values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same difference but for rounding, which is not 0."""
+        """Return whether all seeds have the same difference up to rounding, which is not 0."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)

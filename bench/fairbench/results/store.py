@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # only of a run that recorded who holds KV memory
+MEMORY_TABLE = "memory"  # only of a run that recorded the holders of KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 MANIFEST = "manifest.json"  # what has one is a run

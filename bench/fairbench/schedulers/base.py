@@ -257,7 +257,7 @@ class Router(ABC):
         """Handle a worker that failed before it did anything for the request.
 
         Called instead of ``on_finish``; the request may be routed again. The router should refund
-        what it charged for the dispatch.
+        its charge for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 

@@ -81,4 +81,4 @@ def _known(name: str) -> str:
 
 
 CostName = Annotated[str, AfterValidator(_known)]
-"""A parameter that says what is charged: ``linear``, ``profiled`` or a file."""
+"""A parameter that selects the charge: ``linear``, ``profiled`` or a file."""

@@ -74,7 +74,7 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            try:  # what ``resume`` does, without a call for each candidate
+            try:  # as in ``resume``, without a call for each candidate
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
                 return

@@ -51,7 +51,7 @@ class ListView:
     """A view whose ``requests`` is the queue itself, shared with the host and sorted in place.
 
     ``matched(request)`` returns how many tokens of its prompt are cached now, maybe all.
-    ``prompt(request)`` is what would be prefilled (a retracted request keeps its outputs).
+    ``prompt(request)`` is the prompt to prefill (a retracted request keeps its outputs).
     """
 
     def __init__(

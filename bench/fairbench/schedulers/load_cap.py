@@ -59,7 +59,7 @@ class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
     For a client without finished requests, that of all clients; before anything has,
-    ``PRIOR_OUTPUT_TOKENS``. What a client allows (``max_new_tokens``) does not count.
+    ``PRIOR_OUTPUT_TOKENS``. A client's limit (``max_new_tokens``) does not count.
     """
 
     def __init__(self) -> None:

@@ -47,8 +47,8 @@ class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 
     A request marks its whole prompt when it is dispatched, before any cache holds it ([DLPM] Alg. 2
-    line 18), so a node may be marked below one that is not: the request there will recompute what
-    was evicted above. The deepest mark is therefore what counts.
+    line 18), so a node may be marked below one that is not: the request there will recompute the
+    evicted part above. The deepest mark therefore counts.
     """
 
     def find(self, prompt: Prompt) -> Found[L]:
@@ -98,7 +98,7 @@ class LocationTree(PrefixTree[L]):
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
-        """Insert a prompt as ``insert`` does, given what ``find`` returned for it."""
+        """Insert a prompt as ``insert`` does, given the result of ``find`` for it."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))

@@ -31,7 +31,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""The ``Params`` of parts by name; what a part needs is imported when it is looked up."""
+"""The ``Params`` of parts by name; a part's modules are imported when it is looked up."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:

@@ -156,7 +156,7 @@ def router_class(name: str) -> type[Router]:
 
 
 def other_kind(name: str) -> str:
-    """Return what kind of scheduler a name is and how to write it; "" for an unknown name."""
+    """Return the kind of scheduler of a name and its spelling; "" for an unknown name."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),
@@ -242,7 +242,7 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
 
 
 def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
-    """Return what a class lacks to be a scheduler, or "" if it is complete."""
+    """Return the missing parts of a scheduler class, or "" if it is complete."""
     name = getattr(scheduler, "name", None)
     if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
         return 'a name of letters, digits and -, such as name = "mine"'

@@ -30,7 +30,7 @@ class Running(NamedTuple):
 
     ``held_tokens`` is its context, a shared prefix included;
 
-    ``reserved_tokens`` is what admission still keeps free for it, before any ratio.
+    ``reserved_tokens`` is the memory that admission still keeps free for it, before any ratio.
     """
 
     request: Request
@@ -70,8 +70,8 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether the request would fit in this pass if ``without`` did not run.
 
-        The engine's own memory test and load cap decide. The test counts what the pass has admitted
-        so far and the memory reserved for outputs. The result is False where nothing is preempted.
+        The engine's own memory test and load cap decide. The test counts the pass's admissions so
+        far and the memory reserved for outputs. The result is False where nothing is preempted.
         Walks over the batch.
         """
 

@@ -1,8 +1,8 @@
 """Records of aiperf (``profile_export.jsonl``) as flat objects with times in seconds.
 
-A line has ``metadata`` (epoch nanoseconds, who and when), ``metrics`` (each a value with its unit)
-and ``error``, as aiperf's "Working with Profile Export Files" describes them; metrics are called as
-in its "Metrics Reference" (0.3 to 0.13).
+A line has ``metadata`` (epoch nanoseconds, client and times), ``metrics`` (each a value with its
+unit) and ``error``, as aiperf's "Working with Profile Export Files" describes them; metrics are
+named as in its "Metrics Reference" (0.3 to 0.13).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
 Mended = Counter[str]
-"""How many requests were not taken as they stand, by what was the matter with each."""
+"""The number of changed requests, by reason."""
 
 
 def arrays_of(

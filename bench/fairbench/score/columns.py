@@ -129,7 +129,8 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
 def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
     """Raise DataError for a successful request without a recognised end.
 
-    It has output and no sign of a failure, but no field with its end, not even an empty one.
+    Such a record has output and no sign of a failure, but no field with its end, not even an empty
+    one.
     """
     ends = [column.name for column in made.times(LAST)]
     signs = [made.columns[name].name for name in ("error", "status") if name in made.columns]

@@ -162,8 +162,8 @@ def choose_layout(
 ) -> Layout:
     """Return the layout with the name ``name``, or the first that fits.
 
-    The first objects may be of requests that failed and lack what the others have: the first that
-    is in a layout says which. Raises UsageError for an unknown name, DataError if none fits.
+    The first objects may be of requests that failed and lack what the others have: the first one in
+    a layout decides. Raises UsageError for an unknown name, DataError if none fits.
     """
     where, first = objects[0]
     if name is not None:

@@ -26,7 +26,7 @@ SLOWEST_TOKEN_S = 2.0
 
 FAST_PERCENT = 10  # of the answers are fast
 
-NEVER = -1  # a length of time that VTC-artifact writes for what never came, in any unit
+NEVER = -1  # a duration that VTC-artifact writes for missing events, in any unit
 
 
 class Times:

@@ -1,7 +1,7 @@
 """Clients alone: the result of each on its own part of the cluster, the bar for sharing.
 
 A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
-and routing stays what it is. Such a replica takes n times as long for each iteration, fixed costs
+and routing stays the same. Such a replica takes n times as long for each iteration, fixed costs
 included, and holds 1/n of the requests. n is the number of clients, or by weight the sum of the
 weights over the client's own.
 """

@@ -10,7 +10,7 @@ ARRIVE, END, DECIDE = 0, 1, 2
 
 
 Event = tuple[int, int, int, int, Callable[[], None]]
-"""Time, priority, key, number of its insertion, and what it does."""
+"""Time, priority, key, number of its insertion, and its action."""
 
 
 class Clock:

@@ -89,7 +89,7 @@ class Cluster:
         self._times_requests = router.wants_gpu_time
         for worker in workers:
             worker.batch.times_requests = self._times_requests
-        self.ingress = ingress  # where requests are held back; None: every one goes at once
+        self.ingress = ingress  # where requests are queued; None: each is sent at once
 
     @property
     def now_s(self) -> float:
@@ -221,7 +221,7 @@ class Cluster:
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        if sequence.worker >= 0:  # no router knows of what was refused before it
+        if sequence.worker >= 0:  # no router knows of requests refused before it
             if self._times_requests:
                 self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             now_s = self.clock.now_ps / PS_PER_S

@@ -23,8 +23,8 @@ BEFORE_WORKERS = -1  # its key among those that decide at one instant
 class Ingress:
     """A queue that keeps requests until the ``queue`` policy releases them to a worker.
 
-    The queue is asked again when a request arrives or ends, and when a worker has decided what to
-    run. The question comes at that instant, after every iteration that ends then, and never in the
+    The queue is asked again when a request arrives or ends, and when a worker has decided its next
+    step. The question comes at that instant, after every iteration that ends then, and never in the
     middle of a pass. The queue receives ends and arrivals in the order in which they come.
     """
 

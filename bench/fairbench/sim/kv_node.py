@@ -16,9 +16,9 @@ Access = tuple[int, int, int]
 class KVNode(Node):
     """A cached stretch of some prompt.
 
-    Facts of a path are kept at its end, to avoid a walk. ``locks`` counts the locks of the
-    node itself, and one for each child that has any. ``last_access`` is when the node was the end
-    of a use, or of one that has since been dropped below it. For a leaf both are complete.
+    Facts of a path are kept at its end, to avoid a walk. ``locks`` counts the locks of the node
+    itself, and one for each child that has any. ``last_access`` is when the node was the end of a
+    use, or of one that has since been dropped below it. For a leaf both are complete.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")

@@ -46,7 +46,7 @@ class MatchCache(Protocol[N]):
     refresh_stamp: int
 
     def refresh(self, waiters: Iterable[Waiter[N]]) -> None:
-        """Match these waiting requests, and touch what every waiting request matches."""
+        """Match these waiting requests, and touch the matches of all waiting requests."""
 
     def detach(self, waiter: Waiter[N]) -> None:
         """Forget a waiting request."""

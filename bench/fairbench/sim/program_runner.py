@@ -45,7 +45,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine. It is an object because a closure that refers to itself is a cycle."""
+    """A running coroutine. This is an object because a closure that refers to itself is a cycle."""
 
     __slots__ = ("_done", "_program")
 
@@ -54,7 +54,7 @@ class _Task:
         self._done = done
 
     def resume(self, value: Any, error: ProgramFailed | None) -> None:
-        """Go on with the result of what was awaited."""
+        """Continue with the awaited result."""
         try:
             program = self._program
             pending: Pending = program.send(value) if error is None else program.throw(error)

@@ -91,7 +91,7 @@ def simulate(
 
     With a ``folder`` records go there while it runs, out of memory, for ``recovery``.
     ``interrupted`` is asked between events; once it is true the run ends there, and the result
-    holds what had finished, with ``complete`` False.
+    holds the finished requests, with ``complete`` False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec asks
     for real servers; RunFailed if the folder cannot be written or a scheduler of the user fails.

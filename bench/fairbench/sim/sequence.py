@@ -58,7 +58,7 @@ NEVER = -1
 class Sequence:
     """State of one request. Times are picoseconds, NEVER if it has not happened.
 
-    ``prompt`` and ``total`` are what a prefill has to cover: the request's prompt, and after a
+    ``prompt`` and ``total`` are the tokens of a prefill: the request's prompt, and after a
     retraction the outputs so far as well. ``output`` is the segment that the request produces,
     ``output.length`` its true length.
     """

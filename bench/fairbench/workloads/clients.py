@@ -96,7 +96,7 @@ def plan_clients(
 
 
 Changed = Iterator[tuple[int, dict[str, Any]]]
-"""Clients by number, and what of their plans is not that of a usual one."""
+"""Clients by number, and the deviations of their plans from the usual one."""
 
 
 class _Run(NamedTuple):

@@ -45,8 +45,8 @@ class Call(NamedTuple):
 class Branch(NamedTuple):
     """A sub-agent: its own calls, parallel to the program that started it.
 
-    It begins ``delay_s`` after the answer to the call that started it. The program's call number
-    ``until`` waits for its end, and so does the end of the program.
+    The item begins ``delay_s`` after the answer to the call that started it. The program's call
+    number ``until`` waits for its end, and so does the end of the program.
     """
 
     delay_s: float

@@ -156,9 +156,9 @@ class WorkloadSpec(Workload):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
     The values of another ``workload`` are copied when the file is read. ``settings`` are scheduler
-    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` selects what
-    latency columns show: a whole program, or the first token of each request. ``client_names``
-    name the first clients, optionally with tenants (``org/team/user``); the rest are ``client-N``.
+    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency
+    of the columns: a whole program, or the first token of each request. ``client_names`` name the
+    first clients, optionally with tenants (``org/team/user``); the rest are ``client-N``.
     ``client_weights`` are weights by name, 1 by default; names of tenants end in /.
     ``client_owners`` map clients to the name of their owner, which may be a client or not.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients

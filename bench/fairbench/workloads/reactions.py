@@ -1,7 +1,7 @@
 """Reactions: the decision of a client when one of its requests ends.
 
-It sees what any client of a server sees: when a request began and ended, and, as servers say at the
-end of an answer, how much of its prompt was cached.
+The client sees what any client of a server sees: the start and end of a request, and the cached
+part of its prompt, which servers report at the end of an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[Ended], bool]
-"""Called at the end of every request: whether all that it holds back goes now. It may remember."""
+"""Called at the end of every request: whether all that it holds back goes now. May keep state."""
 
 
 class AtRefill:

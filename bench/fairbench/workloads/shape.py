@@ -182,7 +182,7 @@ class Other(Group):
 
 
 class Scenario(FileTable):
-    """A scenario: the clients' rates, and what differs from the workload.
+    """A scenario: the clients' rates, and its differences from the workload.
 
     ``rate`` is in programs/s of each well-behaved client, per GPU. ``rates`` replace it on other
     machines, by prefix of the timing profile's id. ``params`` and ``settings`` override those of

@@ -52,7 +52,7 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
     """Return the workload with changed parameters, as from ``--set tot.branches=3``.
 
     A plain parameter changes for well-behaved clients, and for a heavy client unless that parameter
-    is what makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
+    makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
     UsageError naming the parameter.
     """
     allowed = settable_params(spec)

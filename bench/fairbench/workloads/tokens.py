@@ -87,7 +87,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Convert every error of the package within the block to a DataError of one line.
 
-    It raises bare Exception, and panics, which are no Exception.
+    The library raises bare Exception, and panics, which are no Exception.
     """
     try:
         yield

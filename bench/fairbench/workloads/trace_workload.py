@@ -60,7 +60,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload with these clients as its heavy ones. Raises UsageError.
 
-    They send what the trace says; metrics of the well-behaved leave them out.
+    They follow the trace; metrics of the well-behaved clients leave them out.
     """
     if not names:
         return workload

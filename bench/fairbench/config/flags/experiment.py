@@ -229,7 +229,7 @@ class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False)
 
 
 class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
-    """Flags of ``fairbench plan`` that describe its load: what they mean is in its ``--help``."""
+    """Flags of ``fairbench plan`` that describe its load, explained in its ``--help``."""
 
     request_rate: Annotated[
         float | None,

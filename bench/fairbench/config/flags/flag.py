@@ -112,7 +112,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
-    """Return what reads values with commas between."""
+    """Return a parser of comma-separated values."""
 
     def values(flag: str, text: str) -> list[Any]:
         try:

@@ -1,4 +1,4 @@
-"""The flags of ``sweep``: axes of its grid, and what all its points share."""
+"""The flags of ``sweep``: axes of its grid, and flags shared by all points."""
 
 from __future__ import annotations
 

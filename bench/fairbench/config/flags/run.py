@@ -52,12 +52,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     max_concurrency: Annotated[
         int | None,
-        Flag(
-            "Maximum number of requests in flight at real servers.",
-            LOAD,
-            "no limit",
-            key="backend.",
-        ),
+        Flag("Maximum requests in flight at real servers.", LOAD, "no limit", key="backend."),
     ]
     router: Annotated[str | None, Flag("Router to use instead of the scheduler's own.", SCHEDULER)]
     local: Annotated[

@@ -1,4 +1,4 @@
-"""The flags of ``fairbench serve``: the router before workers, and what guards it."""
+"""The flags of ``fairbench serve``: the router before workers, and its guards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _flag(help: str, default: str = "", **rest: Any) -> Flag:
 
 
 class ServeFlags(TypedDict, total=False):
-    """Flags of ``fairbench serve``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench serve``, explained in its ``--help``."""
 
     worker_url: Annotated[
         list[str] | None,

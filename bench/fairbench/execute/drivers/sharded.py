@@ -1,6 +1,6 @@
 """The load of a live run from several processes, with records merged into one set.
 
-One process that sends thousands of requests a second sends them late. Needs the live extra.
+A single process that sends thousands of requests a second sends them late. Needs the live extra.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Team:
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
         """Return whether a driver has sent a message. Raises RunFailed if it never will."""
-        lost = self._drivers[number].is_lost()  # first: what it said before that is here
+        lost = self._drivers[number].is_lost()  # first: its earlier messages are here
         if self._pipes[number].poll(timeout_s):
             return True
         if lost:

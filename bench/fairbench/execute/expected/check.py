@@ -26,7 +26,7 @@ from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals
 
 FEW = 20  # programs, below which percentiles of a client say little
-IDLE, FLOODED = 0.7, 2.0  # of what the cluster can do
+IDLE, FLOODED = 0.7, 2.0  # of the cluster's capacity
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:

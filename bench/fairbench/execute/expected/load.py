@@ -156,8 +156,8 @@ def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
 def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
     """Return some programs of each group, which share one endless cache.
 
-    The first half of a client's programs warms the cache up, so that what all programs share is not
-    counted as missed.
+    The first half of a client's programs warms the cache up, so that tokens shared by all programs
+    do not count as missed.
     """
     cache = EndlessCache()
     found = []

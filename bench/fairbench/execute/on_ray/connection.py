@@ -36,7 +36,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     of the pipe is closed. The process ends once its node is lost.
     """
     leave_signals_to_parent()
-    os.dup2(2, 1)  # Ray prints what befalls its nodes; our standard output may be JSON
+    os.dup2(2, 1)  # Ray prints events of its nodes; our standard output may be JSON
     import ray
 
     with suppress(EOFError, OSError):  # the parent has died

@@ -69,7 +69,7 @@ async def drive(
 
     The programs and their arrivals are those of the simulator. The run ends when all programs have,
     ``max_drain_s`` after the arrivals at the latest, or once ``interrupted`` says so; what is under
-    way then is cancelled and recorded as unfinished. ``vocab`` is what prompts are made of where
+    way then is cancelled and recorded as unfinished. ``vocab`` supplies the tokens of prompts if
     the API takes token ids. Only the clients of the ``shard`` are driven. ``starts_in_s`` is asked,
     once all is loaded, in how many seconds the run begins.
     """
@@ -89,7 +89,7 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A client's programs with their arrival times; ``room`` is held while a program runs.
+    """A client's programs with their arrival times; ``room`` is occupied while a program runs.
 
     If the client has ``users``, they decide the times instead and start no program from ``until_s``
     on. Programs that are ``recorded`` start in the trace's order, even if several have equal times.

@@ -26,16 +26,16 @@ class Target:
     this number of tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys the
     header (the emulator). ``free``: it only gets the maximum length.
 
-    Before the first token there is no timeout, since starving is what is measured; after it, a
-    stream that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps
-    the requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
-    ``foreign_router`` facts of ours travel in the request id too, and only what an answer itself
-    says of its worker is known. ``objectives``: what is named of each client's requests, by which a
-    router of ours knows what they were promised. ``names``: the client name in a client's requests,
-    if not its own name. ``extra_body`` are more fields of every body, and ``max_tokens_field`` what
-    OpenAI's APIs call the most tokens of an answer. ``rate_limited`` says what an answer 429 means:
-    a failure, or to wait for as long as it says and ask again, for ``longest_wait_s`` wall seconds
-    in total. Raises UsageError for a value that is impossible.
+    Before the first token there is no timeout, since starvation is measured; after it, a stream
+    that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps the
+    requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
+    ``foreign_router`` facts of ours travel in the request id too, and a worker is known only if the
+    answer names it. ``objectives``: the names sent with each client's requests, by which a router
+    of ours knows their targets. ``names``: the client name in a client's requests, if not its own
+    name. ``extra_body`` are more fields of every body, and ``max_tokens_field`` the field of
+    OpenAI's APIs for an answer's maximum length. ``rate_limited`` is the meaning of an answer 429:
+    a failure, or a request to wait as long as it says and ask again, for ``longest_wait_s`` wall
+    seconds in total. Raises UsageError for a value that is impossible.
     """
 
     base_url: str

@@ -1,4 +1,4 @@
-"""Calls: what an HTTP request asks of the engine in a form independent of the API, and its output.
+"""Calls: an HTTP request to the engine in a form independent of the API, and its output.
 
 All tokens of an output are known in advance, and so is where it ends.
 """
@@ -159,7 +159,7 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 class Ending:
     """The end of an output after ``tokens`` tokens, for this ``reason``.
 
-    ``matched`` is what stopped it, or None for its natural end. Only the first ``visible``
+    ``matched`` is the stop string or token, or None for its natural end. Only the first ``visible``
     characters are shown, all if that is None.
     """
 

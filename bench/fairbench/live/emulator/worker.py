@@ -32,7 +32,7 @@ from fairbench.sim.records.stretches import InBatch, Stretch
 class EmulatorConfig:
     """An emulator's configuration: ``gpu`` is a full profile id, ``settings`` are NAME.PARAM.
 
-    ``weights`` are what clients are entitled to, 1 where there is none.
+    ``weights`` are the clients' entitlements, 1 by default.
 
     ``time_scale`` emulated seconds pass in a real one; every iteration takes ``slowdown`` times as
     long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 is any

@@ -33,7 +33,7 @@ class Publisher:
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            self._router.set_hwm(0)  # a ROUTER would drop what a replay has beyond its limit
+            self._router.set_hwm(0)  # a ROUTER would drop messages of a replay beyond its limit
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")
         except UsageError:

@@ -31,7 +31,7 @@ async def replayed(
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.set_hwm(0)  # a worker's ROUTER drops what we do not take at once
+        socket.set_hwm(0)  # a worker's ROUTER drops messages that are not read at once
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))
         for number in count(1):
@@ -201,7 +201,7 @@ class Subscriber:
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                self.restart()  # what it has published since is asked for next time
+                self.restart()  # later messages are requested next time
             elif message.seq >= self._next:
                 self.gaps += is_first
                 is_first = False

@@ -1,11 +1,11 @@
 """The wire format of KV events: frames and msgpack of SGLang and of vLLM's releases.
 
 A message of the PUB socket is three frames: topic, sequence number (8 bytes, big-endian, from 0 on)
-and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers with the messages
-it still has, each behind an empty frame, and ends with the sequence number ``END``.
+and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers with the messages it
+still has, each behind an empty frame, and ends with the sequence number ``END``.
 
-We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map.
-We also read what vLLM has written by now (distributed/kv_events.py there): arrays of arrays up to
+We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map. We
+also read what vLLM has written by now (distributed/kv_events.py there): arrays of arrays up to
 2025, maps of maps for a while on its main branch, whose replays lack the topic, and as SGLang from
 0.28 to 0.32. Each release adds fields; unknown ones are ignored.
 """

@@ -30,10 +30,10 @@ LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
 class PluginConfig:
     """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
 
-    Among them is ``LOAD_CAP`` if there is one, which no server has itself. ``weights`` are what
-    clients are entitled to, 1 where there is none. ``eviction`` names the policy that evicts from
-    the server's cache on behalf of ``clients``, None for the server's own order; its parameters are
-    among ``params``.
+    Among them is ``LOAD_CAP`` if there is one, which no server has itself. ``weights`` are the
+    clients' entitlements, 1 by default. ``eviction`` names the policy that evicts from the server's
+    cache on behalf of ``clients``, None for the server's own order; its parameters are among
+    ``params``.
     """
 
     local: str

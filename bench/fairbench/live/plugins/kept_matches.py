@@ -1,6 +1,6 @@
 """Matches of waiting requests with an engine's cache, kept until something changes them.
 
-With them an engine's queue is in match order at the cost of what has changed.
+With them an engine's queue is in match order at a cost that follows the changes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Hear of a new spot, the end of what is cached of this request."""
+        """Handle a new match position, the end of this request's cached prefix."""
 
     def closed(self, spot: Spot) -> None:
         """Handle a match position without waiting requests."""
@@ -200,7 +200,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self.enter(waiting, first=first)
 
     def leave(self, request: Request) -> None:
-        """Take out what was admitted or aborted."""
+        """Remove admitted and aborted requests."""
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:

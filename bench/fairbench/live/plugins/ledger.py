@@ -30,7 +30,7 @@ Totals: TypeAlias = "defaultdict[str, float]"
 class Ledger:
     """Totals per client; beyond a limit, the longest inactive clients share one entry.
 
-    ``extend_tokens`` leaves out what a retracted request computes again.
+    ``extend_tokens`` leaves out tokens that a retracted request computes again.
     """
 
     def __init__(self, on_count: Callable[[str, str, int], None] | None = None) -> None:

@@ -65,7 +65,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of what an import failed of, at the bottom of its chain of causes."""
+    """Return the first line of the root cause of a failed import."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -77,7 +77,7 @@ def allow_untested() -> None:
 
 
 def untested_environment() -> dict[str, str]:
-    """Return the environment by which a server elsewhere tries what this process would try."""
+    """Return the environment that makes a server elsewhere try the same as this process."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 class WorkerAddress:
     """A worker's HTTP root and, if published, the addresses of its KV events and their replay.
 
-    ``key`` is what it wants to see with every request, and is shown nowhere.
+    ``key`` is required with every request, and is shown nowhere.
     """
 
     url: str  # http://127.0.0.1:PORT

@@ -2,8 +2,8 @@
 
     python reaper.py GRACE_S COMMAND...
 
-Standard input is a pipe that only the harness holds open. It closes when the harness says so and
-when the harness is killed, even by SIGKILL: either way the server gets SIGTERM, then after
+Standard input is a pipe that only the harness holds open. The pipe closes when the harness closes
+it and when the harness is killed, even by SIGKILL: either way the server gets SIGTERM, then after
 ``GRACE_S`` seconds SIGKILL, which its process group gets in any case. A separate program that
 imports nothing of fairbench, since one is started with every server.
 """

@@ -33,10 +33,9 @@ except UsageError as error:
 class ServerPython:
     """The requirements on a Python that starts servers of a kind; by default this Python.
 
-    The environment's ``variable`` names the Python by default; ``install`` provides the
-    first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
-    ``release`` is a module of ours whose function ``check`` refuses releases that the plugin does
-    not fit.
+    The environment's ``variable`` names the Python by default; ``install`` provides the first of
+    ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed. ``release`` is a
+    module of ours whose function ``check`` refuses releases that the plugin does not fit.
     """
 
     modules: tuple[str, ...] = ()

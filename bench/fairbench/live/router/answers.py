@@ -190,13 +190,13 @@ class StreamReader:
         self.is_complete = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what can be passed on after this chunk: whole events."""
+        """Return the whole events that can be passed on after this chunk."""
         return b"".join(
             [self._passed(event) if whole else event for event, whole in self._splitter.feed(chunk)]
         )
 
     def rest(self) -> bytes:
-        """Return what remains to be passed on after the stream's end."""
+        """Return the remaining bytes to pass on after the stream's end."""
         rest = self._splitter.rest()
         self.is_complete |= data_of(rest) == _DONE
         return rest

@@ -44,10 +44,10 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache as large as the worker's pool, filled with the prompts it finished.
 
-    A worker's own events say sooner and better what has gone. This bounds what a router remembers
-    when there are none, when its tokens are approximate, and when a prompt was never stored.
-    ``on_evict(prefix, tokens)`` hears what can no longer be there. Prompts that wait take no room
-    yet: a queue may be longer than the pool, and would push out what is really cached.
+    A worker's own events report evictions sooner and better. This bounds a router's memory without
+    events, with approximate tokens, and for prompts that were never stored. ``on_evict(prefix,
+    tokens)`` receives what can no longer be there. Prompts that wait take no room yet: a queue may
+    be longer than the pool, and would push out tokens that are really cached.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

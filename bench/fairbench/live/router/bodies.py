@@ -36,7 +36,7 @@ class Decoder:
     def feed(self, piece: bytes, most: int) -> bytes:
         """Return the decoded piece, or a part of it that exceeds ``most`` bytes.
 
-        Raises Problem (400) for what is not encoded so.
+        Raises Problem (400) for another encoding.
         """
         if self._encoding in PLAIN or not piece:
             return piece

@@ -49,10 +49,10 @@ MOST_PROMPT_LOGPROBS = 8_192  # of which an engine keeps as many rows of the voc
 class Call:
     """A request as a router sees it.
 
-    ``fields`` are what the worker is sent, ``said`` what the body says of its client, by field.
-    ``exact`` means that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that
-    the router, not the client, asked for the stream's usage. ``max_new_tokens`` is None where
-    nothing but the model's context ends an answer.
+    ``fields`` are sent to the worker, ``said`` are the body's fields about its client. ``exact``
+    means that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that the
+    router, not the client, asked for the stream's usage. ``max_new_tokens`` is None where nothing
+    but the model's context ends an answer.
     """
 
     fields: Fields

@@ -20,22 +20,22 @@ from fairbench.live.router.keys_file import WorkerKeys
 class RouterConfig:
     """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
 
-    ``weights`` are what clients are entitled to, 1 where there is none. ``keys`` maps API keys to
-    clients; without them requests name their client. With ``keys_file``, those there count, read
-    again when it changes, with its weights, over which ``weights`` are laid, and its quotas.
-    ``client_from`` are the body fields that name the client without a header, strongest first.
-    ``tokenizer`` is a tokenizer.json, without which tokens are approximated. ``max_queue`` bounds
-    the requests that are under way, most of which wait at the workers, ``max_queue_per_client``
-    those of each client (None: bounded only when others want in). ``max_body_bytes`` bounds a body,
-    ``max_bodies_bytes`` long ones together (None: a quarter of the machine's memory).
-    ``vocab_size`` is the model's, None if the workers say. ``patterns`` lets clients send regular
-    expressions and grammars, which engines evaluate. A worker that fails a health check, or does
-    not answer it within ``health_timeout_s``, is out of rotation until it passes one; so is one
-    that has requests and produces nothing for ``stall_s``. ``local`` is the local scheduler that
-    the workers are meant to run, None where that is not said.
+    ``weights`` are the clients' entitlements, 1 by default. ``keys`` maps API keys to clients;
+    without them requests name their client. With ``keys_file``, those there count, read again when
+    it changes, with its weights, over which ``weights`` are laid, and its quotas. ``client_from``
+    are the body fields that name the client without a header, strongest first. ``tokenizer`` is a
+    tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
+    are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
+    (None: bounded only when others want in). ``max_body_bytes`` bounds a body, ``max_bodies_bytes``
+    long ones together (None: a quarter of the machine's memory). ``vocab_size`` is the model's,
+    None if the workers say. ``patterns`` lets clients send regular expressions and grammars, which
+    engines evaluate. A worker that fails a health check, or does not answer it within
+    ``health_timeout_s``, is out of rotation until it passes one; so is one that has requests and
+    produces nothing for ``stall_s``. ``local`` is the local scheduler that the workers are meant to
+    run, None where that is not said.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. ``limits_clients`` limits what each client may have at the workers,
+    ``saturation`` its detector. ``limits_clients`` limits each client's requests at the workers,
     unless ``settings`` do. If that is ``concurrency`` and ``settings`` do not say how many requests
     a worker may have, the workers do. ``promises`` say by when requests are due.
 
@@ -43,9 +43,9 @@ class RouterConfig:
     name or to one of ``hosts``; ``*`` there allows any. ``router_id`` is this router's name among
     others.
 
-    ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` what it wants to see,
+    ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` its key,
     ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs. ``peers`` are
-    the URLs of other routers before the same workers, and ``peer_key`` what they all show.
+    the URLs of other routers before the same workers, and ``peer_key`` their common key.
     """
 
     router: str

@@ -1,7 +1,7 @@
 """Constraints on outputs: grammars and stop texts, which an engine checks at every step.
 
-An engine compiles and evaluates them in or next to its scheduler process, for the whole batch.
-A pattern that backtracks for minutes there stops every client of that engine. Text is therefore
+An engine compiles and evaluates them in or next to its scheduler process, for the whole batch. A
+pattern that backtracks for minutes there stops every client of that engine. Text is therefore
 refused where its cost is unbounded, unless the operator allows it, and bounded elsewhere.
 """
 
@@ -50,9 +50,9 @@ _DEFINITIONS = ("#/$defs", "#/definitions")
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow an engine's steps.
 
-    Schemas in ``given`` are replaced by what was read of them, so that a key that is there twice
-    means the same to the engine. ``patterns`` is true if the operator allows regular expressions
-    and grammars, ``where`` what comes before a field's name in a message.
+    Schemas in ``given`` are replaced by what was read of them, so that a repeated key means the
+    same to the engine. ``patterns`` is true if the operator allows regular expressions and
+    grammars, ``where`` what comes before a field's name in a message.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):

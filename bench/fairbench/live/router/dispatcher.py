@@ -106,8 +106,8 @@ class Dispatcher:
     ) -> Flight | None:
         """Route a request; return None if it is queued, then ``on_sent`` is called once it is sent.
 
-        It gets a Problem instead if the request is never sent. A retried request is sent again
-        without waiting, unless the router itself may hold it. ``over`` has to follow. Raises
+        ``on_sent`` gets a Problem instead if the request is never sent. A retried request is sent
+        again without waiting, unless the router itself may hold it. ``over`` has to follow. Raises
         Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the router fails.
         """
         if not self.up:

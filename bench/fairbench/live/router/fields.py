@@ -33,7 +33,8 @@ LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: no promp
 MOST_BIAS = 100.0  # OpenAI's own limit; 1e39 is infinite in a tensor
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
 
-# Taken in and not passed on: names that the router gives itself, and what means nothing to engines.
+# Accepted and not passed on: names that the router sets itself, and fields without meaning to
+# engines.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}

@@ -89,8 +89,8 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the gateway and admission control before the router, if they are configured.
 
-    ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
-    address, or None for nothing.
+    ``weights`` may change meanwhile. Returns the task to run for each worker, by its number and
+    address, or None.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)

@@ -87,7 +87,7 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Take a worker that produces nothing out of rotation, and end its requests.
 
-        As one of them may be what it hangs in, none of them is tried elsewhere.
+        The worker may hang in one of them, so none of them is tried elsewhere.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)

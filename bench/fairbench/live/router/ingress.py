@@ -24,9 +24,9 @@ from fairbench.schedulers.views import Read
 class Flight:
     """A request at a worker, until ``Dispatcher.finish``.
 
-    ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is
-    the time at which its answer began to stream. ``on_lost`` is called once if the worker
-    leaves meanwhile; ``died`` then means that its process ended, or that it reported so.
+    ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is the
+    time at which its answer began to stream. ``on_lost`` is called once if the worker leaves
+    meanwhile; ``died`` then means that its process ended, or that it reported so.
     """
 
     request: Request

@@ -54,8 +54,8 @@ MOST_KNOWN = 1_000  # routers that are remembered
 class Message(msgspec.Struct, forbid_unknown_fields=True):
     """A message of one process: ``origin`` is new at each start, ``fleet`` identifies its workers.
 
-    ``gone`` holds the last totals of silent origins. A restarted router could not know them. It
-    would otherwise treat a client that was served there as owed that service.
+    ``gone`` holds the last totals of silent origins. A restarted router could not know them.
+    Without them a client that was served there would be treated as owed that service.
     """
 
     origin: str
@@ -237,7 +237,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def settings_hash(config: RouterConfig) -> str:
-    """Return a hash of what peers must share, because totals depend on quanta and prices."""
+    """Return a hash of the settings that peers must share: totals depend on quanta and prices."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]

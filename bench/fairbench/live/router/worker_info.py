@@ -23,7 +23,7 @@ ASSUMED_POOL_TOKENS = 400_000
 ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for its page
 # SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
 SERVER_INFO = "/server_info?config_format=json"
-HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
+HEADROOM = 0.05  # of an engine's running requests, to wait in its own queue
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +178,8 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
 
-    They replace answers that finish before the router knows and can send the next request.
-    The gateway can no longer reorder requests that wait there, so there are few of them.
+    They replace answers that finish before the router knows and can send the next request. The
+    gateway can no longer reorder requests that wait there, so there are few of them.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -34,8 +34,8 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return which of ``palette.SERIES`` each client has.
 
-    Heavy clients have the first colours, so that they stand out; the others have what is left, in
-    their order, and repeat if there are more clients than colours.
+    Heavy clients have the first colours, so that they stand out; the others have the remaining
+    colours, in their order, and repeat if there are more clients than colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}

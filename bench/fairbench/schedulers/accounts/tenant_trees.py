@@ -64,7 +64,7 @@ class TreeCounters(Counters):
             super().charge(node, amount)
 
     def forget(self, client: str) -> None:
-        """Keep the client, as a part of what its tenants have had."""
+        """Keep the client, as a part of its tenants' service."""
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)
@@ -73,7 +73,7 @@ class TreeCounters(Counters):
 class TreeCredits(Credits):
     """Credits of tenants and clients. A client may spend only if all of its tenants may spend.
 
-    What is charged to a client is charged to its tenants as well, and quanta are granted among the
+    Charges to a client are charged to its tenants as well, and quanta are granted among the
     siblings below one tenant.
     """
 

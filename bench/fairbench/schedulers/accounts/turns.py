@@ -18,8 +18,8 @@ class Turns:
     """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
 
     ``may_refill`` tells whether quanta may be granted when no waiting client is in credit; ``over``
-    is set when they are held back, which ends the pass. With ``stops`` the first request without
-    room ends it, too.
+    is set when they are refused, which ends the pass. With ``stops`` the first request without room
+    ends it, too.
     """
 
     bounded = True

@@ -172,8 +172,8 @@ class WorkerCredits:
     def available(self, client: str) -> int:
         """Return the workers where the client is in credit, as bits (lines 3-6).
 
-        If there are none, quanta are granted until there are. Where Algorithm 2 as printed never
-        ends, the set is computed again after the refill, which is summed in closed form.
+        If there are none, quanta are granted until there are. If Algorithm 2 as printed never ends,
+        the set is computed again after the refill, which is summed in closed form.
         """
         within = self._workers.everyone
         for node in self.nodes(client):

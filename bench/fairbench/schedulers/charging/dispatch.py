@@ -168,11 +168,10 @@ def dispatch_charging(
     Args:
         extend_weight: Price of a token of a prompt.
         output_weight: Price of a token of an output.
-        charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only what
-            the chosen worker does not hold. ``split`` and ``owner`` charge the latter to the
+        charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
+            part that the chosen worker lacks. ``split`` and ``owner`` charge that part to the
             clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
-            time that the prompt is expected to take, and at the end the request's true time
-            instead.
+            expected time of the prompt, and at the end the request's true time instead.
         ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
             end. By default outputs are charged when a request is over (line 22), so the worker that
             finishes least looks cheapest.

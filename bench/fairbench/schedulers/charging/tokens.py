@@ -56,7 +56,7 @@ class Charging:
         """Refund the unused amount charged in advance for a request that has ended."""
 
     def forget(self, client: str) -> None:
-        """Forget what is remembered of a client without requests."""
+        """Forget the state of a client without requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Gateway(HoldsRequests):
         self._limits = limits
         self._make_queue = make_queue
         self._bands: dict[int, GatewayQueue] = {}  # the highest first
-        self._band_of: dict[Request, int] = {}  # of what is held or under way
+        self._band_of: dict[Request, int] = {}  # of requests queued or under way
         self._held: dict[Request, None] = {}
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)  # by band
         self._ends: list[tuple[float, int, Request]] = []  # a heap: when requests are too old

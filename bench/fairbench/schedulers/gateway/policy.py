@@ -44,7 +44,7 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a sent request; ``read`` is what its prompt really cost."""
+        """Handle the end of a sent request; ``read`` is the real cost of its prompt."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
@@ -58,7 +58,7 @@ class PriceParams:
     """Prices: ``input_weight`` for a prompt token and ``output_weight`` for an output token.
 
     ``assumed_output_tokens`` are charged when a request goes; with ``corrected`` the difference to
-    what it took is charged, or given back, when it is over.
+    the real length is charged, or refunded, when it is over.
     """
 
     input_weight: Positive = 1.0

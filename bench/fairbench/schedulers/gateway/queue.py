@@ -121,7 +121,7 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers. It is pure: the host reports all events to it.
+    """The interface of a pure queue before the workers: the host reports all events to it.
 
     The host calls ``shed`` and then ``release`` after every change, and at ``wake_s``.
     """
@@ -168,7 +168,7 @@ class GatewayQueue(HoldsRequests):
 
     Hosts a ``LocalScheduler`` as an engine does, but knows nothing of caches without a ``view``:
     the whole input is charged when a request goes, its outputs when it is over, or before, by
-    ``ahead``. It sheds nothing. One priority; ``bands`` has several.
+    ``ahead``. The queue sheds nothing and has one priority; ``bands`` has several.
     """
 
     def __init__(

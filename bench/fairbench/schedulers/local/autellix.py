@@ -22,7 +22,7 @@ class Autellix(LocalScheduler):
     (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
     call that has run for its queue's quantum goes down one queue; a call whose program has waited
     ``beta`` times its service time goes up to the first. Waiting calls preempt those of lower
-    queues. It is fair to programs, not to clients; and ``atlas`` does not distinguish wide
+    queues. The policy is fair to programs, not to clients; and ``atlas`` does not distinguish wide
     programs.
 
     The paper leaves these open, chosen here: queue i ends at ``first_s`` x 2^i of service, which is

@@ -25,7 +25,7 @@ class HoldingDLPM(DLPM):
     as in a tree, rarely waits, so others get quanta repeatedly while it is in credit, and fill the
     batch. Here, if no waiting client has credit and a running client without waiting requests has,
     no request is admitted while the batch is heavy enough to be efficient. That ends by itself:
-    what runs spends credit or finishes, and an idle engine never holds.
+    running requests spend credit or finish, and an idle engine never holds.
 
     Quanta are only granted later than by DLPM, and still to all waiting clients together, so its
     bound holds.
@@ -40,8 +40,8 @@ class HoldingDLPM(DLPM):
         """The parameters of DLPM, and ``hold``, which can be turned off.
 
         ``floor`` is the batch cost (``batch_cost``) down to which the scheduler holds; 0 means four
-        units of the engine's own costs. Nothing is held while these costs are unknown, unless a
-        floor is given. Requests then cost their context alone.
+        units of the engine's own costs. Nothing is queued for this while these costs are unknown,
+        unless a floor is given. Requests then cost their context alone.
         """
 
         quantum: Annotated[int, Ge(1)] = QUANTUM
@@ -71,7 +71,7 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # With SGLang ``view.running`` lacks what this pass has admitted, the batch cost does not.
+        # With SGLang ``view.running`` lacks this pass's admissions, the batch cost does not.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())

@@ -15,8 +15,8 @@ class EDFThenDLPM(UrgentDLPM):
 
     All requests are charged in full, so a client that received much through its deadlines waits
     longer once it is late. On equal deadlines, clients in credit go first, then the longest cached
-    prefix. Of the other requests, one that has waited for ``aging_s`` goes before all deadlines
-    while its client is in credit. Without aging, a flood of deadlines would starve requests without
+    prefix. Another request that has waited for ``aging_s`` goes before all deadlines while its
+    client is in credit. Without aging, a flood of deadlines would starve requests without
     deadlines. Without the credit condition, a flood would only have to age. Shares are unbounded: a
     client that claims tighter deadlines gets more.
     """

@@ -1,7 +1,7 @@
 """Fair schedulers by composition of an order, an account and a charging.
 
-The *account* knows what each client was given, the *charging* what an event costs. A policy decides
-which client's request goes next, and nothing else.
+The *account* records each client's service, the *charging* sets the cost of an event. A policy
+decides which client's request goes next, and nothing else.
 """
 
 from __future__ import annotations

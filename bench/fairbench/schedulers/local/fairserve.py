@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 class _Application:
     """The total cost of an application's requests.
 
-    It starts with the first request's largest cost.
+    The estimate starts with the first request's largest cost.
     """
 
     service: float

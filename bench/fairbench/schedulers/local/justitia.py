@@ -63,8 +63,8 @@ class Justitia(LocalScheduler):
     [Justitia] quantifies a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
     and a program by the sum over its calls, which is predicted when the first one arrives. A
     program's virtual finish is the virtual time then, plus its cost; virtual time passes at M / N,
-    M being KV tokens and N the programs that fair sharing would still be serving. It is fair to
-    programs: a client with twice as many gets twice as much. The cost is divided by weight.
+    M being KV tokens and N the programs that fair sharing would still be serving. The policy is
+    fair to programs: a client with twice as many gets twice as much. The cost is divided by weight.
 
     The paper leaves these open, chosen here: the predictor is a network over the prompt's text
     there. ``oracle`` takes the allowed outputs for true, and the first call's cost for that of each

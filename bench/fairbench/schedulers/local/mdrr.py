@@ -51,8 +51,8 @@ class MDRR(FairScheduler):
     when it is made, and a turn begins with another quantum only for a client that is not in credit.
     A client with debt after its last request keeps its place until that is paid. A client whose
     request does not fit stays first; if by the next pass it has come into debt, it is passed over
-    once. ([VTC-artifact], mdrr_req_queue.py, but that every output token is charged, the first one
-    too.)
+    once. ([VTC-artifact], mdrr_req_queue.py, except that every output token is charged, the first
+    one too.)
     """
 
     name = "mdrr"

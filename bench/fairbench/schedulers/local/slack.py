@@ -54,8 +54,8 @@ class Slack:
     """Deadlines of requests compared with the time that they still need at the batch's pace.
 
     Decoding requests go side by side, so what one takes from another is its prefill, its memory
-    and, a little, its part in a step. Without costs (at unmeasured servers) times are
-    0, and deadlines alone count. ``default_s``: the deadline of requests that have none.
+    and, a little, its part in a step. Without costs (at unmeasured servers) times are 0, and
+    deadlines alone count. ``default_s``: the deadline of requests that have none.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -135,8 +135,8 @@ class Slack:
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
-        [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
-        of that time now. Prompt and outputs are counted as if computed one after the other.
+        [Sarathi] sizes chunks by the promised time between tokens. This function uses the rest of
+        that time. Prompt and outputs are counted as if computed one after the other.
         """
         costs = self._setup.costs
         if costs is None:
@@ -219,7 +219,7 @@ class Victims:
         return (yield Preempt(one.request))
 
     def retracted(self, request: Request) -> None:
-        """Record that a request has lost its memory, and what its next admission will take."""
+        """Record that a request has lost its memory, and the time of its next admission."""
         state = self.slack.states[request]
         state.spared = state.produced + self.progress
         if not state.produced:

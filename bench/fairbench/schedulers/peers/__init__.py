@@ -1,1 +1,1 @@
-"""Several routers: what they tell each other, so that together they are as fair as one router."""
+"""Several routers, and the totals they exchange in order to be as fair as one router."""

@@ -21,7 +21,7 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    What it charges, it adds to its ``account``; what it adds when a request arrives is a lift.
+    Charges are added to its ``account``; additions at a request's arrival are lifts.
     """
 
     shares_counters: bool

@@ -1,4 +1,4 @@
-"""Parameters of several routers: how requests are divided, and what routers tell each other."""
+"""Parameters of several routers: the division of requests, and the exchange between routers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Terms(NamedTuple):
 
     The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
     weight) for each second since the last message on the other client. Between two exchanges no
-    gateway knows how far the other client has come, and waiting for messages would leave the fleet
-    idle. Messages older than ``forget_s`` keep no client waiting.
+    gateway knows the other client's progress, and waiting for messages would leave the fleet idle.
+    Messages older than ``forget_s`` keep no client waiting.
     """
 
     ahead_tok_s: float
@@ -44,7 +44,7 @@ class RoutersParams:
 
     ``ahead_tok_s``: the tokens over weight, per second and worker, by which a client may be ahead
     of a client that waits at another router. The lead counts until the next message about the other
-    client. A good value is about what a worker serves; with less, the fleet idles between two
+    client. A good value is about a worker's service rate; with less, the fleet idles between two
     messages.
 
     ``forget_s``: clients that wait at a router from which nothing has come for this long keep no

@@ -55,7 +55,7 @@ class PrefixRouter(FleetRouter):
             self.left(worker)
 
     def left(self, worker: int) -> None:
-        """Forget what else is known of a worker that has left."""
+        """Forget the other facts about a worker that has left."""
 
 
 class CountingRouter(FleetRouter):

@@ -27,14 +27,14 @@ class CacheAware(CountingRouter):
     ``sgl-model-gateway`` is the released version between them (sgl-project/sglang @053b63f,
     sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
     0.1.17 by its choices). It follows ``smg``, but ties go to the first worker of its list. All
-    remember prompts, not caches: what an engine has evicted is still believed to be there. Clients
-    are not seen. They measure characters where prompts are text, which changes no ratio here.
+    remember prompts, not caches: evicted prompts are still believed to be cached. Clients are not
+    seen. They measure characters where prompts are text, which changes no ratio here.
 
     Known defects, kept: sgl-router and sgl-model-gateway break ties by the lowest number
-    (``rotate_ties`` turns them), so new prompts go to an idle cluster's first worker; smg
-    keeps what it knows of workers that left, and sends requests that match one to the first worker,
-    without remembering it (``purge_on_leave``). Which of several holders is matched is arbitrary
-    there; here it is the one to which the prefix was sent last.
+    (``rotate_ties`` turns them), so new prompts go to an idle cluster's first worker; smg keeps its
+    state of workers that left, and sends requests that match one to the first worker, without
+    remembering it (``purge_on_leave``). Which of several holders is matched is arbitrary there;
+    here it is the one to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -44,8 +44,8 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the command line, not of the Rust structs.
 
-        ``max_tree_size`` is in characters a worker. ``kv_events``: with KV events smg goes by what
-        caches hold: longest overlap, then least in flight, then the smallest tree.
+        ``max_tree_size`` is in characters a worker. ``kv_events``: with KV events smg uses the
+        contents of caches: longest overlap, then least in flight, then the smallest tree.
         ``balance_usage`` and ``overload_usage`` (smg): imbalanced also where parts in use of KV
         pools differ by more, or one is above; 1 is never.
         """

@@ -31,9 +31,9 @@ class FairFinish(PrefixRouter):
     counts for no more than the work of the request's own client. Among the workers with the longest
     match, the one with the least estimate is chosen, unless another worker's is lower by more than
     the slack, a multiple of the match's prefill time: a document attracts its requests, a short
-    system prompt that all share hardly does. Ties in rotation. Work is what a request adds to a
-    worker's time (``RequestWork``), with the output that its client's finished requests let expect,
-    and a backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
+    system prompt that all share hardly does. Ties in rotation. Work is the time that a request adds
+    at a worker (``RequestWork``), with the output expected from its client's finished requests; a
+    backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
     though each worker keeps its own. Few of many workers are examined (``Finishes``).
     """
 

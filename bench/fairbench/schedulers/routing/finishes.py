@@ -28,8 +28,8 @@ class FinishBounds:
     A request of a client with backlog m there, of work s, is done at s + G((m + s) / weight), where
     G(level) = sum of min(backlog_j, level weight_j) over all clients there. G is concave and grows,
     so that a chord between two levels is below it. Kept are its values at ``LEVELS``, in whole
-    tokens, rounded down: what comes and goes again leaves nothing behind. A change takes O(levels),
-    a query O(workers), both in numpy; memory is O(workers x levels).
+    tokens, rounded down: requests that come and go leave no remainder. A change takes O(levels), a
+    query O(workers), both in numpy; memory is O(workers x levels).
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:

@@ -115,7 +115,7 @@ class HistoryTree(LocationTree[HistoryNode]):
 
 
 class HistoryRouter(CountingRouter):
-    """A router that counts, and remembers what it sent to each worker while the worker lives."""
+    """A router that counts, and remembers the prompts sent to each live worker."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)

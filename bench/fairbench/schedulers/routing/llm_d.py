@@ -17,8 +17,8 @@ class LlmD(HistoryRouter):
     """Scores from 0 to 1 for the cached part of the prompt and for load; ties at random.
 
     llm-d/llm-d-inference-scheduler @520af47, deploy/config/epp-estimate-prefix-cache-config.yaml: a
-    prefix scorer (matched blocks of all blocks of the prompt, by what was sent where: the index is
-    an LRU list of blocks a worker, as long as its pool) and a load-aware scorer (0.5 if nothing
+    prefix scorer (matched blocks of all blocks of the prompt, by the prompts sent there: the index
+    is an LRU list of blocks a worker, as long as its pool) and a load-aware scorer (0.5 if nothing
     waits at the worker, down to 0 at ``queue_threshold``). The other shipped configuration, with
     precise prefixes, is prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: queue is (most
     - waiting) / (most - least), kv 1 - usage. Clients are not seen by the scheduler, only by

@@ -1,4 +1,4 @@
-"""Preble's cost of a GPU for a request: its load, what is evicted, and prefill of what misses."""
+"""Preble's cost of a GPU for a request: its load, evictions and missed prefill."""
 
 from __future__ import annotations
 

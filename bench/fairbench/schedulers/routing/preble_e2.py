@@ -23,11 +23,11 @@ class PrebleE2(PrefixRouter):
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
     among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,
     if one does far more of it than the others, else to the GPU of lowest cost of all. Cost is L + M
-    + P: load of the window, recomputation of what would be evicted, and prefill of what is missed
-    there. Requests that would exploit the most loaded GPU go to the least loaded one while the
-    loads (L) are further apart than the threshold. If they are not, and a prefix waits longer and
-    longer on its GPU all the same, the request takes it to the lightest GPU that does not have it,
-    with half of the load below. Ties in rotation.
+    + P: load of the window, recomputation of tokens that would be evicted, and prefill of tokens
+    missed there. Requests that would exploit the most loaded GPU go to the least loaded one while
+    the loads (L) are further apart than the threshold. If they are not, and a prefix waits longer
+    and longer on its GPU all the same, the request takes it to the lightest GPU that does not have
+    it, with half of the load below. Ties in rotation.
     """
 
     name = "preble-e2"

@@ -122,7 +122,7 @@ class GpuWindow:
 
 
 FEW = 16  # workers, that are examined one by one
-ROUNDING = 1e-12  # of a ratio: what is nearer is computed exactly
+ROUNDING = 1e-12  # of a ratio: nearer ones are computed exactly
 
 
 class Loads:

@@ -21,10 +21,10 @@ class Autoscaler:
     """Watches the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
 
     A prefix is a key portion: the deepest node of a path that is longer than all above it ([Preble]
-    §A). It is overloaded on a GPU when the mean queueing time of its requests in the newer half of
-    the window is ``factor`` times that in the older half, as Preble's code compares them, and
-    longer than the prefix takes to compute, or a copy would not pay. Queueing time is the time to
-    the first token without the prefill, as estimated at dispatch.
+    §A). The prefix is overloaded on a GPU when the mean queueing time of its requests in the newer
+    half of the window is ``factor`` times that in the older half, as Preble's code compares them,
+    and longer than the prefix takes to compute, or a copy would not pay. Queueing time is the time
+    to the first token without the prefill, as estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:

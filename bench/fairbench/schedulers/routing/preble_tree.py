@@ -66,7 +66,7 @@ class PrebleNode(LocationNode):
 
 
 class PrebleTree(LocationTree[PrebleNode]):
-    """A location tree that also knows what each worker would evict next.
+    """A location tree that also knows the next eviction of each worker.
 
     Dispatches are numbered, and a dispatch touches its whole path. The nodes whose last touch was
     dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those in order of

@@ -22,8 +22,8 @@ class VtcBasic(CountingRouter):
     formula.
 
     Known defects, kept: outputs are assumed to be 1.5 times the input, and never corrected
-    (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
-    so that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
+    (``true_outputs``); tokens out of the window are dropped only when the same user comes again, so
+    that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
     uses workers 0 and 1 of any number until about 90 requests run there.
     """
 

@@ -1,9 +1,9 @@
 """The ``profile_export.json`` of genai-perf or Perf Analyzer, in nanoseconds.
 
-Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if they
-were kept, what was sent and answered; counts of tokens are those that the server said in its
-answers. Without the server's counts, each response with text counts as a token, and a prompt has as
-many tokens as its text is long.
+Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if kept,
+the texts sent and answered; token counts are those of the server's answers. Without the server's
+counts, each response with text counts as a token, and a prompt has as many tokens as its text is
+long.
 """
 
 from __future__ import annotations

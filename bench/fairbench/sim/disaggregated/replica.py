@@ -72,7 +72,7 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        self._copies: dict[Sequence, Sequence | None] = {}  # of what no decode worker has received
+        self._copies: dict[Sequence, Sequence | None] = {}  # of requests not received yet
         self._unreserved = 0  # of these, those that the engine has yet to receive
 
     # A replica, to its cluster.

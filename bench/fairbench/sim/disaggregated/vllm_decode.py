@@ -21,8 +21,8 @@ UNLIMITED = 2**62
 class VLLMDecode(DecodeWorker):
     """A decode worker whose first step for a request gives the first token.
 
-    A request may take memory if fewer run than may, and the blocks of its whole prompt are free.
-    A request that is preempted, the last one that joined, is computed again here. Its prompt and
+    A request may take memory if fewer run than may, and the blocks of its whole prompt are free. A
+    request that is preempted, the last one that joined, is computed again here. Its prompt and
     outputs fill a separate iteration, while real steps mix them with decoding.
     """
 

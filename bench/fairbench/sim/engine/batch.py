@@ -19,9 +19,9 @@ CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a 
 class RunningBatch:
     """Sequences that decode together. A decode step gives each sequence one token.
 
-    ``steps`` counts decode steps; what a sequence has produced is its ``produced`` at joining plus
-    the steps since. Sums over the batch are kept as (sum at step 0, size) pairs. ``index`` numbers
-    the clients, as the log that is written of the batch does.
+    ``steps`` counts decode steps; a sequence's outputs are its ``produced`` at joining plus the
+    steps since. Sums over the batch are kept as (sum at step 0, size) pairs. ``index`` numbers the
+    clients, as the log that is written of the batch does.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:

@@ -2,8 +2,8 @@
 
 Each client *claims* the paths that its requests have used. A client's claims form a separate tree,
 since a claim on a node is also one on its ancestors. A ``ClientEviction`` ends claims one by one,
-and a node leaves the cache without claims; any other policy drops leaves as they are, with
-all claims on them.
+and a node leaves the cache without claims; any other policy drops leaves as they are, with all
+claims on them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Claimed(Protocol):
 
     ``claimed_below`` counts for each client the children that it claims, and ``listed_for`` names
     the queues that have an entry. ``uses`` and ``keep_s`` are of the requests that ended here, or
-    in what has since been dropped below. ``number`` breaks ties.
+    in nodes since dropped below. ``number`` breaks ties.
     """
 
     holders: dict[str, None]

@@ -77,7 +77,7 @@ class ClientCache(KVCache):
         """End claims, or drop leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        blamed = dict(wanted)  # what each client's part of the eviction still is
+        blamed = dict(wanted)  # each client's remaining part of the eviction
         while self.free < target:
             by = max(blamed, key=blamed.__getitem__, default=None)
             ended = self.claims.end_next(wanted, by)

@@ -43,7 +43,7 @@ class KVMemory(Protocol):
 class Replica(Protocol):
     """A worker. Pass requests to ``submit``; each request's ``on_done`` is called at its end.
 
-    ``on_pass`` is called after every decision about what to run next.
+    ``on_pass`` is called after every decision on the next step.
     """
 
     scheduler: LocalScheduler

@@ -1,7 +1,7 @@
 """KV of preempted requests in host memory.
 
 Copies are blocking: nothing runs on the worker while they are made. vLLM's V0 engine put them
-before the step as well; what overlaps them with computation waits for less.
+before the step as well; engines that overlap them with computation wait less.
 """
 
 from __future__ import annotations

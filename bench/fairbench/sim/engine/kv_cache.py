@@ -142,7 +142,7 @@ class KVCache(PrefixTree[KVNode]):
     # Locks and recency.
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now, a use apart from what is below the cut."""
+        """Mark the whole path to ``node`` as used now, separately from the part below the cut."""
         self._stamp += 1
         node.last_access = self._stamp, 0, 0
 

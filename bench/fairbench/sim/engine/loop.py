@@ -57,7 +57,7 @@ class EngineLoop(ABC, Generic[N]):
         self.waiting = waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
+        self.on_pass: Callable[[], None] | None = None  # after every decision on the next step
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
@@ -222,7 +222,7 @@ class EngineLoop(ABC, Generic[N]):
     # Runs of decode steps.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """Start ``steps`` decode steps after what delays them; each step saves ``saved_ps``."""
+        """Start ``steps`` decode steps after their delays; each step saves ``saved_ps``."""
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         if delay_ps := copying_ps + self.waiting.matching_ps():
@@ -261,7 +261,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Update counters to the last boundary that a step-by-step run would have booked.
 
-        One at this very instant has, if its event came before the one that runs.
+        A boundary at this very instant counts if its event came before the running one.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

@@ -1,8 +1,8 @@
 """A waiting queue in the order of its matches, kept so that no pass has to walk it.
 
-Gives what ``list_view.ListView`` gives (and is tested equal to it), at a cost that follows what
-changed: match lengths change only where the tree changes, and SGLang's stable in-place sort only
-moves requests whose match length changed.
+Equals ``list_view.ListView`` (tests compare them), at a cost that follows the changes: match
+lengths change only where the tree changes, and SGLang's stable in-place sort only moves requests
+whose match length changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MatchedQueue(ABC, Generic[N]):
 
     Matching a waiting request takes ``match_us`` of CPU time: ``prefix_match_us`` of the engine.
     With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
-    Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
+    Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` its admissions, then
     ``end_pass``.
     """
 
@@ -101,7 +101,7 @@ class MatchedQueue(ABC, Generic[N]):
         """Match a request that no refresh has matched since its match may have changed."""
 
     def pass_unmatched(self) -> None:
-        """Do what the engine does with the queue in a pass that matches nothing."""
+        """Treat the queue as the engine does in a pass that matches nothing."""
 
     # The host's side.
 
@@ -154,7 +154,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Drop what was admitted. No scan may be used afterwards."""
+        """Drop admitted requests. No scan may be used afterwards."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -185,7 +185,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._dirty.append(waiter)
 
     def _refresh(self) -> None:
-        """Do what SGLang's matching and stable sort would do to the list."""
+        """Change the list as SGLang's matching and stable sort would."""
         changed = {entry: None for entry in self._dirty if not entry.admitted}
         for entry in self._dirty:
             entry.dirty = False

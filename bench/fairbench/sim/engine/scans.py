@@ -71,9 +71,9 @@ class Entry(Generic[N]):
 class MatchOrder:
     """The sorted lists of the clients, and the sorted list of their heads.
 
-    The first few requests are thus found without a scan of all clients. The lists are
-    plain: moving the entries behind a position is one copy in C, at ten thousand waiting 2 us, and
-    cheaper than the calls of any structure that avoids it.
+    The first few requests are thus found without a scan of all clients. The lists are plain: moving
+    the entries behind a position is one copy in C, at ten thousand waiting 2 us, and cheaper than
+    the calls of any structure that avoids it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The service log and the request log: what the engine did, in integers (times in picoseconds)."""
+"""The service log and the request log: the engine's work, in integers (times in picoseconds)."""
 
 from __future__ import annotations
 

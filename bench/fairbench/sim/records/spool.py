@@ -35,8 +35,8 @@ MAX_WORKER = 2**20
 def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
     """Inside, the rows of these logs, empty so far, go to files in ``folder``.
 
-    Once one has a full block all file what they have, so that what is on disk is of one instant.
-    Every row is then on disk, also after an interruption. Raises RunFailed if they cannot be
+    Once one log has a full block all logs are filed, so the files are of one instant. At the end of
+    the block every row is on disk, also after an interruption. Raises RunFailed if they cannot be
     written.
     """
 
@@ -54,7 +54,7 @@ def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
 
 
 def restore(logs: Mapping[str, Columns], folder: Path, clients: int) -> None:
-    """Fill empty logs with what a simulation has left in ``folder``, even if it was killed.
+    """Fill empty logs from a simulation's ``folder``, even if it was killed.
 
     All get equally many blocks: those that were filed together. Raises DataError if a file cannot
     be read.

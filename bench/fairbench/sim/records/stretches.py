@@ -1,8 +1,8 @@
 """Decode stretches, and their rows of the service log, which are made many at a time.
 
-A row is what one client has of a stretch. With a thousand clients, hardly two requests in a batch
-are of the same client, so most of a log are these rows. A stretch only records its members, and
-rows are computed when a block of the log is full.
+A row is one client's part of a stretch. With a thousand clients, hardly two requests in a batch are
+of the same client, so most of a log are these rows. A stretch only records its members, and rows
+are computed when a block of the log is full.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # A float is so close that the remainder, which is exact modulo 2**64, tells how far it is off.
+    # A float is so close that the remainder, which is exact modulo 2**64, is its error.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess

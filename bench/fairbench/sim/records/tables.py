@@ -1,4 +1,4 @@
-"""Tables: from the logs of a simulation, in memory or filed on disk, to what metrics read."""
+"""Tables: from the logs of a simulation, in memory or filed on disk, to the input of metrics."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     The logs cannot be read afterwards: a long run fills memory once, not twice.
     """
     for log in logs.by_name().values():
-        log.file_block()  # all of them, so that what is on disk is complete
+        log.file_block()  # all of them, so that the files are complete
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))

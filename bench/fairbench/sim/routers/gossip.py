@@ -15,7 +15,7 @@ from fairbench.sim.clock import ARRIVE, Clock
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A router's parts that share sums, and ``look``, which re-checks its held requests."""
+    """A router's parts that share sums, and ``look``, which re-checks its queued requests."""
 
     parts: Sequence[Exchanges]
     look: Callable[[], None]

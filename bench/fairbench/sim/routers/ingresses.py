@@ -1,4 +1,4 @@
-"""Several routers before one simulated fleet: their ingresses, arrivals, and what they share."""
+"""Several routers before one simulated fleet: their ingresses, arrivals, and shared state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SplitRouter(Router):
 
     def __init__(self, routers: Many[Router]) -> None:
         self.routers = routers
-        self.owners: dict[Request, int] = {}  # of what is under way
+        self.owners: dict[Request, int] = {}  # of requests under way
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup
@@ -150,7 +150,7 @@ class RouterIngresses:
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:
-        """Yield the held requests, in order of arrival at each router."""
+        """Yield the queued requests, in order of arrival at each router."""
         yield from self._asking.values()
         for ingress in self.ingresses:
             yield from ingress.held()
@@ -187,7 +187,7 @@ def ingresses_of(
 
 
 Front = tuple[Router, HoldsRequests | None]
-"""A router, and what holds requests before it."""
+"""A router, and the queue before it."""
 
 
 def share(

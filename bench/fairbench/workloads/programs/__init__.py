@@ -58,7 +58,7 @@ def _named(program: type[Program]) -> bool:
 
 
 def _lacks(program: type[Program]) -> str:
-    """Return what a class lacks to be a program kind, or "" if it is complete."""
+    """Return the missing parts of a program kind's class, or "" if it is complete."""
     if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
         return 'a kind of letters, digits and -, such as kind = "mine"'
     if isabstract(program):

@@ -28,7 +28,7 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 class TreeOfThought(Program):
     """Plan, execute, reflect, answer; the conversation forks after each user turn.
 
-    Siblings send the identical prompt: what makes them differ is sampling temperature.
+    Siblings send the identical prompt: sampling temperature makes them differ.
     """
 
     kind = "tree-of-thought"

@@ -19,8 +19,8 @@ from fairbench.workloads.traces.table import Floats, Ints, Table
 class Runs(NamedTuple):
     """Runs of blocks that the prompts of the trace never separate, except at their ends.
 
-    Request i has the runs from ``first[i]`` to ``first[i + 1]``: ``key`` is what a run is called,
-    ``blocks`` how many blocks of it the prompt has.
+    Request i has the runs from ``first[i]`` to ``first[i + 1]``: ``key`` is a run's name,
+    ``blocks`` the number of its blocks in the prompt.
     """
 
     first: Ints

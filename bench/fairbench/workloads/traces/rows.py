@@ -31,13 +31,13 @@ class Row(NamedTuple):
     """A request. Times are in nanoseconds on the file's clock, lengths in tokens.
 
     ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
-    ``think_ns`` is the delay after the previous step's answer, None if unknown.
-    ``blocks`` are identities of blocks of ``block_size`` tokens that its prompt begins with: equal
-    identities mean equal content, and the rest of the prompt is unique. ``synthetic`` names the
-    parts that were not recorded. ``estimated`` is about how many tokens the text of the blocks has,
-    0 if they are of none. ``branch`` above 0 numbers the sub-agent of the session that made the
-    request; the session's own requests have 0. ``shared`` is how many tokens its prompt begins with
-    that other sessions may have, too.
+    ``think_ns`` is the delay after the previous step's answer, None if unknown. ``blocks`` are
+    identities of blocks of ``block_size`` tokens that its prompt begins with: equal identities mean
+    equal content, and the rest of the prompt is unique. ``synthetic`` names the parts that were not
+    recorded. ``estimated`` is about how many tokens the text of the blocks has, 0 if they are of
+    none. ``branch`` above 0 numbers the sub-agent of the session that made the request; the
+    session's own requests have 0. ``shared`` is how many tokens its prompt begins with that other
+    sessions may have, too.
     """
 
     at_ns: int

@@ -23,7 +23,7 @@ MAX_SYNTHETIC = 8  # different ones
 SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
 
 
-FAILED = "failed requests"  # what is left out of a trace, unless its format says another thing
+FAILED = "failed requests"  # the requests left out of a trace, unless its format differs
 
 
 @dataclass(frozen=True, eq=False)

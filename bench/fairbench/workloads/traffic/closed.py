@@ -50,7 +50,7 @@ class ClosedArrivals(ArrivalSource):
 
 
 class Closed:
-    """The kind ``closed``. It has no rate: users start as soon as the cluster answers."""
+    """The kind ``closed``. Without a rate: users start as soon as the cluster answers."""
 
     @dataclass(frozen=True)
     class Params:

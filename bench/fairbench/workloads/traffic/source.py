@@ -37,7 +37,7 @@ class Load(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError for a burstiness, because ``of`` sets how far programs are apart."""
+        """Raise UsageError for a burstiness, because ``of`` sets the gaps between programs."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"

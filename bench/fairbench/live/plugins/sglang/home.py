@@ -103,7 +103,7 @@ class Home(EngineHome):
         super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
-        """Let go of what SGLang dropped without a word: aborted in the queue or between chunks."""
+        """Drop requests that SGLang dropped silently: aborted in the queue or between chunks."""
         dropped = [req for req in self._running if req.finished()]
         if len(waiting) != len(self.view):
             queue, view = set(waiting), self.view
@@ -165,7 +165,7 @@ class Home(EngineHome):
         return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
-        """Report that the candidate had no room; return what the scheduler wants next."""
+        """Report that the candidate had no room; return the scheduler's next action."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY

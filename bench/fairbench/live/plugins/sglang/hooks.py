@@ -123,7 +123,7 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
+        """Around ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
             return False  # SGLang would abort it, were the queue at its limit
         if original(scheduler, req, *args, **named):

@@ -1,4 +1,4 @@
-"""SGLang's prefix tree, watched, so that what waiting requests match in it can be kept.
+"""SGLang's prefix tree, watched, so that matches of waiting requests can be kept.
 
 SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
 or evicted. The touch that a match is for LRU eviction is made here once for each matched prefix, at

@@ -61,7 +61,7 @@ class MatchOrder:
         return self._queue
 
     def unsorted(self, head: Callable[[int], list[Req]]) -> None:
-        """Let SGLang do with the head of the queue what it does in a pass that sorts nothing."""
+        """Let SGLang treat the head of the queue as in a pass without sorting."""
         self._sorting = False
         self._prioritize(
             head(getattr(import_module(POLICY), "WAITING_QUEUE_PREFIX_MATCH_MAX", 128))

@@ -1,4 +1,4 @@
-"""Preemption inside SGLang: its own functions take memory back from what runs.
+"""Preemption inside SGLang: its own functions take memory back from running requests.
 
 SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
 0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released and leaves the

@@ -34,5 +34,5 @@ def ids_of(req: Req) -> Any:
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return what keeps equal tokens apart in the cache, of a request or a key."""
+    """Return the key that separates equal tokens in the cache, of a request or a key."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

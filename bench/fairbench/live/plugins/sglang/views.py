@@ -65,7 +65,7 @@ class LiveView(QueueView):
         self.enter(request)
 
     def end_pass(self) -> None:
-        """Do nothing: what was admitted has left."""
+        """Do nothing: admitted requests have left."""
 
 
 class KeptView(EngineQueue):

@@ -1,4 +1,4 @@
-"""vLLM's API server, where what its engine core counts is among its metrics.
+"""vLLM's API server, whose metrics include the counters of its engine core.
 
 ``python -m fairbench.live.plugins.vllm`` with the arguments of
 ``vllm.entrypoints.openai.api_server``. Both are separate processes, so the counters need a shared

@@ -1,4 +1,4 @@
-"""Per-client service, balances and what schedules, among vLLM's own metrics."""
+"""Per-client service, balances and the scheduler's name, among vLLM's own metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.live.plugins.ledger import BALANCE_EVERY_S, COUNTED, Exporter
 PROOF = "fairbench_scheduler"  # its labels name the scheduler
 LIMIT = "fairbench_max_running_requests"
 RESIDENCY = "fairbench_client_residency"
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds engine counters
 
 
 class VLLMExporter(Exporter):

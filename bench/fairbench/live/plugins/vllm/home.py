@@ -1,6 +1,6 @@
 """The host of a local scheduler in a vLLM engine core: its requests and admission passes.
 
-vLLM admits by peeking at the head of its queue: the head is what our scheduler names.
+vLLM admits by peeking at the head of its queue: our scheduler names the head.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Home(EngineHome):
         self._times.step(started_s, ended_s, prompts, decoding)
 
     def _matched(self, request: Request) -> int:
-        """Return the cached tokens of what would be prefilled, by vLLM's own look-up."""
+        """Return the cached tokens of the prompt to prefill, by vLLM's own look-up."""
         theirs = self._ours[request].theirs
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found

@@ -187,7 +187,7 @@ class MirroredBlocks:
         return False
 
     def end_use(self, node: HashNode) -> None:
-        """Do nothing: what is above a block was given back after it."""
+        """Do nothing: the blocks above a block were given back after it."""
 
     def cut(self, node: HashNode, tokens: int) -> None:
         """Do nothing: a node has the tokens of one block."""

@@ -26,8 +26,8 @@ def check_version() -> str:
     return found
 
 
-# Path in vLLM's configuration -> its flag, and the value that turns it off. Each changes
-# who is admitted behind our back, or makes several schedulers of one server.
+# Path in vLLM's configuration -> its flag, and the value that turns it off. Each changes admissions
+# without the plugin, or makes several schedulers of one server.
 OFF = {
     "parallel_config.data_parallel_size": ("--data-parallel-size", 1),
     "parallel_config.pipeline_parallel_size": ("--pipeline-parallel-size", 1),
@@ -43,7 +43,7 @@ OFF = {
 
 
 def check_config(config: Any, plugin: PluginConfig) -> None:
-    """Raise UsageError if this server, or the scheduler for it, asks for what is unsupported."""
+    """Raise UsageError if this server, or the scheduler for it, asks for an unsupported feature."""
     scheduler = plugin.build()
     for path, (flag, off) in OFF.items():
         value = config

@@ -79,7 +79,7 @@ class LiveQueue(QueueView):
         return self._by_match.matched_tokens(request)
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append an arrival, or put ``first`` what was preempted or passed over."""
+        """Append an arrival, or put a preempted or skipped request ``first``."""
         if first:
             self._enter_first(request)
         else:
@@ -103,7 +103,7 @@ class LiveQueue(QueueView):
             self._by_match.leave(request)
 
     def end_pass(self) -> None:
-        """Do nothing: what was admitted has left."""
+        """Do nothing: admitted requests have left."""
 
 
 class KeptBlocks(KeptMatches):

@@ -25,8 +25,8 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held = RequestTotals()  # what the queue has and has not sent
-        self._demoted: dict[Request, float] = {}  # until when each is held here at most
+        self._held = RequestTotals()  # requests that the queue has and has not sent
+        self._demoted: dict[Request, float] = {}  # until when each is queued here at most
         self._late_s: float | None = None
 
     def __len__(self) -> int:

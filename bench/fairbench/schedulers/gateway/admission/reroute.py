@@ -25,14 +25,14 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router with a ``choose`` step after its decision; made by ``rerouting``.
 
-    The router does not learn that it was overruled, and counts its own decisions. If the request
-    is routed again because its worker left, the router's first decision counts as failed.
+    The router does not learn that it was overruled, and counts its own decisions. If the request is
+    routed again because its worker left, the router's first decision counts as failed.
     """
 
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        self._routed: dict[Request, int] = {}  # what it decided, where that was overruled
+        self._routed: dict[Request, int] = {}  # its decision, if overruled
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup

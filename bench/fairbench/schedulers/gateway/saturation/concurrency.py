@@ -21,8 +21,8 @@ class Concurrency(Detector):
     llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
     the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of
     the larger ratio. The detector counts by itself, so it is never late. Two things are simpler
-    here: a prompt is counted whole and until its request is over (there, without what is cached,
-    until the first token), and no worker is filtered out, the router sees them all.
+    here: a prompt is counted whole and until its request is over (there, without its cached part,
+    until the first token), and no worker is filtered out: the router sees them all.
     """
 
     name = "concurrency"

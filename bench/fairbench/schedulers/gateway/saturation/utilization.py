@@ -18,9 +18,9 @@ class Utilization(Detector):
     llm-d's utilization-detector, its default (llm-d-router @96391d1): releases requests while the
     workers' mean score is below 1. A score is the larger of the waiting requests over ``waiting``
     and the KV usage over ``kv_usage``, and 1 if the numbers are older than ``stale_s``. All
-    arrivals between two polls are sent together or wait together: a herd. ``credit`` counts what
-    was sent since the poll as waiting, which llm-d has as an option. Its filter of full endpoints
-    is not here: the router sees all workers.
+    arrivals between two polls are sent together or wait together: a herd. ``credit`` counts
+    requests sent since the poll as waiting, which llm-d has as an option. Its filter of full
+    endpoints is not here: the router sees all workers.
     """
 
     name = "utilization"

@@ -1,1 +1,1 @@
-"""LightLLM's loop as in S-LoRA: no prefix cache, and admission of what can decode to its end."""
+"""LightLLM's loop as in S-LoRA: without a prefix cache or retractions."""

@@ -1,8 +1,8 @@
 """The engine contract of S-LoRA / LightLLM, also used to replay measured runs.
 
 No prefix cache and no preemption: a request is admitted only if the batch can be decoded to its
-end, with output lengths known, as in the measured runs, which ignored the end-of-sequence token.
-A new minibatch is tried ``max_wait_tokens`` decode steps after the last one and from then on after
+end, with output lengths known, as in the measured runs, which ignored the end-of-sequence token. A
+new minibatch is tried ``max_wait_tokens`` decode steps after the last one and from then on after
 each step, or when idle. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 One event loop both reads the socket and runs the model, and the step's own coroutine resumes before

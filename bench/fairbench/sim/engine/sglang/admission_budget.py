@@ -134,7 +134,7 @@ class PrefillPass:
         return True
 
     def take_memory(self) -> list[Chunk]:
-        """Allocate memory for what was admitted, and return the chunks that are computed."""
+        """Allocate memory for admitted requests, and return the computed chunks."""
         computed: list[Chunk] = []
         for sequence, cached, tokens, first, _, loaded in self.admitted:
             taken = loaded + tokens

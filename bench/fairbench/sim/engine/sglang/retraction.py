@@ -25,8 +25,8 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed. By ``splits``,
-    outputs that were prefilled again after a retraction get their own node.
+    Tokens that another sequence has stored in the meantime are freed. By ``splits``, outputs that
+    were prefilled again after a retraction get their own node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -79,7 +79,7 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """Starts at min(0.7 * conservativeness, 1), decays to 14% of that over 600 decode steps.
 
-    Kept as a value and the step it held at, so that a run of decode steps costs nothing.
+    Kept as a value and its step, so that a run of decode steps costs nothing.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

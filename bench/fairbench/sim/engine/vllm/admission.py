@@ -71,8 +71,8 @@ def admit_waiting(
 ) -> None:
     """Run a pass: an admitted request gets a chunk of the step; ``preempt`` fulfils wishes.
 
-    In vLLM the first request that does not fit ends the pass, which is what ``fcfs`` does; another
-    scheduler decides that itself.
+    In vLLM the first request that does not fit ends the pass, as with ``fcfs``; another scheduler
+    decides that itself.
     """
     scheduler, waiting, now_ps = worker.scheduler, worker.waiting, worker._clock.now_ps
 

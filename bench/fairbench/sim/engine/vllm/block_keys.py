@@ -1,4 +1,4 @@
-"""Places in prompts, block by block: the key of a block, and what two prompts have in common."""
+"""Positions in prompts, block by block: the key of a block, and the common part of two prompts."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 class RunCopy:
     """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
 
-    Unused copies are linked in the order in which they are evicted, each last block
-    first. ``stamp`` is when a copy was given back, in a cache that numbers that.
+    Unused copies are linked in the order in which they are evicted, each last block first.
+    ``stamp`` is when a copy was given back, in a cache that numbers that.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -144,8 +144,8 @@ class BlockTree:
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
-        ``node`` stays the lower part, so its holders still hold the same prefix. Every copy
-        is cut as well, and its lower part is evicted before the upper one.
+        ``node`` stays the lower part, so its holders still hold the same prefix. Every copy is cut
+        as well, and its lower part is evicted before the upper one.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None

@@ -199,7 +199,7 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing: what is above a block was given back with it, or later."""
+        """Do nothing: the blocks above a block were given back with it, or later."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
         """Cut a node down to its last blocks, those of ``tokens`` tokens but one at least."""

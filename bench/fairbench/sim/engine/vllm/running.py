@@ -78,8 +78,8 @@ class Step:
 class RunningList:
     """vLLM's running list in order of admission, including prefilling requests.
 
-    Only the last may be prefilling: while a prompt is incomplete it takes what is left of every
-    budget, so that nothing is admitted. The others decode, in ``batch``.
+    Only the last may be prefilling: an incomplete prompt takes the rest of every budget, so nothing
+    is admitted. The others decode, in ``batch``.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

@@ -1,7 +1,7 @@
 """The formats of traces by name.
 
-A new format is an entry of ``tables`` or a file, a line here and its name in ``names``.
-``auto`` chooses the first format that fits: the more specific ones come first.
+A new format is an entry of ``tables`` or a file, a line here and its name in ``names``. ``auto``
+chooses the first format that fits: the more specific ones come first.
 """
 
 from __future__ import annotations

@@ -70,9 +70,8 @@ class Mooncake(Plain):
 
     JSON lines with lengths and blocks of 512 tokens; ``hash_ids`` identify blocks with all that is
     before them (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594). Many requests have the
-    same time; ``--trace-spread`` sets them apart. There are no clients.
-    With format ``mooncake``, a first time that can only be seconds since 1970 makes
-    all of them seconds.
+    same time; ``--trace-spread`` sets them apart. There are no clients. With format ``mooncake``, a
+    first time that can only be seconds since 1970 makes all of them seconds.
     """
 
     def fits(self, first: Record) -> bool:

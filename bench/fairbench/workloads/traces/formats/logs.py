@@ -21,8 +21,8 @@ FOUND = {field: f"{OWN}{field}" for field in FIELDS}
 class Flattened:
     """A format of nested records.
 
-    ``requests`` yields what a record holds: of each request the known ones of ``FIELDS``, with
-    other keys that a user may name, or None for a request that is left out.
+    ``requests`` yields a record's requests: for each the known ones of ``FIELDS``, with other keys
+    that a user may name, or None for a request that is left out.
     """
 
     name: str
@@ -175,8 +175,8 @@ def _sglang_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
 
     Lines ``request.finished``, of srt/utils/request_logger.py of sgl-project/sglang (01bb912), are
     requests: one began its ``out.meta_info.e2e_latency`` before the line's time. Lines of level 2
-    and up have the text, of level 2 shortened, so that only level 3 shows what prompts share. No
-    field is the client; ``--clients-from`` names one, such as ``obj.custom_labels.tenant``.
+    and up have the text, of level 2 shortened, so that only level 3 shows shared prefixes. No field
+    is the client; ``--clients-from`` names one, such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") != FINISHED:
         return

@@ -1,9 +1,9 @@
 """ServeGen's clients: rates and burstiness in ten-minute windows, and tables of lengths.
 
-One client a line: ``windows`` of [start, requests/s, coefficient of variation of the gaps, Gamma or
-Weibull, ...] and ``lens``, for each start the values and probabilities of ``input_tokens`` and
-``output_tokens``, as converted from data/ of alibaba/ServeGen (f891d11). Clients without tables of
-lengths are left out.
+Each line is a client: ``windows`` of [start, requests/s, coefficient of variation of the gaps,
+Gamma or Weibull, ...] and ``lens``, for each start the values and probabilities of ``input_tokens``
+and ``output_tokens``, as converted from data/ of alibaba/ServeGen (f891d11). Clients without tables
+of lengths are left out.
 """
 
 from __future__ import annotations

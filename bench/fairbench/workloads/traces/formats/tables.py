@@ -17,7 +17,7 @@ from fairbench.workloads.traces.rows import NEEDED
 class Plain:
     """A format of one record a request.
 
-    It is known by the columns in ``needs`` and by whether cells are texts, as those of CSV are;
+    The format is recognised by the columns in ``needs`` and by whether cells are texts, as in CSV;
     ``usual`` are its own names of fields that do not have a common one, ``unit`` is that of its
     times where their names do not say it, ``block_size`` how many tokens a block of prompts has.
     """
@@ -120,7 +120,7 @@ BURSTGPT = Plain(
     unit="s",
 )
 # Runs measured by VTC-artifact's ``run_exp.py``, ``all_results*.jsonl`` (Ying1123/VTC-artifact at
-# 192c2e2): only what was asked for is taken.
+# 192c2e2): only the requested value is taken.
 VTC = Columnwise(
     "vtc",
     {

@@ -2,10 +2,10 @@
 
 The form of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
 ``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
-``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of
-a sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own.
-Sessions share tool definitions and, behind them, system prompts: those with equal token counts
-count as the same. All sessions begin at time 0, because the files contain no start times.
+``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of a
+sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own. Sessions
+share tool definitions and, behind them, system prompts: those with equal token counts count as the
+same. All sessions begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations
