@@ -92,6 +92,12 @@ def test_errors_in_a_file_name_the_file(tmp_path, text, expected):
     assert str(caught.value).startswith(f"{path}: {expected}")
 
 
+def test_a_wrong_policy_of_a_file_is_named_where_a_flag_changes_defaults(tmp_path):
+    path = write(tmp_path, "eviction = 'robin'")
+    with pytest.raises(DataError, match=f"^{path}: unknown eviction 'robin': choose from"):
+        resolve({"model": "llama-3.1-8b"}, {}, read_experiment(path), path=path)
+
+
 def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     path = write(tmp_path, "dp = 0\nseed = 1\nwarmup_s = 30\n")
     file = read_experiment(path)

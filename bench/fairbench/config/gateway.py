@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairbench.config.backend import BackendConfig
-from fairbench.errors import UsageError
+from fairbench.config.spec import Draft
+from fairbench.errors import UsageError, about
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.gateway.registry import (
@@ -84,8 +85,18 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
     return resolve_profile(params.profile, rest.split("/")[0] or ADMISSION_MODEL)
 
 
-def check_gateway(
-    gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
+def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
+    """Set the draft's policy and detector, or neither without a gateway. Raises UsageError."""
+    with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
+        gateway = gateway_of(draft)
+        _check_gateway(gateway, draft.settings, backend)
+    for key in GATEWAY_KEYS:
+        draft.pop(key, None)
+    draft.update(gateway)
+
+
+def _check_gateway(
+    gateway: Mapping[str, str], settings: Mapping[str, object], backend: BackendConfig | None
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 

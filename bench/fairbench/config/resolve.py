@@ -31,7 +31,7 @@ from fairbench.config.defaults import (
 )
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
-from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
+from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
 from fairbench.config.preset import Preset, at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import (
@@ -122,36 +122,22 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
     preset = _fill_usual(draft, backend)
     draft |= served(backend, draft)
     settings = dict(draft.settings)
-    admission = bool(own_settings(ADMISSION, settings))
+    admission = (ADMISSION,) if own_settings(ADMISSION, settings) else ()
     if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
-        with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
-            check_gateway(gateway := gateway_of(draft), settings, backend)
-        for key in GATEWAY_KEYS:
-            draft.pop(key, None)
-        draft |= gateway
+        settle_gateway(draft, backend)
     if not CLUSTER_KEYS.isdisjoint(draft):
         settle_cluster(draft, backend, engine_of(draft))
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
-        (*used_parts(draft), *([ADMISSION] if admission else [])),
+        used_parts(draft) + admission,
         settings,
     )
     if preset is not None:
         with about("preset", "engine", "workload", "backend.kind"):
             check_preset(preset, draft, workload.name, backend)
         workload = at_rate_of(preset, workload)
-    engine = engine_of(draft)
-    if backend is not None:
-        own = workload.scheduler_settings(text_of(draft, "scenario"))
-        check_machine(backend, settings | resolved, own)
-        check_no_engine(backend, engine)
-    check_engine_settings(engine, settings)
-    if "prefill" in draft:
-        check_reserve(engine, resolved)
-    check_scheduling(backend, draft.settings.of_flags())
-    if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        engine = DEFAULT_ENGINE  # said, or stored values would be read as the workload's
+    engine = _checked_engine(draft, backend, workload, resolved)
     draft |= {"backend": backend, "workload": workload, "engine": engine}
     draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
     draft |= _tables(draft, file, workload, resolved)
@@ -179,6 +165,24 @@ def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
     draft.fill(machine, Origin.WORKLOAD)
     draft.fill(defaults_of(backend), Origin.DEFAULT)
     return preset
+
+
+def _checked_engine(
+    draft: Draft, backend: Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
+) -> str | None:
+    """Return the engine, None for the default. Raises UsageError for settings that it lacks."""
+    engine, settings = engine_of(draft), dict(draft.settings)
+    if backend is not None:
+        own = workload.scheduler_settings(text_of(draft, "scenario"))
+        check_machine(backend, {**settings, **resolved}, own)
+        check_no_engine(backend, engine)
+    check_engine_settings(engine, settings)
+    if "prefill" in draft:
+        check_reserve(engine, resolved)
+    check_scheduling(backend, draft.settings.of_flags())
+    if backend is None and engine is None and "engine" in machine_of_workload(workload):
+        return DEFAULT_ENGINE  # said, or stored values would be read as the workload's
+    return engine
 
 
 def _tables(
