@@ -6,7 +6,7 @@ from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
-import fairbench.sim.engine.sglang.worker as worker_module
+import fairbench.sim.engine.loop as loop_module
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.engine_params import NEWEST, RULES
@@ -225,7 +225,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
     # Its own way to a cap needs step costs, which this profile lacks.
-    with mock.patch.object(worker_module, "load_cap", return_value=LoadCap(cap)):
+    with mock.patch.object(loop_module, "load_cap", return_value=LoadCap(cap)):
         home = Home(
             scheduler,
             pool=stream.pool,

@@ -9,6 +9,7 @@ from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.live.plugins.config import OWN_ORDER, plugin_config
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 from tests.sim.sglang_streams import STEP_PS, Tokens
@@ -83,7 +84,7 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own."""
     clock, scheduler = Clock(), plugin_config(local, settings).build()
     log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
-    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, log, cache)
+    worker = Telling(WorkerParts(0, clock, scheduler, StepProfile(), log), stream.limits, cache)
     retract = scheduler.on_retract
 
     def on_retract(request, view, now_s):
