@@ -5,9 +5,11 @@ from math import inf
 import pytest
 
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
-from fairbench.schedulers.routing.preble_load import TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree, Waits
+from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
+from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits
 from tests.schedulers.routing.router_helpers import answer, prompt, request
 

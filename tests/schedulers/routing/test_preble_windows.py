@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import preble_load
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.routing import loads
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits, members
 
 WINDOW_S = 20.0
@@ -74,7 +75,7 @@ def test_all_windows_together_equal_single_windows(events, chosen, ratio, few):
     assert windows.loads.heaviest_us == max(of_each.values())
     assert set(members(windows.decode_heavy(ratio))) == mostly_decoding(each, ratio)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preble_load, "FEW", few)
+        patch.setattr(loads, "FEW", few)
         some = chosen & each.keys()
         ascending = [
             (us, w) for us, bits in windows.loads.ascending(as_bits(some)) for w in members(bits)

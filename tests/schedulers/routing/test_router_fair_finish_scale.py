@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import FEW, LEVELS, FinishBounds
+from fairbench.schedulers.routing.finish_bounds import LEVELS, FinishBounds
+from fairbench.schedulers.routing.finishes import FEW
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, prompt
 

@@ -16,8 +16,9 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
+from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.kept_order import least_first
-from fairbench.schedulers.local.slack import Slack, Victims
+from fairbench.schedulers.local.slack import Slack
 from fairbench.schedulers.params import NotNegativeInt, Positive
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first

@@ -8,8 +8,9 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from fairbench.schedulers.routing.preble_load import TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import members
 
 # Nodes examined per GPU to price an eviction; further ones are priced like these.

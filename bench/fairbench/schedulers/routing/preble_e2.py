@@ -12,9 +12,10 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
-from fairbench.schedulers.routing.preble_load import TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
 
 
 class PrebleE2(PrefixRouter):

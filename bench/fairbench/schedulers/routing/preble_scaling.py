@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from fairbench.core import Request
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, Waits
+from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_waits import Waits
 
 
 class Sent(NamedTuple):

@@ -12,7 +12,8 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode, Waits
+from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench.schedulers.routing.preble_waits import Waits
 from fairbench_studies.preble.code.balance import CodeBalance
 from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
 from fairbench_studies.preble.code.tree import CodeTree
