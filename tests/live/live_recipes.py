@@ -13,4 +13,4 @@ def recipes_here(spec, python=None):
     """Return the recipes of a launcher's workers; the Python can be chosen."""
     backend, options = live_backend(spec), LiveOptions(python)
     with places_of(options.launcher, backend.wanted(options)) as places:
-        return [backend.recipe(number, place) for number, place in enumerate(places)]
+        return backend.recipes(places)

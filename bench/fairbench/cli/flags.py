@@ -126,8 +126,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads a function's signature from here; typeshed does not declare the attribute.
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__dict__["__signature__"] = inspect.Signature(parameters)  # which Typer reads
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
         return called

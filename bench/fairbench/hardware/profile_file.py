@@ -26,14 +26,16 @@ Amount = Annotated[float, Field(ge=0, lt=1e12)]
 
 
 class _Coefficients(BaseModel):
+    """The coefficients of ``TimingProfile``; a file's keys are the symbols of the formula there."""
+
     model_config = _ONLY_KNOWN
 
     c0: Amount
     c_w: Amount
-    c_T: Amount  # noqa: N815 - as in the formula
+    c_T: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
     p: Annotated[float, Field(ge=1, lt=1e12)]
-    c_A: Amount  # noqa: N815
-    c_K: Amount  # noqa: N815
+    c_A: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
+    c_K: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
     c_npf: Amount
     c_nd: Amount
     c_pf: Amount | None = None

@@ -100,9 +100,9 @@ class LiveBackend(ABC, Generic[C]):
         Raises UsageError for options that no worker supports.
         """
 
-    def recipe(self, number: int, place: Place) -> Recipe:
-        """Return how to start worker ``number`` at a place, for a backend that starts workers."""
-        raise NotImplementedError
+    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
+        """Return how to start the workers, one per place; none if a server runs already."""
+        return []
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
@@ -180,6 +180,17 @@ def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
         f"a KV pool of {pool_tokens:,} tokens is too small: prompts of the workload "
         f"{spec.workload.name} have {min(prompts):,.0f} tokens and more"
     )
+
+
+class WorkerBackend(LiveBackend[C]):
+    """A backend whose workers are started."""
+
+    @abstractmethod
+    def recipe(self, number: int, place: Place) -> Recipe:
+        """Return how to start worker ``number`` at a place."""
+
+    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
+        return [self.recipe(number, place) for number, place in enumerate(places)]
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:

@@ -16,7 +16,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
-from fairbench.live.backends.base import LiveBackend, LiveOptions, Served, worker_settings
+from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
@@ -26,7 +26,7 @@ from fairbench.live.sent_names import sent_weights
 from fairbench.schedulers.params import make_params
 
 
-class EmulatorBackend(LiveBackend[Emulator]):
+class EmulatorBackend(WorkerBackend[Emulator]):
     """The emulator, which reads an answer's true length from a header of fairbench."""
 
     def wanted(self, options: LiveOptions) -> Wanted:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fairbench.config.backend import RealServers
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveBackend, LiveOptions, too_small
+from fairbench.live.backends.base import LiveOptions, WorkerBackend, too_small
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import LocalLauncher, Wanted
 from fairbench.live.plugins.config import LOCAL
@@ -23,7 +23,7 @@ POOL = "engine.max_total_tokens"
 R = TypeVar("R", bound=RealServers)
 
 
-class RealServerBackend(LiveBackend[R]):
+class RealServerBackend(WorkerBackend[R]):
     """An engine on GPUs or a CPU, with fairbench's plugin inside it or with its own policy."""
 
     def target(self, url: str, options: LiveOptions) -> Target:

@@ -98,7 +98,7 @@ def running_workers(
         backend.wanted(options), timeout_s=patience_s, interrupted=interrupted
     )
     with places as found:
-        recipes = [backend.recipe(number, place) for number, place in enumerate(found)]
+        recipes = backend.recipes(found)
         servers = start_all(
             recipes, log_dir, timeout_s=patience_s, on_ready=on_ready, interrupted=interrupted
         )

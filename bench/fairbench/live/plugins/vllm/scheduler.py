@@ -26,9 +26,7 @@ from fairbench.live.plugins.vllm.views import kept_blocks
 from fairbench.live.step_times import FittedCosts
 
 
-# Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, which
-# mypy does not allow as a base class.
-class FairScheduler(Scheduler):  # type: ignore[misc]
+class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are checked, without vLLM
     """The scheduler named by FAIRBENCH_LOCAL decides admissions, vLLM all the rest.
 
     A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
