@@ -105,7 +105,9 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
                 for column, seen in found.items()
             }
             signs = {column: [sign(pair, one) for one in seen] for column, seen in found.items()}
-            rows.append({"cell": cell, "conclusion": pair.name, **row, "verdict": verdict(signs)})
+            rows.append(
+                {"configuration": cell, "conclusion": pair.name, **row, "verdict": verdict(signs)}
+            )
     return rows
 
 
