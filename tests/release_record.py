@@ -40,8 +40,8 @@ The simulator follows the rules of SGLang 0.5.23. To simulate an older release, 
 `--set engine.release=0.5.17`. The simulator then follows these rules:
 
 - Before 0.5.23 a request that finishes in a decode step stays in the batch until the next decode
-  step. Until then, the request takes a slot and reserves the tokens that it did not use, and a batch
-  that is marked full remains full.
+  step. Until then, the request takes a slot and reserves the tokens that it did not use, and a
+  batch that is marked full remains full.
 - Before 0.5.23 a prompt that is computed in chunks takes two of `max_running_requests` from its
   second chunk on.
 - Before 0.5.23 a pass tries one more request when the next chunk of a prompt has used up a budget.
@@ -54,8 +54,8 @@ Before 0.5.22 `ignore_eos` does not reserve all outputs; `engine.full_reservatio
 simulated release.
 
 The plugin keeps matches between passes on `RadixCache` and `UnifiedRadixCache` of every release. On
-`UnifiedRadixCache` (tree in Python), the plugin's LPM made the same decisions as SGLang's own LPM in
-10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
+`UnifiedRadixCache` (tree in Python), the plugin's LPM made the same decisions as SGLang's own LPM
+in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|

@@ -32,7 +32,8 @@ def tally(judged: Sequence[Judged]) -> str:
     """Return how many claims are reproduced, such as ``**11 of 12 claims are reproduced.**``."""
     reproduced = sum(one.finding.verdict is Verdict.REPRODUCED for one in judged)
     claims = "claim" if len(judged) == 1 else "claims"
-    return f"**{reproduced} of {len(judged)} {claims} {'is' if reproduced == 1 else 'are'} reproduced.**"
+    verb = "is" if reproduced == 1 else "are"
+    return f"**{reproduced} of {len(judged)} {claims} {verb} reproduced.**"
 
 
 def table_lines(judged: Sequence[Judged]) -> list[str]:
