@@ -82,7 +82,9 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])
-        return "inconclusive without error: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+        return "inconclusive without error: " + ", ".join(
+            f"{n} {name}" for name, n in counts.items()
+        )
     flips = [column for column in COLUMNS if set(signs[column]) != usual]
     said = "holds" if usual == {Outcome.HOLDS} else "reversed"
     return f"{said}; " + (f"not at {', '.join(flips)}" if flips else "the sign never changes")

@@ -172,6 +172,20 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
         yield from ("", *claim_rows(claimed, frozen.level), "")
 
 
+def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
+    """Return how often fair-finish dominates each rival, both as published, in a sentence."""
+    here = of_part(found, "test")
+    ours = Configuration(frozen.ours, PUBLISHED)
+    compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
+    counts = ", ".join(
+        f"{one.rival} in {one.count(Relation.DOMINATES)}"
+        for one in compared
+        if one.rival.form == PUBLISHED
+    )
+    text = f"**Result.** As published, {frozen.ours} dominates {counts} of {len(here)} test "
+    return wrap(f"{text}configurations. The table also counts losses.", WIDTH)
+
+
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
     """Yield the comparison of fair-finish in a form with the rivals in that form."""
     alike = {
@@ -198,6 +212,8 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
         "published, capped and tuned. Numbers of seeds are in brackets.",
         f"Made by `fairbench reproduce {NAME}{_flag(frozen)}`; {basis}.",
         f"Settings: `{digest(frozen.preset)[:16]}`.",
+        "",
+        *result_lines(found, frozen),
         "",
         *summary_lines(found, frozen),
     ]
