@@ -156,7 +156,9 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
         if not here:
             continue
         compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
-        yield from (f"## {title}: {', '.join(_with_seeds(here))}", "")
+        yield from (f"## {title}", "")
+        listed = f"{', '.join(_with_seeds(here))}. Numbers of seeds are in brackets."
+        yield from (*wrap(listed, WIDTH), "")
         yield from (*explanation(frozen, len(here)), "", *against(compared, ours), "")
         for form in (CAPPED, TUNED):
             yield from _like_for_like(here, frozen, form)
@@ -209,7 +211,7 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
         f"# {frozen.ours} against every pair{_preset(frozen)}",
         "",
         f"This page compares {frozen.ours} with every other pair of router and local scheduler, as",
-        "published, capped and tuned. Numbers of seeds are in brackets.",
+        "published, capped and tuned.",
         f"Made by `fairbench reproduce {NAME}{_flag(frozen)}`; {basis}.",
         f"Settings: `{digest(frozen.preset)[:16]}`.",
         "",
