@@ -6,6 +6,7 @@ in the repository lead to a copy of that file.
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 import shutil
@@ -32,6 +33,8 @@ PAGES = {
 STYLE = "site.css"
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# Code in a table with a bar, which GitHub wants escaped and MkDocs shows with its backslash.
+BAR = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 
 
 def place_of(target: str) -> str:
@@ -56,8 +59,12 @@ def page(document: str, wanted: set[str]) -> str:
         return _relative(place_of(target), document)
 
     kept: list[str] = CODE.findall(text)
-    parts = [LINK.sub(moved, part) for part in CODE.split(text)]
+    parts = [BAR.sub(_bar, LINK.sub(moved, part)) for part in CODE.split(text)]
     return "".join(part + code for part, code in zip(parts, [*kept, ""], strict=True))
+
+
+def _bar(match: re.Match[str]) -> str:
+    return f"<code>{html.escape(match[1]).replace(chr(92) + '|', '&#124;')}</code>"
 
 
 def _relative(place: str, document: str) -> str:

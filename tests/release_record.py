@@ -15,7 +15,7 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases of SGLang and vLLM that the [plugins](../guide/sglang.md) support, and
-the test results of each. `tests/release_record.py` generates it. To test a release:
+the test results of each. `tests/release_record.py` generates the page. To test a release:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
@@ -40,22 +40,22 @@ The simulator follows the rules of SGLang 0.5.23. To simulate an older release, 
 `--set engine.release=0.5.17`. The simulator then follows these rules:
 
 - Before 0.5.23 a request that finishes in a decode step stays in the batch until the next decode
-  step. Until then it takes a slot and reserves the tokens that it did not use, and a batch that is
-  marked full stays so.
+  step. Until then, the request takes a slot and reserves the tokens that it did not use, and a
+  batch that is marked full remains full.
 - Before 0.5.23 a prompt that is computed in chunks takes two of `max_running_requests` from its
   second chunk on.
 - Before 0.5.23 a pass tries one more request when the next chunk of a prompt has used up a budget.
   The request is admitted if only `max_prefill_tokens` is used up.
 - Before 0.5.22 the prefixes of the first waiting requests are not refreshed.
 - Before 0.5.22 a retracted request's prompt and outputs are stored as a single tree node when they
-  are computed again. The node is split when the request finishes, and before 0.5.20 never.
+  are computed again. The node is split when the request finishes; before 0.5.20 it is never split.
 
 Before 0.5.22 `ignore_eos` does not reserve all outputs; `engine.full_reservation` does so in every
 simulated release.
 
 The plugin keeps matches between passes on `RadixCache` and `UnifiedRadixCache` of every release. On
-the latter, its LPM made the decisions of SGLang's own in 10 of 10 streams with 0.5.17, 0.5.20 and
-0.5.21 (tree in Python).
+`UnifiedRadixCache` (tree in Python), the plugin's LPM made the same decisions as SGLang's own LPM
+in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|

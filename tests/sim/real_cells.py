@@ -23,7 +23,7 @@ def row_of(spec, name, ours, theirs):
     """Return the table row of a cell's comparison."""
     length = spec.duration_s + spec.max_drain_s
     return {
-        "cell": name,
+        "configuration": name,
         "simulated, s": f"{length:,.0f}",
         **{key: f"{value:,}" for key, value in ours.facts.items()},
         "rows that differ": f"{ours.unlike(theirs):,}",
@@ -46,7 +46,7 @@ def run_cell(engine, name, table, **length):
 
 def write_row(table, row):
     """Write the row to a CSV file, replacing the cell's row of this length, if there is one."""
-    keys = ("cell", "simulated, s")
+    keys = ("configuration", "simulated, s")
     rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
     rows = [old for old in rows if any(old[key] != row[key] for key in keys)] + [row]
     with table.open("w", newline="", encoding="utf-8") as file:

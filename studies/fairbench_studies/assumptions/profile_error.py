@@ -30,7 +30,7 @@ CONCLUSIONS = (
     Pair("Jain's index, VTC over D2LPM", "jain_index", "vtc", "d2lpm", 0.0, is_ratio=False),
     Pair("Jain's index, D2LPM over RR+LPM", "jain_index", "d2lpm", "lpm", 0.0, is_ratio=False),
 )
-AS_IT_IS, OTHER = "as it is", "operator profile"
+AS_IT_IS, OTHER = "no error", "operator profile"
 LEVELS = {0.0: AS_IT_IS, 10.0: "10%", 20.0: "20%", 40.0: "40%"}
 COLUMNS = (*LEVELS.values(), OTHER)
 
@@ -82,10 +82,12 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])
-        return "undecided as it is: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+        return "inconclusive without error: " + ", ".join(
+            f"{n} {name}" for name, n in counts.items()
+        )
     flips = [column for column in COLUMNS if set(signs[column]) != usual]
     said = "holds" if usual == {Outcome.HOLDS} else "reversed"
-    return f"{said}; " + (f"not so at {', '.join(flips)}" if flips else "the sign never changes")
+    return f"{said}; " + (f"not at {', '.join(flips)}" if flips else "the sign never changes")
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
@@ -105,7 +107,9 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
                 for column, seen in found.items()
             }
             signs = {column: [sign(pair, one) for one in seen] for column, seen in found.items()}
-            rows.append({"cell": cell, "conclusion": pair.name, **row, "verdict": verdict(signs)})
+            rows.append(
+                {"configuration": cell, "conclusion": pair.name, **row, "verdict": verdict(signs)}
+            )
     return rows
 
 

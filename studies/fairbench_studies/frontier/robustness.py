@@ -74,7 +74,7 @@ def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
-            yield {"away from the default": tag, "cells": str(len(cells))} | {
+            yield {"away from the default": tag, "configurations": str(len(cells))} | {
                 rival: factors(of) for rival, of in pairs.items() if of
             }
 

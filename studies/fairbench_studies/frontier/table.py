@@ -156,7 +156,9 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
         if not here:
             continue
         compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
-        yield from (f"## {title}: {', '.join(_with_seeds(here))}", "")
+        yield from (f"## {title}", "")
+        listed = f"{', '.join(_with_seeds(here))}. Numbers of seeds are in brackets."
+        yield from (*wrap(listed, WIDTH), "")
         yield from (*explanation(frozen, len(here)), "", *against(compared, ours), "")
         for form in (CAPPED, TUNED):
             yield from _like_for_like(here, frozen, form)
@@ -170,6 +172,20 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
             WIDTH,
         )
         yield from ("", *claim_rows(claimed, frozen.level), "")
+
+
+def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
+    """Return how often fair-finish dominates each rival, both as published, in a sentence."""
+    here = of_part(found, "test")
+    ours = Configuration(frozen.ours, PUBLISHED)
+    compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
+    counts = ", ".join(
+        f"{one.rival} in {one.count(Relation.DOMINATES)}"
+        for one in compared
+        if one.rival.form == PUBLISHED
+    )
+    text = f"**Result.** As published, {frozen.ours} dominates {counts} of {len(here)} test "
+    return wrap(f"{text}configurations. The table also counts losses.", WIDTH)
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
@@ -195,9 +211,11 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
         f"# {frozen.ours} against every pair{_preset(frozen)}",
         "",
         f"This page compares {frozen.ours} with every other pair of router and local scheduler, as",
-        "published, capped and tuned. Numbers of seeds are in brackets.",
+        "published, capped and tuned.",
         f"Made by `fairbench reproduce {NAME}{_flag(frozen)}`; {basis}.",
         f"Settings: `{digest(frozen.preset)[:16]}`.",
+        "",
+        *result_lines(found, frozen),
         "",
         *summary_lines(found, frozen),
     ]

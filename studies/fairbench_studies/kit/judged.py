@@ -31,7 +31,9 @@ class Judged(NamedTuple):
 def tally(judged: Sequence[Judged]) -> str:
     """Return how many claims are reproduced, such as ``**11 of 12 claims are reproduced.**``."""
     reproduced = sum(one.finding.verdict is Verdict.REPRODUCED for one in judged)
-    return f"**{reproduced} of {len(judged)} claims are reproduced.**"
+    claims = "claim" if len(judged) == 1 else "claims"
+    verb = "is" if reproduced == 1 else "are"
+    return f"**{reproduced} of {len(judged)} {claims} {verb} reproduced.**"
 
 
 def table_lines(judged: Sequence[Judged]) -> list[str]:

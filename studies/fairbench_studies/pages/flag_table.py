@@ -10,7 +10,7 @@ from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.report.pages.markdown import escaped, table
 
-HEADINGS = ("flag", "commands", "key in a file", "unit", "default", "meaning")
+HEADINGS = ("flag", "meaning", "commands", "key in a file", "unit", "default")
 TABLES = {"run": RUN, "compare": COMPARE, "plan": PLAN, "sweep": SWEEP}
 
 
@@ -27,8 +27,8 @@ def flag_table() -> str:
 
 def _row(one: Flag, commands: list[str]) -> Iterator[str]:
     yield f"`{one.option}`"
+    yield escaped(one.help).replace("\\`", "`")
     yield ", ".join(commands)
     yield "" if one.key.startswith("trace.") else f"`{one.key}`"
     yield one.unit
     yield escaped(one.default)
-    yield escaped(one.help).replace("\\`", "`")

@@ -91,7 +91,7 @@ def headline() -> str:
         "workload",
         "scheduler",
         "service, tok/s",
-        "Jain, actual service",
+        "Jain, computed service",
         "minimum fair share",
         last,
     )
@@ -215,7 +215,7 @@ def fig4() -> str:
 
 def default_loads(name: str) -> str:
     """Return the table of default loads and capacities (``python studies loads``)."""
-    header = ("cell", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
+    header = ("workload", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
               "window")  # fmt: skip
     return as_markdown(
         header,

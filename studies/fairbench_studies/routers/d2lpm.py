@@ -266,5 +266,5 @@ def main() -> None:
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))
     draw(found)
     head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
-    head += ["Jain (actual)", "min. fair share of own", "victim P99, s"]
+    head += ["Jain (computed)", "min. fair share of own", "victim P99, s"]
     write("router-scaling", head, scaling())

@@ -31,7 +31,8 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         "",
         EXPLANATION,
         "",
-        f"Configurations: {places}. {basis[0].upper()}{basis[1:]}.",
+        f"Configurations, as workload, scenario and number of replicas: {places}. "
+        f"{basis[0].upper()}{basis[1:]}.",
         "",
         f"| # | claim | by | {' | '.join(axes)} |",
         f"|--:|---|---|{'---|' * len(axes)}",
