@@ -83,9 +83,9 @@ def test_the_clock_of_another_process_is_found_within_its_uncertainty():
             return child.pipe.recv()
 
         found = compare(ask, time.monotonic)
-        ahead_s = skewed_clock() - time.monotonic()
-        passed_s = time.monotonic() - found.at_s
-        assert abs(found.offset_s - ahead_s) <= found.uncertainty_s + passed_s * (RATE - 1)
+        before_s, skewed_s, after_s = time.monotonic(), skewed_clock(), time.monotonic()
+        unsure_s = found.uncertainty_s + (after_s - found.at_s) * (RATE - 1)
+        assert skewed_s - after_s - unsure_s <= found.offset_s <= skewed_s - before_s + unsure_s
     finally:
         child.pipe.close()
         child.process.join()
