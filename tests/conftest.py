@@ -91,10 +91,8 @@ def in_this_process():
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Mark the smoke tests, and slow live tests, which run real processes against the clock."""
+    """Mark the smoke tests."""
     for item in items:
         path = item.path.relative_to(TESTS).as_posix()
         if path in SMOKE and not item.get_closest_marker("slow"):
             item.add_marker("smoke")
-        if "live" in item.path.parts and item.get_closest_marker("slow"):
-            item.add_marker("alone")
