@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Time never fails a property, because machines are noisy. The fast suite tries some of the
+# Time never fails a property, because machines are noisy. The fast suite tries a quarter of the
 # examples, .ci/run all.
 settings.register_profile("whole", deadline=None)
-settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=40)
+settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=25)
 settings.load_profile("fairbench")
 
 # A few made-up requests and sessions replace the recorded files of the workloads vtc-arena and
