@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Time never fails a property, because machines are noisy. The fast suite tries some of the
+# Time never fails a property, because machines are noisy. The fast suite tries a quarter of the
 # examples, .ci/run all.
 settings.register_profile("whole", deadline=None)
-settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=40)
+settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=25)
 settings.load_profile("fairbench")
 
 # A few made-up requests and sessions replace the recorded files of the workloads vtc-arena and
@@ -91,10 +91,8 @@ def in_this_process():
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Mark the smoke tests, and slow live tests, which run real processes against the clock."""
+    """Mark the smoke tests."""
     for item in items:
         path = item.path.relative_to(TESTS).as_posix()
         if path in SMOKE and not item.get_closest_marker("slow"):
             item.add_marker("smoke")
-        if "live" in item.path.parts and item.get_closest_marker("slow"):
-            item.add_marker("alone")

@@ -1,11 +1,17 @@
 """Hypothesis strategies, and prompts as plain tokens for brute-force oracles."""
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from fairbench.core import Segment
 
 # Lengths around the 32 tokens of in-batch deprioritisation, and short ones that split prompts.
 LENGTHS = (1, 2, 5, 31, 32, 33, 40)
+
+
+def examples(whole):
+    """Return settings for so many examples in .ci/run, and a quarter of them in the fast suite."""
+    return settings(max_examples=max(5, whole * settings().max_examples // 100))
 
 
 def segments(keys="abc", lengths=LENGTHS):

@@ -3,7 +3,7 @@
 import tomllib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config import to_toml
@@ -11,6 +11,7 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
 from tests.config.config_helpers import message
+from tests.strategies import examples
 
 # Values that differ from every default; a typed default counts as a default.
 FLAGS = st.fixed_dictionaries(
@@ -28,7 +29,7 @@ FLAGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(first=FLAGS, second=FLAGS)
 def test_flags_over_a_stored_file_are_flags_in_addition(first, second):
     stored = tomllib.loads(to_toml(resolve(first)))

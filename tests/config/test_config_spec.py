@@ -4,7 +4,7 @@ import tomllib
 from math import inf
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -13,9 +13,10 @@ from fairbench.config.resolve import resolve
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import workload_names
 from tests.config.config_helpers import reread
+from tests.strategies import examples
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     scheduler=st.sampled_from([*PAIRS, "least-loaded+vtc"]),
     workload=st.sampled_from(workload_names()),

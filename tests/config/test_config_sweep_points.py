@@ -3,7 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fairbench.config import identity
 from fairbench.config.resolve import resolve
@@ -15,6 +15,7 @@ from fairbench.config.sweep import (
 )
 from fairbench.errors import DataError, UsageError
 from tests.config.config_helpers import AXES, sweep
+from tests.strategies import examples
 
 
 def test_a_grid_is_every_combination_in_order():
@@ -121,7 +122,7 @@ def test_a_file_is_not_blamed_for_flags(tmp_path):
         points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path))
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(AXES)
 def test_there_are_as_many_points_as_combinations(axes):
     swept = sweep(grid={"scheduler": "vtc", **axes})

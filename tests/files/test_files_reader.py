@@ -6,7 +6,7 @@ import tracemalloc
 from sys import getsizeof
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError, UsageError
@@ -14,6 +14,7 @@ from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_file, json_lines, parsed
 from fairbench.files.reader import DEFAULT_MIB, MIB, VARIABLE, lines, memory_of, read_whole
 from fairbench.files.toml_text import MAX_BYTES, read_toml
+from tests.strategies import examples
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def size_of(value):
     return getsizeof(value) + sum(map(size_of, inner))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(values, st.booleans())
 def test_values_take_no_more_memory_than_was_counted(value, ascii_only):
     text = json.dumps(value, ensure_ascii=ascii_only)

@@ -1,13 +1,14 @@
 """Test the split of a step's time between clients: by hand, and that nothing is lost."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.gpu_time import Decoding, decode_parts, split, step_parts
 from fairbench.hardware.timing import ProfileCosts
+from tests.strategies import examples
 
 PROFILE = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 US = PS_PER_S // 10**6
@@ -67,7 +68,7 @@ CLIENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=settings().max_examples * 2, deadline=None)
+@examples(200)
 @given(CHUNKS, CLIENTS, st.integers(1, 5_000))
 def test_parts_add_up_to_a_steps_time(chunks, clients, steps):
     requests = sum(one.requests for one in clients.values())

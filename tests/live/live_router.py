@@ -38,7 +38,7 @@ class Worker:
     key: str | None = None
     held_at: int | None = None
     padding: Sequence[bytes] = ()
-    pause_s: float = 0.0  # before each word of a stream
+    pause_s: float = 0.0  # before each piece and word of a stream
     status: int = 200
     streamed_error: bool = False  # streams begin, and end, with an error
     says: dict | None = None
@@ -88,9 +88,11 @@ class Worker:
         return answer
 
     async def stop(self):
-        """Stop at once: waiting clients see the connection break."""
+        """Stop at once: no client can connect again, and those that wait see theirs break."""
         if self.runner.server is None:
             return
+        for site in list(self.runner.sites):
+            await site.stop()
         for connection in list(self.runner.server.connections):
             connection.force_close()
             if connection.transport is not None:
@@ -135,6 +137,7 @@ class Worker:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for piece in self.padding:
+            await asyncio.sleep(self.pause_s)
             await response.write(piece)
             self.sent_bytes += len(piece)
         told = list(events(request.path, body))

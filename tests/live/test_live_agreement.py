@@ -29,6 +29,7 @@ def off(simulated, emulated):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(("scheduler", "dp"), [("dlpm", 1), ("d2lpm", 4)])
 def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
     """The load keeps a queue most of the time without making the simulator chaotic.

@@ -7,32 +7,34 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 
 from fairbench.live import connections, http_server
 from fairbench.live.http_server import listening
-from tests.live.live_router import GENERATE, PATHS, Worker
+from tests.live.live_router import GENERATE, PATHS, Worker, until
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @asynccontextmanager
 async def server(monkeypatch, most=1000):
-    """Run a server whose answer waits for an event; yield its port."""
+    """Run a server whose slow answers wait for ``released``; yield its port and ``slow``."""
     monkeypatch.setattr(http_server, "most_connections", lambda: most)
-    released = asyncio.Event()
+    slow = SimpleNamespace(asked=0, released=asyncio.Event())
 
     async def answer(request):
         if request.path == "/slow":
-            await released.wait()
+            slow.asked += 1
+            await slow.released.wait()
         return web.Response(text="served")
 
     app = web.Application()
     app.router.add_get("/{any:.*}", answer)
     async with listening(app, "127.0.0.1", 0) as found, all_closed():
-        yield int(found.url.rpartition(":")[2]), released
+        yield int(found.url.rpartition(":")[2]), slow
 
 
 WRITERS = []
@@ -75,11 +77,12 @@ def test_the_limit_on_files_leaves_each_client_a_worker(monkeypatch):
 
 def test_only_idle_connections_are_closed_for_new_connections(monkeypatch, caplog):
     async def run():
-        async with server(monkeypatch, most=8) as (port, released):
+        async with server(monkeypatch, most=8) as (port, slow):
             busy = [await opened(port, ASKED.replace(b"/ ", b"/slow ")) for _ in range(4)]
+            await until(lambda: slow.asked == 4)
             idle = [await opened(port) for _ in range(40)]
             answers = [await served(port) for _ in range(5)]
-            released.set()
+            slow.released.set()
             lines = [await reader.readline() for reader, _ in busy]
             closed = 0
             for reader, _ in idle[:30]:
@@ -95,14 +98,14 @@ def test_only_idle_connections_are_closed_for_new_connections(monkeypatch, caplo
 
 def test_where_all_have_a_request_the_next_waits_for_its_turn(monkeypatch):
     async def run():
-        async with server(monkeypatch, most=3) as (port, released):
+        async with server(monkeypatch, most=3) as (port, slow):
             for _ in range(3):
                 await opened(port, ASKED.replace(b"/ ", b"/slow "))
-            await asyncio.sleep(0.1)
+            await until(lambda: slow.asked == 3)
             waiting = asyncio.create_task(served(port))
             await asyncio.sleep(0.2)
             assert not waiting.done()
-            released.set()
+            slow.released.set()
             return await waiting
 
     assert asyncio.run(run())
@@ -131,15 +134,16 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
 
 
 def test_an_answered_connection_may_stay_idle_longer(monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_S", 0.1)
-    monkeypatch.setattr(connections, "IDLE_S", 60.0)
+    monkeypatch.setattr(connections, "IDLE_S", 600.0)
     monkeypatch.setattr(connections, "LOOK_S", 0.02)
 
     async def run():
         async with server(monkeypatch) as (port, _):
             reader, writer = await opened(port, ASKED)
             await reader.readuntil(b"served")
-            await asyncio.sleep(0.4)
+            monkeypatch.setattr(connections, "HEADER_S", 0.0)  # a silent connection is closed
+            silent, _ = await opened(port)
+            assert await silent.read() == b""
             writer.write(ASKED)
             return await reader.readuntil(b"served")
 
@@ -157,6 +161,7 @@ main()
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_flood_of_idle_connections_beyond_the_limit_on_files_costs_a_line(tmp_path):
     """This flood once caused 49,378 tracebacks and a busy core."""
 

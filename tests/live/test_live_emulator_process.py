@@ -56,7 +56,7 @@ def test_the_emulator_prints_its_address_serves_and_stops(signum):
         assert info["kv_events"]["replay_endpoint"] == replay.removeprefix("replay=")
         assert info["fairbench"]["local"] == "vtc"
         process.send_signal(signum)
-        assert process.wait(10) == 0
+        assert process.wait(300) == 0
         assert process.stderr.read() == ""
 
 
@@ -67,7 +67,7 @@ def test_a_failing_scheduler_ends_the_emulator(tmp_path):
         body = json.dumps({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 4}})
         with suppress(OSError):  # the connection ends, or the answer is a 500
             urllib.request.urlopen(f"{url}/generate", data=body.encode(), timeout=300).close()
-        assert process.wait(30) == 1
+        assert process.wait(300) == 1
         said = process.stderr.read()
     assert "ZeroDivisionError: no credit" in said
     assert said.splitlines()[-1].startswith("fairbench: failing failed: ")

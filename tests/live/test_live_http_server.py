@@ -69,11 +69,11 @@ def test_a_stop_signal_during_the_start_is_obeyed():
         app = web.Application()
         app.on_startup.append(starting)
         async with listening(app, "127.0.0.1", 0) as server, asyncio.timeout(120):
-            await server.stop.wait()
+            return await server.stop.wait()
 
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        asyncio.run(run())
+        assert asyncio.run(run())
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -135,11 +135,11 @@ def test_a_flood_does_not_turn_others_away(stream):
 def test_a_stream_that_has_begun_stays():
     async def run():
         async with cluster(1, router={"max_queue": 1}, held_at=1) as (under_test, (worker,)):
-            flood = ask(under_test, "flood", streamed(GENERATE))
-            await until(lambda: worker.seen)
-            await asyncio.sleep(0.1)  # its first word goes by
-            refused = await ask(under_test, "ann")
-            worker.released.set()
-            return await flood, refused
+            named = {headers.CLIENT: "flood"}
+            async with under_test.post(GENERATE, streamed(GENERATE), **named) as flood:
+                begun = await flood.content.readany()
+                refused = await ask(under_test, "ann")
+                worker.released.set()
+                return flood.status, b"[DONE]" in begun + await flood.read(), refused
 
-    assert asyncio.run(run()) == (200, 429)
+    assert asyncio.run(run()) == (200, True, 429)

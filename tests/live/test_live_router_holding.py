@@ -52,7 +52,7 @@ def test_requests_wait_at_the_router_and_are_sent_singly():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, client) for client in "abc"]
-            await until(lambda: under_test.proxy.dispatcher.under_way == 3)
+            await until(lambda: under_test.proxy.dispatcher.under_way == 3 and worker.seen)
             await asyncio.sleep(0.1)
             assert len(worker.seen) == 1
             worker.released.set()

@@ -393,6 +393,7 @@ async def answer_of(session, url, client):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")

@@ -63,7 +63,7 @@ def test_requests_that_are_given_up_do_not_make_a_worker_look_alive():
                 while len(under_test.up) == 2:
                     sent += 1
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(0.05):
+                        async with asyncio.timeout(0.02):
                             await statuses_of(under_test)
             return sent
 
@@ -95,7 +95,8 @@ async def statuses_of(under_test):
 def test_a_slow_stream_is_progress():
     async def run():
         async with cluster(1, router=ROUTER) as (under_test, (worker,)):
-            worker.pause_s = STALL_S * 0.4
+            worker.padding = [b'data: {"text": "a"}\n\n'] * 40
+            worker.pause_s = STALL_S / 20
             async with under_test.post(GENERATE, streamed(GENERATE)) as answer:
                 said = await answer.read()
             return answer.status, b"error" in said, under_test.up

@@ -221,14 +221,14 @@ async def asked(session, url, tokens):
 
 @asynccontextmanager
 async def null_process():
-    """Run a null server as a process, whose streams of 100 tokens take 2 s; yield it and
+    """Run a null server as a process, whose streams of 100 tokens take 4 s; yield it and
     its URL.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         live_null_server.__file__,
         "--chunks=100",
-        "--gap-ms=20",
+        "--gap-ms=40",
         stdout=asyncio.subprocess.PIPE,
     )
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 import urllib.request
 from contextlib import ExitStack
 
@@ -9,10 +10,11 @@ import pytest
 from aiohttp import ClientSession
 
 from fairbench.live.processes.ports import reserved
+from tests.live.live_cli import WAIT_S
 from tests.live.live_cluster import server
 
 CLIENTS, STREAMS = 8, 6
-BEFORE_S, AFTER_S = 6.0, 12.0
+BEFORE_S, AFTER_S = 4.0, 8.0
 
 
 async def converse(session, url, client, until):
@@ -47,8 +49,20 @@ async def traffic(url, events):
 
 
 def finished(address):
-    with urllib.request.urlopen(f"{address}/server_info", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}/server_info", timeout=WAIT_S) as answer:
         return json.load(answer)["fairbench"]["counters"]["finished"]
+
+
+def is_up(router):
+    with urllib.request.urlopen(f"{router}/metrics", timeout=WAIT_S) as answer:
+        return b'fairbench_worker_up{worker="0"} 1.0' in answer.read()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def shares_after_a_restart(fill_below):
@@ -66,21 +80,23 @@ def shares_after_a_restart(fill_below):
         flags += ["--set", "d2lpm.worker_quantum=400000"]  # as if there were ten times the clients
         router = stack.enter_context(server("serve", "--port", 0, *urls, *flags))
 
-        def restart():
-            workers[0].process.kill()
-            workers[0].process.wait()
-            stack.enter_context(server(*lost))
-
         def count(when):
             for number, url in enumerate(urls[1::2]):
                 counts[when, number] = finished(url)
+
+        def lost_and_back():
+            workers[0].process.kill()
+            workers[0].process.wait()
+            wait_for(lambda: not is_up(router.address))
+            stack.enter_context(server(*lost))
+            wait_for(lambda: is_up(router.address))  # the router looks every 5 s
+            count("back")
 
         asyncio.run(
             traffic(
                 router.address,
                 [
-                    (BEFORE_S, restart),
-                    (7.0, lambda: count("back")),  # the router looks every 5 s
+                    (BEFORE_S, lost_and_back),
                     (AFTER_S, lambda: count("end")),
                 ],
             )

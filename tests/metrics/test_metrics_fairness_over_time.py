@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.contention import unqueued
@@ -19,6 +19,7 @@ from fairbench.metrics.max_min import max_min, max_min_each
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
+from tests.strategies import examples
 
 HORIZON_S = 100.0
 
@@ -85,7 +86,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(CALLS)
 def test_the_shortfall_at_many_times_is_that_of_a_pass_for_each(calls):
     asked, made, _ = run_of(calls)
@@ -121,7 +122,7 @@ def test_the_shortfall_counts_the_calls_that_a_program_never_made():
     assert found[0, -1] > 16  # more than the call that was made
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(CALLS)
 def test_the_worst_window_is_that_of_trying_every_window(calls):
     asked, made, booked = run_of(calls)
@@ -146,7 +147,7 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
         assert found.share == pytest.approx(min(1.0, min(least)), abs=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(CALLS)
 def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
     """The demand differs from the cumulative share's: it is due as fast as served, not
@@ -163,7 +164,7 @@ def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
     assert entitlement[:, 0] == pytest.approx(due, rel=1e-5, abs=1e-2)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(CALLS)
 def test_a_client_alone_is_at_100_percent_in_every_window(calls):
     asked, made, booked = run_of([(0, *rest) for _, *rest in calls])

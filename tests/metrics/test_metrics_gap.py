@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceBound
@@ -14,6 +14,7 @@ from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Ser
 from fairbench.metrics.waiting import Backlog, merged, unqueued_share, waits
 from tests.metrics.gap_pairwise import gaps, intersection
 from tests.metrics.metrics_helpers import NAN, facts, log, requests
+from tests.strategies import examples
 
 
 def lists(intervals):
@@ -254,7 +255,7 @@ def runs(draw):
     return workers, queue, entries
 
 
-@settings(deadline=None, max_examples=settings().max_examples * 3 // 2)
+@examples(150)
 @given(runs(), st.sampled_from([0, 16]))
 def test_the_gap_equals_that_of_an_oracle(run, few):
     workers, queue, entries = run
@@ -336,7 +337,7 @@ def schedules(draw):
     return requests(*queue), log(*entries), replace(known, clients=tuple(own), bound=bound)
 
 
-@settings(deadline=None, max_examples=settings().max_examples * 3 // 2)
+@examples(150)
 @given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]), st.booleans())
 def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair):
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ from math import isnan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.goodput import client_goodput, slack_of
@@ -14,6 +14,7 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Target, Targets
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
+from tests.strategies import examples
 
 QUICK = Targets(ttft=Target(1.0), tpot=Target(0.1), e2el=Target(5.0))
 
@@ -222,7 +223,7 @@ def oracle(rows, targets):
     }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(ROWS, BOTH, BOTH)
 def test_every_number_is_that_of_a_count_row_by_row(rows, first, second):
     if not any(first.given()) or not any(second.given()):
@@ -235,7 +236,7 @@ def test_every_number_is_that_of_a_count_row_by_row(rows, first, second):
         assert json[key] is None or 0 <= json[key] <= 1
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(ROWS, BOTH, st.integers(1, 5))
 def test_looser_targets_are_never_met_less_often(rows, targets, times):
     looser = Targets(**{name: Target(one.amount * times) for name, one in targets.given()})
@@ -245,7 +246,7 @@ def test_looser_targets_are_never_met_less_often(rows, targets, times):
     assert np.all((loose >= tight) | np.isnan(tight))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(ROWS, BOTH, st.randoms(use_true_random=False))
 def test_the_order_of_the_records_makes_no_difference(rows, targets, rng):
     shuffled = rng.sample(rows, len(rows))

@@ -3,7 +3,7 @@
 import re
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.report.board_page import board_page
@@ -13,6 +13,7 @@ from fairbench.report.pages.page import Figure
 from fairbench.report.table import folded_name
 from fairbench.results.board.board import make_board
 from fairbench.results.board.stored import Line
+from tests.strategies import examples
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
 
@@ -65,7 +66,7 @@ def test_names_are_escaped_and_undefined_values_are_dashes():
     assert "&lt;b&gt;" in page
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=16))
 def test_labels_do_not_overlap(places):
     marks = [Labelled(f"{n}", *at) for n, at in enumerate(places)]

@@ -3,13 +3,14 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.report.comparison_table import comparison_columns, comparison_text
 from fairbench.report.numbers import WRITERS
 from fairbench.results.comparison import SchedulerResults, compare
 from tests.results.comparison_helpers import stored
+from tests.strategies import examples
 
 
 def rows(text):
@@ -147,7 +148,7 @@ def combined(mean):
     ).map(lambda metrics: shared | metrics)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.floats(1e-3, 1e7).flatmap(combined), st.text("abc.=", min_size=1, max_size=90))
 def test_the_table_fits_and_cuts_no_number(metrics, label):
     text = comparison_text([SchedulerResults("tot s1 dp 16", label, (), metrics)])

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.catalogue import columns_of
@@ -25,6 +25,7 @@ from fairbench.report.result_lines import notes_of
 from fairbench.report.run_table import summary_text
 from fairbench.results.intervals import combine
 from tests.report.test_report_table import CLIENT, SUMMARY
+from tests.strategies import examples
 
 
 def crowd(count=300, **changes):
@@ -59,7 +60,7 @@ def test_by_weight_entitlements_are_equal():
     assert whole.gini == pytest.approx(split.gini)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.floats(0.01, 1e6), min_size=2, max_size=40))
 def test_gini_is_the_mean_difference_of_two_over_twice_the_mean(amounts):
     pairs = [abs(one - other) for one in amounts for other in amounts]

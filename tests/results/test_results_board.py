@@ -4,7 +4,7 @@ import json
 from math import log, sqrt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config import identity
@@ -19,6 +19,7 @@ from fairbench.results.paired import Decision, difference
 from fairbench.results.sweep_store import SweepStore
 from fairbench.results.values import Value
 from tests.gate.gate_helpers import store
+from tests.strategies import examples
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
 T_2 = 4.302652729749464  # 97.5% of Student's t with two degrees of freedom
@@ -108,7 +109,7 @@ def test_one_seed_is_inconclusive():
     assert "One seed cannot show a significant difference: the" in board_text(board)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.lists(st.integers(-5, 5), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_a_range_has_the_rank_and_agrees_with_every_pair(drawn):
     samples = [[Value(float(x)) for x in one] for one in sorted(drawn, key=sum, reverse=True)]

@@ -1,11 +1,12 @@
 """Test labels of points: the shortest that tell the points apart."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
 from fairbench.results.grid import key_of, labels, place_of, point_names, scheduler_of
+from tests.strategies import examples
 
 
 def labelled(*points):
@@ -77,7 +78,7 @@ POINTS = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(POINTS, min_size=2, max_size=6))
 def test_labels_are_equal_exactly_for_equal_configuration_and_scheduler(points):
     specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]

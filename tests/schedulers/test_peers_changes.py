@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
@@ -13,6 +13,7 @@ from fairbench.schedulers.peers.totals import Changes, Heard, Totals
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.gateway.gateway_helpers import Desk
+from tests.strategies import examples
 
 CLIENTS = ("a", "b", "c", "d")
 
@@ -100,7 +101,7 @@ class Mesh:
 
 @pytest.mark.parametrize("kind", [Router, Gate])
 @given(rng=st.randoms(use_true_random=True))
-@settings(max_examples=40)
+@examples(40)
 def test_lost_late_and_repeated_messages_lead_to_the_same_knowledge(kind, rng):
     """Messages are delivered in any order, and answers may be lost too."""
     meshes = [Mesh(kind, 3, whole=whole) for whole in (True, False)]
@@ -149,7 +150,7 @@ class Told:
 
 @pytest.mark.parametrize("most", [100, 2])
 @given(rng=st.randoms(use_true_random=True))
-@settings(max_examples=40)
+@examples(40)
 def test_a_restarted_peer_gets_everything_and_clients_may_be_forgotten(most, rng):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", most)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError, UsageError
@@ -25,6 +25,7 @@ from tests.score.foreign_helpers import (
     write_vtc,
     write_vtc_columns,
 )
+from tests.strategies import examples
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 
@@ -267,7 +268,7 @@ requests = st.tuples(
 ).map(lambda r: (r[0], r[1], r[1] + r[2], r[1] + r[2] + r[3], r[4], r[5]))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(requests, min_size=1, max_size=12), st.integers(0, 10**9))
 def test_it_does_not_matter_when_the_clock_began(tmp_path_factory, drawn, began_s):
     folder = tmp_path_factory.mktemp("clock")
@@ -282,7 +283,7 @@ def test_it_does_not_matter_when_the_clock_began(tmp_path_factory, drawn, began_
         np.testing.assert_allclose(getattr(one, column), getattr(other, column), atol=1e-6)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(requests, min_size=1, max_size=12))
 def test_all_service_belongs_to_some_client(tmp_path_factory, drawn):
     path = lines(tmp_path_factory.mktemp("sum") / "r.jsonl", rows(drawn))

@@ -207,9 +207,9 @@ def test_memory_runs_out_at_decode_workers_and_all_is_generated(form):
 
 @pytest.mark.parametrize("form", FORMS[:2])
 def test_no_decode_worker_is_above_its_load_cap(form):
-    run_checked(
-        small("judge", "vtc", **form, engine__load_cap=8_000, engine__max_running_requests=3)
-    )
+    capped = {"engine__load_cap": 8_000, "engine__max_running_requests": 3}
+    result = run_checked(small("judge", "vtc", **form, **capped))
+    assert (np.asarray(result.requests["status"].indices) == FINISHED).all()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -20,7 +20,7 @@ from tests.invariants import assert_same_records, run_checked
 from tests.sim.eviction_machine import EvictionMachine
 from tests.sim.memory_pool import Pool
 from tests.sim.sim_helpers import prompt, small_spec
-from tests.strategies import prefixes_of, prompts, tokens_of
+from tests.strategies import examples, prefixes_of, prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 BY_CLIENT = ("quota", "quota-lending", "max-min")
@@ -100,7 +100,7 @@ class PoolAgainstTokens(EvictionMachine):
 def machine(name):
     made = type(f"PoolUnder_{name}", (PoolAgainstTokens,), {"policy": name})
     case = made.TestCase
-    case.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    case.settings = settings(examples(25), stateful_step_count=30)
     return case
 
 
@@ -132,7 +132,7 @@ def play(pool, actions, client="x"):
 
 
 @given(actions=steps)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_with_one_client_the_engine_lru_quota_lending_and_max_min_evict_the_same(actions):
     own = play(Pool(None, 20, {"x": 1.0}), actions)
     for name in ("lru", "quota", "quota-lending", "max-min"):
@@ -140,7 +140,7 @@ def test_with_one_client_the_engine_lru_quota_lending_and_max_min_evict_the_same
 
 
 @given(actions=steps)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_lru_evicts_the_same_for_several_clients_as_the_engine_does(actions):
     pools = [Pool(None, 20, CLIENTS), Pool("lru", 20, CLIENTS)]
     for pool in pools:
@@ -156,7 +156,7 @@ small = st.lists(st.tuples(st.sampled_from("yz"), texts), min_size=1, max_size=1
 
 @pytest.mark.parametrize("name", ["quota", "quota-lending", "max-min"])
 @given(noise=small, weight=st.sampled_from([0.5, 1.0, 3.0]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(name, noise, weight):
     weights = {"x": weight, "y": 1.0, "z": 1.0}
     pool = Pool(name, 40, weights)
@@ -184,7 +184,7 @@ def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(name
         max_size=40,
     )
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_clients_below_their_share_lose_nothing_while_no_client_pins_more_than_its_share(actions):
     pool = Pool("max-min", 24, CLIENTS)
     for client, value in actions:

@@ -9,7 +9,7 @@ from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.admission_budget import locked_by
 from tests.sim.sim_helpers import prompt
-from tests.strategies import common, prefixes_of, prompts, tokens_of
+from tests.strategies import common, examples, prefixes_of, prompts, tokens_of
 from tests.worker_invariants import check_evictable_leaves_are_listed, check_tree
 
 CAPACITY = 30
@@ -257,9 +257,7 @@ class Waiting:
         return 0, self.rank
 
 
-KVCacheAgainstTokens.TestCase.settings = settings(
-    max_examples=settings().max_examples * 3 // 2, stateful_step_count=30
-)
+KVCacheAgainstTokens.TestCase.settings = settings(examples(150), stateful_step_count=30)
 TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
 
 

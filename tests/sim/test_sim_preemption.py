@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
@@ -16,6 +16,7 @@ from fairbench.sim.sequence import FINISHED
 from tests.preemption_invariants import watch_preemptions
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
+from tests.strategies import examples
 
 COPY_PS = 10 * US
 # A token's KV is a byte, of which 10^5 a second go to the host or come back.
@@ -112,7 +113,7 @@ def test_a_host_without_room_refuses_the_swap(home_of):
 
 @HOMES
 @given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_at_random_nothing_is_lost_leaks_or_goes_uncounted(home_of, seed):
     """INV-3 to 5 and 12 to 21 hold after every event, and records equal those of single steps."""
     assert played(home_of, seed, step_by_step=False) == played(home_of, seed, step_by_step=True)

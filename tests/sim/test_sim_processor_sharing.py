@@ -12,7 +12,7 @@ from collections import Counter
 from math import sqrt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
@@ -26,6 +26,7 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
+from tests.strategies import examples
 
 A100 = load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")
 US = 10**6
@@ -114,7 +115,7 @@ def test_equal_requests_one_by_one_step_by_step():
 lengths = st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 400)), min_size=1, max_size=20)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(lengths)
 def test_requests_that_begin_together_end_by_the_recursion(pairs):
     # Shortest first: between two ends the batch is the same.
@@ -159,7 +160,7 @@ jobs_in_time = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(jobs_in_time)
 def test_arrivals_are_prefilled_at_the_next_boundary_and_then_share(jobs):
     done = serve(A100, jobs)

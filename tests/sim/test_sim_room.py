@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairbench.hardware.timing import ProfileCosts
@@ -15,6 +15,7 @@ from fairbench.schedulers.setup import Setup
 from fairbench.sim.sequence import FINISHED
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
+from tests.strategies import examples
 
 
 class Asking(FCFS):
@@ -62,7 +63,7 @@ READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K
 @pytest.mark.parametrize("home_of", [sglang_home, vllm_home])
 @given(st.integers(0, 10**6))
 @example(401_579)  # 12 tokens are left for a request of 12, up to rounding
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_would_fit_is_exact(home_of, limits, seed):
     draw, policy = Random(seed), Asking(seed)
     home = home_of(policy, seed, **limits)

@@ -16,7 +16,7 @@ from tests.sim.block_pool import BlockPool, check_claims, claims_of, residency_o
 from tests.sim.eviction_machine import EvictionMachine
 from tests.sim.sim_helpers import prompt, small_spec
 from tests.sim.vllm_invariants import watch_vllm
-from tests.strategies import prompts, tokens_of
+from tests.strategies import examples, prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
 texts = prompts(lengths=(1, 2, 3, 5, 8))
@@ -65,7 +65,7 @@ class BlocksAgainstTokens(EvictionMachine):
 def machine(name):
     made = type(f"BlocksUnder_{name}", (BlocksAgainstTokens,), {"policy": name})
     case = made.TestCase
-    case.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    case.settings = settings(examples(25), stateful_step_count=30)
     return case
 
 
@@ -97,14 +97,14 @@ def play(pool, actions, clients="x"):
 
 
 @given(actions=steps)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_lru_evicts_the_same_for_several_clients_as_vllm_does(actions):
     own = play(BlockPool(None, 10, SIZE, CLIENTS), actions, "xyz")
     assert play(BlockPool("lru", 10, SIZE, CLIENTS), actions, "xyz") == own
 
 
 @given(actions=steps)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_with_one_client_vllm_lru_quota_lending_and_max_min_evict_the_same(actions):
     own = play(BlockPool(None, 10, SIZE, {"x": 1.0}), actions)
     for name in ("lru", "quota", "quota-lending", "max-min"):
@@ -118,7 +118,7 @@ small = st.lists(st.tuples(st.sampled_from("yz"), texts), min_size=1, max_size=1
 
 @pytest.mark.parametrize("name", ["quota", "quota-lending", "max-min"])
 @given(noise=small, weight=st.sampled_from([0.5, 1.0, 3.0]), length=st.sampled_from([7, 8]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(
     name, noise, weight, length
 ):
@@ -146,7 +146,7 @@ def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(
         max_size=40,
     )
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_clients_below_their_share_lose_nothing_while_no_client_pins_more_than_its_share(actions):
     pool = BlockPool("max-min", 14, SIZE, CLIENTS)
     for client, value in actions:

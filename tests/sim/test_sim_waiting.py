@@ -11,7 +11,7 @@ from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
 from tests.sim.sim_helpers import prompt
-from tests.strategies import common, prompts, tokens_of
+from tests.strategies import common, examples, prompts, tokens_of
 from tests.worker_invariants import check_tree
 
 clients = st.sampled_from(["x", "y", "z"])
@@ -158,9 +158,7 @@ class QueueAgainstList(RuleBasedStateMachine):
         check_tree(self.both.cache)
 
 
-QueueAgainstList.TestCase.settings = settings(
-    max_examples=settings().max_examples * 3 // 2, stateful_step_count=30
-)
+QueueAgainstList.TestCase.settings = settings(examples(150), stateful_step_count=30)
 TestQueueAgainstList = QueueAgainstList.TestCase
 
 

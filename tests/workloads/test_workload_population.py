@@ -6,7 +6,7 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
@@ -20,6 +20,7 @@ from fairbench.workloads.spec import load_workload
 from fairbench.workloads.table import Presence, Sizes
 from fairbench.workloads.traffic import traffic_kind
 from fairbench.workloads.traffic.source import Load
+from tests.strategies import examples
 
 SMALL = """
 name = "small"
@@ -43,7 +44,7 @@ def rates(plans):
 
 
 class TestSizes:
-    @settings(max_examples=20)
+    @examples(20)
     @given(st.floats(0, 3), st.integers(1, 300))
     def test_zipf_sums_to_the_total_and_falls_by_its_law(self, exponent, count):
         sizes = Sizes(zipf=exponent).multiples(count)
@@ -51,7 +52,7 @@ class TestSizes:
         for rank, size in enumerate(sizes, start=1):
             assert size == pytest.approx(sizes[0] * rank**-exponent)
 
-    @settings(max_examples=20)
+    @examples(20)
     @given(st.integers(1, 20), st.integers(1, 200), st.floats(0.01, 0.99))
     def test_heavy_hitters_have_their_share(self, heavy, light, share):
         sizes = Sizes(heavy=heavy, heavy_share=share).multiples(heavy + light)

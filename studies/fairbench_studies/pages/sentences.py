@@ -11,12 +11,14 @@ import random
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from fairbench_studies.kit.rows import ROOT
 
 CODE = ("bench", "studies")
+COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
 SHORTEST, LONGEST = 30, 400  # characters
 
@@ -24,11 +26,25 @@ SHORTEST, LONGEST = 30, 400  # characters
 def main(seed: str = "0") -> None:
     """Print the sentences of a seed."""
     rng = random.Random(seed)
-    kinds = {"document": (15, documents()), "docstring": (10, docstrings())}
-    kinds |= {"message": (10, messages()), "help": (5, help_texts())}
-    for kind, (count, found) in kinds.items():
-        for text in rng.sample(sorted(set(found)), count):
+    for kind, count in COUNTS.items():
+        for text in rng.sample(sentences()[kind], count):
             sys.stdout.write(f"{kind:10} {text}\n")
+
+
+@cache
+def sentences() -> dict[str, list[str]]:
+    """Return all sentences by their kind, sorted."""
+    found: dict[str, list[str]] = {kind: [] for kind in COUNTS}
+    found["document"] += documents()
+    for folder in CODE:
+        for path in sorted(Path(ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            known = _constants(tree)
+            for node in ast.walk(tree):
+                found["docstring"] += docstring(node)
+                found["message"] += message(node, known)
+                found["help"] += help_text(node)
+    return {kind: sorted(set(texts)) for kind, texts in found.items()}
 
 
 def documents() -> Iterator[str]:
@@ -46,38 +62,22 @@ def documents() -> Iterator[str]:
                 yield from _usable(re.split(r"(?<=[.!?]) (?=[A-Z`*\[])", joined))
 
 
-def docstrings() -> Iterator[str]:
-    """Yield the first paragraph of each docstring."""
-    for node in _nodes():
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            yield from _usable([(ast.get_docstring(node) or "").partition("\n\n")[0]])
+def docstring(node: ast.AST) -> Iterator[str]:
+    """Yield the first paragraph of a docstring."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        yield from _usable([(ast.get_docstring(node) or "").partition("\n\n")[0]])
 
 
-def messages() -> Iterator[str]:
-    """Yield the texts of errors that a user sees, with ``<name>`` instead of values."""
-    for tree in _trees():
-        known = _constants(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ERRORS.search(ast.unparse(node.func)) and node.args:
-                yield from _usable([_text(node.args[0], known)])
+def message(node: ast.AST, known: Mapping[str, str]) -> Iterator[str]:
+    """Yield the text of an error that a user sees, with ``<name>`` instead of values."""
+    if isinstance(node, ast.Call) and node.args and ERRORS.search(ast.unparse(node.func)):
+        yield from _usable([_text(node.args[0], known)])
 
 
-def help_texts() -> Iterator[str]:
-    """Yield the help texts of options."""
-    for node in _nodes():
-        if isinstance(node, ast.keyword) and node.arg == "help":
-            yield from _usable([_text(node.value)])
-
-
-def _trees() -> Iterator[ast.Module]:
-    for folder in CODE:
-        for path in sorted(Path(ROOT / folder).rglob("*.py")):
-            yield ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _nodes() -> Iterator[ast.AST]:
-    for tree in _trees():
-        yield from ast.walk(tree)
+def help_text(node: ast.AST) -> Iterator[str]:
+    """Yield the help text of an option."""
+    if isinstance(node, ast.keyword) and node.arg == "help":
+        yield from _usable([_text(node.value)])
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:

@@ -5,7 +5,7 @@ from inspect import isfunction
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S, Request, Segment
@@ -20,6 +20,7 @@ from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 from tests.schedulers.gateway.gateway_helpers import Emptiest
+from tests.strategies import examples
 
 SLOTS = 2  # of a worker
 
@@ -322,7 +323,7 @@ def late_by_all(cluster, request):
     return min(found)
 
 
-@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
+@examples(150)
 @given(EVENTS, WAYS)
 def test_no_request_is_lost_and_only_late_ones_are_refused(events, way):
     cluster = Cluster(2, **way)

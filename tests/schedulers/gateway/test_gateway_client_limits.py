@@ -5,7 +5,7 @@ of a new client. With 36 tokens it weighs 100.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config.gateway import served_gateway
@@ -17,6 +17,7 @@ from fairbench.schedulers.load_cap import CAP_UNITS, step_units
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.schedulers.gateway.test_gateway_properties import CLIENTS, EVENTS, played
+from tests.strategies import examples
 
 WEIGHS_100 = 36
 
@@ -278,7 +279,7 @@ def test_auto_needs_costs():
             desk(None, gateway__client_requests=wrong)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     policy=st.sampled_from(policy_names()),
     events=EVENTS,

@@ -6,13 +6,14 @@ The oracle keeps each message that a router received, and sums by itself.
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.registry import policy_class, policy_names
 from fairbench.schedulers.peers.counters import shares_counters
 from fairbench.schedulers.peers.params import Terms
 from tests.schedulers.gateway.gateway_helpers import Desk
+from tests.strategies import examples
 
 CLIENTS = ("a", "b", "c")
 BAND = 0
@@ -262,7 +263,7 @@ class Watch:
                 assert abs(one - other) <= self.most + self.unheard + self.ahead + 1e-6
 
 
-@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
+@examples(150)
 @given(
     events=EVENTS,
     number=st.integers(1, 3),

@@ -3,12 +3,13 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.policies.program_aware import scaled
 from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
+from tests.strategies import examples
 
 TOKENS = st.lists(st.integers(1, 500), min_size=1, max_size=25)
 
@@ -153,7 +154,7 @@ def test_drr_gives_up_credit_and_keeps_debt():
 
 
 @pytest.mark.parametrize("quantum", [1, 100, 2_000])
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
 def test_drr_bound_while_both_wait(quantum, a, b, weight):
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
@@ -162,7 +163,7 @@ def test_drr_bound_while_both_wait(quantum, a, b, weight):
     assert largest_difference(desk, a, b, weight) <= bound
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
 def test_wfq_bound_while_both_wait(a, b, weight):
     free = {"wfq__assumed_output_tokens": 0, "wfq__corrected": False}
@@ -221,7 +222,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     assert [served.count(name) for name in ("a/x", "a/y", "b")] == [6, 12, 6]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     quantum=st.sampled_from([1, 100, 2_000]),
     sizes=st.tuples(TOKENS, TOKENS, TOKENS),

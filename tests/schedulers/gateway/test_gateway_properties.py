@@ -1,12 +1,13 @@
 """Test any policy, order and detector: nothing lost or doubled, no idle slot, no starvation."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, policy_names
 from tests.schedulers.gateway.gateway_helpers import Desk
+from tests.strategies import examples
 
 CLIENTS = ("a", "b", "c")
 FIXED_SETS_ARE_SAFE = ("fcfs", "round-robin", "llm-d-vtc", "drr", "wfq")
@@ -47,7 +48,7 @@ def played(desk, events, check):
 
 
 @pytest.mark.parametrize("saturation", DETECTORS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     policy=st.sampled_from(policy_names()),
     events=EVENTS,
@@ -81,7 +82,7 @@ def test_every_request_goes_once_or_is_refused_once(policy, saturation, events, 
         assert not desk.refused
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(policy=st.sampled_from(list(POLICIES)), events=EVENTS)
 def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(policy, events):
     desk = Desk(policy, concurrency__requests=1)
@@ -103,7 +104,7 @@ def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(po
 
 
 @pytest.mark.parametrize("policy", FIXED_SETS_ARE_SAFE)
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     tokens=st.dictionaries(st.sampled_from(CLIENTS[1:]), st.integers(1, 400), min_size=1),
     before=st.integers(0, 5),

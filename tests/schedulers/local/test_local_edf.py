@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
@@ -13,6 +13,7 @@ from fairbench.schedulers.local.slack import MAX_CLIENTS, Lengths
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import Running
 from tests.schedulers.local.local_server import Server
+from tests.strategies import examples
 
 
 class Costs:
@@ -98,7 +99,7 @@ JOBS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 16)), min_size=1, ma
 
 
 @given(JOBS)
-@settings(max_examples=60)
+@examples(60)
 def test_edf_meets_every_feasible_set(jobs):
     requests = [request(i, tokens, first=float(due)) for i, (tokens, due) in enumerate(jobs)]
     _, in_time = served(edf(), requests)

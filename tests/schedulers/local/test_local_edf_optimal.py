@@ -2,11 +2,12 @@
 
 from math import inf
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.local.edf import EDF
 from tests.schedulers.local.one_at_a_time import best, served
+from tests.strategies import examples
 
 JOBS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 12)).map(
@@ -22,7 +23,7 @@ def edf(preempt="recompute"):
 
 
 @given(JOBS)
-@settings(max_examples=settings().max_examples * 3, deadline=None)
+@examples(300)
 def test_every_feasible_set_is_met_with_free_preemption(jobs):
     assume(best(jobs) == len(jobs))
     assert served(edf(), jobs) == len(jobs)

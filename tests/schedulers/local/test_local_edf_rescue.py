@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
@@ -11,6 +11,7 @@ from fairbench.schedulers.base import Preempt, Running
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server
+from tests.strategies import examples
 
 
 class Costs:
@@ -124,7 +125,7 @@ arrivals = st.lists(
 
 
 @given(arrivals, st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_request_loses_its_memory_twice_before_progress(steps, progress):
     home = Server(edf(progress=progress, rescue_s=100.0), slots=3, tokens=120)
     lost, seen, number = {}, 0, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request
@@ -18,6 +18,7 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 from fairbench.schedulers.local.vtc import VTC
 from tests.schedulers.local.local_homes import EngineHome, Gate, Home, ListHome, SimHome, World
 from tests.schedulers.local.local_requests import Calls
+from tests.strategies import examples
 
 CAPACITY = 600  # tokens: small enough for evictions
 SCHEDULERS = {
@@ -150,7 +151,7 @@ def play(make, homes: list[type[Home]], operations) -> Lockstep:
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(operations=OPERATIONS)
-@settings(max_examples=40)
+@examples(40)
 def test_a_scheduler_admits_the_same_in_all_three_hosts(name, operations):
     play(SCHEDULERS[name], [ListHome, EngineHome, SimHome], operations)
 

@@ -1,7 +1,7 @@
 """Test Niyama: orders of a few requests by hand, and the effects of relegation."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
@@ -9,6 +9,7 @@ from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server
+from tests.strategies import examples
 
 
 class Costs:
@@ -162,7 +163,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(CALLS, st.sampled_from([0.0, 0.008, 1.0]), st.booleans())
 def test_any_order_is_that_of_the_rule(calls, alpha_s, relegate):
     """The oracle sorts all requests after finding the late ones."""

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
@@ -21,6 +21,7 @@ from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_toy import ToyEngine
 from tests.schedulers.local.local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy
 from tests.schedulers.local.local_trace import weighted_gaps
+from tests.strategies import examples
 
 WEIGHTS = {"b": 3.0}
 
@@ -110,7 +111,7 @@ def test_rounding_up_leaves_no_client_without_service():
     assert credit[0] > 0 > credit[1]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(1, 10**6), st.integers(-(10**6), 0))
 def test_whole_quanta_are_counted_in_whole_numbers(quantum, credit):
     rounds = rounds_to_credit(credit, quantum)

@@ -1,7 +1,7 @@
 """Test several D2LPM routers that exchange totals: their knowledge, and the drift of workers."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.accounts import worker_credits
@@ -10,6 +10,7 @@ from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, request
+from tests.strategies import examples
 
 
 def routers(number, workers=2, quantum=50, **params):
@@ -127,7 +128,7 @@ def test_a_forgotten_client_begins_with_a_quantum_at_most(monkeypatch):
     assert max(one.credit["a"].values()) <= 50
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), st.integers(1, 3), st.integers(2, 3), st.sampled_from([1, 50, 1000]))
 def test_total_charges_of_one_client_differ_little_between_workers(data, number, workers, quantum):
     """The bound is Q + L + 2 O + D, where D is what a router had not yet received."""

@@ -1,6 +1,6 @@
 """Test that routers with sets of workers decide as a loop over all workers does."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.routing.d2lpm import D2LPM
@@ -8,6 +8,7 @@ from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.schedulers.worker_sets import as_bits, members
 from fairbench_studies.preble.memserve import MemServe
 from tests.schedulers.routing.router_helpers import answer, request
+from tests.strategies import examples
 
 WORKERS = 5
 
@@ -98,7 +99,7 @@ def play(router, steps):
     return went
 
 
-@settings(deadline=None, max_examples=settings().max_examples * 2)
+@examples(200)
 @given(st.sampled_from(ROUTERS), STEPS)
 def test_decisions_equal_those_of_a_scan(router, steps):
     kept, scanning, params = router

@@ -4,7 +4,7 @@ import gc
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.accounts.account import rounds_to_credit
@@ -13,6 +13,7 @@ from fairbench.schedulers.routing import d2lpm
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits, members
 from tests.schedulers.routing.router_helpers import answer, request
+from tests.strategies import examples
 
 WORKERS = 6
 
@@ -135,7 +136,7 @@ def play(steps, quantum, weights):
     return went, [{client: dict(of) for client, of in one.credit.items()} for one in made]
 
 
-@settings(max_examples=settings().max_examples * 2, deadline=None)
+@examples(200)
 @given(
     STEPS,
     st.integers(1, 80),

@@ -75,7 +75,10 @@ def test_more_blocks_than_a_prompt_has_are_refused(read, blocks, tokens):
 
 @pytest.mark.parametrize("tokens", [1, 511, 512])
 def test_the_last_block_may_be_shorter(read, tokens):
-    read([{"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": [1]}])
+    record = {"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": [1]}
+    table = read([record]).trace.table(0)
+    assert table.input_tokens.tolist() == [tokens]
+    assert table.block_size.tolist() == [512]
 
 
 def test_the_size_of_a_block_can_be_set(read):

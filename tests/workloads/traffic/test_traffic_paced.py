@@ -6,7 +6,7 @@ from math import inf
 from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
@@ -14,6 +14,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traffic import KINDS, traffic_kind
 from fairbench.workloads.traffic.paced import PacedArrivals, Phase
 from fairbench.workloads.traffic.source import Load
+from tests.strategies import examples
 
 LOAD = Load(0, 2.0, 1.0, None, 100.0)
 PHASES = [
@@ -75,7 +76,7 @@ def rate_at(time_s):
     return 2.0
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(0, 90), st.floats(0, 90))
 def test_phases_send_the_sum_of_their_rates_in_any_window(one_s, other_s):
     start_s, end_s = sorted((one_s, other_s))
