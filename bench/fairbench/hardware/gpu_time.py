@@ -35,6 +35,8 @@ class StepTime:
         self._per_prompt, self._per_decode = float(c["c_npf"]), float(c["c_nd"])
         self._attention, self._read = float(c["c_A"]), float(c["c_K"])
         self._launch = float(c.get("c_pf", 0.0))
+        self._least_ps = round(float(c.get("c_l", 0.0)) * PS_PER_MS)
+        self._least_prompt_ps = round(float(c.get("c_lp", 0.0)) * PS_PER_MS)
         self._context_ps = context_ps
         self._linear_ms = linear_ms
 
@@ -62,7 +64,10 @@ class StepTime:
             computed, loaded = attention * new * (prefix + (new + 1) / 2), read * prefix
             total += computed if computed > loaded else loaded
         total += self._per_decode * sequences
-        return round(total * PS_PER_MS) + self._context_ps * context_tokens
+        took_ps = round(total * PS_PER_MS) + self._context_ps * context_tokens
+        if chunks:
+            return max(took_ps, self._least_ps + self._least_prompt_ps * len(chunks))
+        return took_ps
 
 
 class Decoding(NamedTuple):

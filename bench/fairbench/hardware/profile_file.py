@@ -39,6 +39,9 @@ class _Coefficients(BaseModel):
     c_npf: Amount
     c_nd: Amount
     c_pf: Amount | None = None
+    c_l: Amount | None = None
+    c_lp: Amount | None = None
+    c_tail: Amount | None = None
     c_e: Amount | None = None
     q_e: Annotated[float, Field(ge=0, le=1)] | None = None
 

@@ -7,7 +7,7 @@ that k decode steps are an exact integer sum. Source and held-out error of every
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from random import Random
@@ -93,7 +93,11 @@ class TimingProfile:
            + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
     with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
     experts reads those that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where q_e is
-    the share of experts that a token leaves out. A profile without c_pf or c_e has none.
+    the share of experts that a token leaves out. An iteration that prefills takes at least
+    c_l + c_lp*n_prefill, the time in which the host launches its kernels while the GPU already
+    computes. The attention of SGLang's decode steps takes at least c_tail times the longest
+    context, which few thread blocks read (``tail_ps``). A profile without one of c_pf, c_e, c_l,
+    c_lp and c_tail has none.
     """
 
     profile_id: str
@@ -130,6 +134,17 @@ class TimingProfile:
         ``shared_read`` is 1.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
+
+    def tail_ps(self, contexts: Collection[int]) -> int:
+        """Return the time that the longest decode context of an SGLang step adds to the formula.
+
+        The sequences of a step are computed side by side, and each in a limited number of parts.
+        """
+        tail_ms = self.coefficients_ms.get("c_tail", 0.0)
+        if not tail_ms or not contexts:
+            return 0
+        tail_ps = round(tail_ms * PS_PER_MS) * max(contexts)
+        return max(0, tail_ps - self.context_ps * sum(contexts))
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:

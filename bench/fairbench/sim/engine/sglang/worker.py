@@ -31,7 +31,7 @@ class Worker(EngineLoop[KVNode]):
     """An SGLang replica. ``submit`` requests; the ``on_done`` of each is called at its end."""
 
     __slots__ = (
-        "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes",
+        "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail", "_passes",
         "_prefill_start_ps", "_prefills", "_ratio", "_retraction", "cache", "limits",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Worker(EngineLoop[KVNode]):
         self.limits, self.cache = limits, cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._passes = PassInterval(limits.num_continuous_decode_steps)
+        self._has_tail = "c_tail" in parts.profile.coefficients_ms
         self._always_due = limits.num_continuous_decode_steps == 1
         self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
         self._chunked: Sequence | None = None
@@ -231,8 +232,14 @@ class Worker(EngineLoop[KVNode]):
             steps = 1
         elif self.waiting.entries and self._may_admit:
             steps = min(steps, self._passes.left(batch.steps))
-        self._start_run(steps, self._saved_ps() if self._profile.shared_read != 1 else 0)
+        saved_ps = self._saved_ps() if self._profile.shared_read != 1 else 0
+        self._start_run(steps, saved_ps - self._tail_ps() if self._has_tail else saved_ps)
         return True
+
+    def _tail_ps(self) -> int:
+        """Return the time (ps) that the longest sequence adds, as they joined, to a decode step."""
+        sequences = self.batch.sequences
+        return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
     def _saved_ps(self) -> int:
         """Return the time (ps) a step saves by reading each shared prefix, its own too, once."""
