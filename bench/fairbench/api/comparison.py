@@ -15,15 +15,13 @@ from fairbench.api.result import Result, html_table, saved_in
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import check_usage, compare_experiments
-from fairbench.figures.compared.plot import cells_of, drawn, latex_table
+from fairbench.figures.compared.plot import drawn, latex_table
 from fairbench.report.pair_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
-from fairbench.results.comparison import ComparedRun
+from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
 from fairbench.results.grid import Label, labels
 from fairbench.results.pair_comparison import (
     Contrast,
-    Side,
-    by_place,
     check_metrics,
     contrast,
     contrast_json,
@@ -51,7 +49,7 @@ class Comparison:
 
     def __init__(
         self,
-        groups: Sequence[Sequence[Side]],
+        groups: Sequence[Sequence[SchedulerResults]],
         metrics: Sequence[str] | None,
         *,
         paired: bool = False,
@@ -67,7 +65,7 @@ class Comparison:
             (group[0], other)
             for group in groups
             for other in group[1:]
-            if paired or group[0].runs.keys() & other.runs.keys()
+            if paired or group[0].by_seed.keys() & other.by_seed.keys()
         ]
 
     @cached_property
@@ -83,7 +81,7 @@ class Comparison:
     @cached_property
     def runs(self) -> pa.Table:
         """The metrics of every run, one row each."""
-        return _runs([run for side in self._sides for run in side.runs.values()])
+        return _runs([run for side in self._sides for run in side.by_seed.values()])
 
     @cached_property
     def differences(self) -> pa.Table:
@@ -96,11 +94,11 @@ class Comparison:
         Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
         the plot extra.
         """
-        return drawn(cells_of(self._sides), kind)
+        return drawn(self._sides, kind)
 
     def latex(self) -> str:
         """Return the comparison as a LaTeX table (package booktabs)."""
-        return latex_table(cells_of(self._sides))
+        return latex_table(self._sides)
 
     def __str__(self) -> str:
         return contrast_text(self.shown).rstrip("\n")
@@ -153,7 +151,7 @@ def compare(
             raise UsageError(
                 "num_runs cannot be given with results, because no new runs are made; leave it out"
             )
-        return Comparison(by_place(_sides(sides)), metrics)
+        return Comparison(list(by_place(_sides(sides)).values()), metrics)
     with saved_in(result_dir, resume) as parent:
         compared = compare_experiments(
             *(words, wanted, settings or {}),
@@ -168,7 +166,7 @@ def compare(
     return Comparison(compared.groups, metrics)
 
 
-def _sides(given: Sequence[One | Sequence[Result]]) -> list[Side]:
+def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
     """Group results into sides, one per experiment; a repeated seed starts another side."""
     rounds: list[list[ComparedRun]] = [[]]
     for one in given:
@@ -187,7 +185,7 @@ def _sides(given: Sequence[One | Sequence[Result]]) -> list[Side]:
     for side, label in zip(sides, labels([one.first.experiment for one in sides]), strict=True):
         found[label] = found.get(label, 0) + 1
         name = label.scheduler if found[label] == 1 else f"{label.scheduler} ({found[label]})"
-        named.append(replace(side, place=label.place, name=name))
+        named.append(replace(side, place=label.place, scheduler=name))
     return named
 
 

@@ -19,9 +19,9 @@ from fairbench.errors import DataError, RunFailed, UsageError, unknown_name
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.results.comparison import runs_below
-from fairbench.results.grid import labels
-from fairbench.results.pair_comparison import Side, by_place, experiment_key, sides_of
+from fairbench.results.comparison import SchedulerResults, by_place, runs_below
+from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
+from fairbench.results.pair_comparison import sides_of
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from fairbench.schedulers.registry import PAIRS, other_kind
@@ -39,15 +39,20 @@ class ToRun:
 
     @property
     def key(self) -> str:
-        """The common key of the runs, as in ``Side.key``."""
+        """The ``experiment_key`` of the runs."""
         return experiment_key(experiment_tables(self.spec))
+
+
+def experiment_key(experiment: Experiment) -> str:
+    """Return the key shared by experiments that differ at most in seed and report options."""
+    return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The arguments in order, and the seeds of experiments to run."""
 
-    members: tuple[Side | ToRun, ...]
+    members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
 
     @property
@@ -87,7 +92,7 @@ def plan_comparison(
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         raise _nothing_new([*flags, *settings, *(["num_runs"] if num_runs else [])])
     model = next(iter(stored.values()), None)
-    members: list[Side | ToRun] = [
+    members: list[SchedulerResults | ToRun] = [
         stored.get(one) or ToRun(one, _spec(one, flags, settings, model)) for one in arguments
     ]
     keys = set[str]()
@@ -137,18 +142,21 @@ def is_stored(argument: str) -> bool:
     return argument not in PAIRS and Path(argument).is_dir()
 
 
-def _stored(path: Path) -> Side:
+def _stored(path: Path) -> SchedulerResults:
     sides = sides_of(runs_below(path))
     if len(sides) > 1:
         raise UsageError(
             f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
             "give the directory of one of them"
         )
-    return replace(sides[0], name=str(path))
+    return replace(sides[0], scheduler=str(path))
 
 
 def _spec(
-    argument: str, flags: Mapping[str, Any], settings: Mapping[str, Any], model: Side | None
+    argument: str,
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    model: SchedulerResults | None,
 ) -> ExperimentSpec:
     if argument.endswith(".toml"):
         return experiment(flags, settings, Path(argument))
@@ -166,30 +174,30 @@ def _spec(
 
 
 def _seeds(
-    members: Sequence[Side | ToRun],
+    members: Sequence[SchedulerResults | ToRun],
     flags: Mapping[str, Any],
-    model: Side | None,
+    model: SchedulerResults | None,
     num_runs: int | None,
 ) -> tuple[int, ...]:
     specs = [one.spec for one in members if isinstance(one, ToRun)]
     if not specs:
         return ()
     if model is not None and num_runs is None and "seed" not in flags:
-        return tuple(model.runs)
-    first = specs[0].seed if model is None or "seed" in flags else min(model.runs)
+        return tuple(model.by_seed)
+    first = specs[0].seed if model is None or "seed" in flags else min(model.by_seed)
     return tuple(range(first, first + (num_runs or NUM_RUNS)))
 
 
-def called(sides: Sequence[Side]) -> list[Side]:
+def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     """Name the sides by their differences: their schedulers, or their present names."""
     named = labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
-        names = [Path(side.name).name for side in sides]
+        names = [Path(side.scheduler).name for side in sides]
         unlike = len(set(names)) == len(names)
-        schedulers = names if unlike else [side.name for side in sides]
+        schedulers = names if unlike else [side.scheduler for side in sides]
     return [
-        replace(side, name=name, place=label.place)
+        replace(side, scheduler=name, place=label.place)
         for side, name, label in zip(sides, schedulers, named, strict=True)
     ]
 
@@ -198,7 +206,7 @@ def called(sides: Sequence[Side]) -> list[Side]:
 class Compared:
     """The sides in groups, the baseline first, and the outcome of new runs."""
 
-    groups: Sequence[Sequence[Side]]
+    groups: Sequence[Sequence[SchedulerResults]]
     outcome: SweepOutcome | None = None
 
 
@@ -238,14 +246,14 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
     """
-    outcome, ran = None, dict[str, Side]()
+    outcome, ran = None, dict[str, SchedulerResults]()
     if plan.to_run:
         sweep = plan.sweep()
         specs = points(sweep)
         options = options_of_points(specs, LiveFlags())
         store = SweepStore.create(parent, sweep, specs)
         outcome = run_sweep(store, specs, options, context, "compare")
-        ran = {side.key: side for side in _sides(outcome)}
+        ran = {experiment_key(side.first.experiment): side for side in _sides(outcome)}
     sides = [_side(one, ran, outcome) for one in plan.members]
     return Compared([called(sides)], outcome)
 
@@ -268,29 +276,33 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
     return Compared(grouped(folder, sides), outcome)
 
 
-def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) -> list[list[Side]]:
+def grouped(
+    folder: Path, sides: Sequence[SchedulerResults], baseline: str | None = None
+) -> list[list[SchedulerResults]]:
     """Group the sides by configuration, baseline first; drop configurations with a single side."""
-    names = list(dict.fromkeys(side.name for side in sides))
+    names = list(dict.fromkeys(side.scheduler for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)
     groups = [
-        sorted(group, key=lambda side: side.name != baseline)
-        for group in by_place(sides)
-        if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
+        sorted(group, key=lambda side: side.scheduler != baseline)
+        for group in by_place(sides).values()
+        if len(group) > 1 and (baseline is None or baseline in (side.scheduler for side in group))
     ]
     if groups:
         return groups
     raise DataError(f"{folder}: must hold runs of two or more schedulers in one configuration")
 
 
-def _sides(outcome: SweepOutcome) -> list[Side]:
+def _sides(outcome: SweepOutcome) -> list[SchedulerResults]:
     return sides_of(runs_below(outcome.store.path)) if outcome.cells else []
 
 
-def _side(one: Side | ToRun, ran: Mapping[str, Side], outcome: SweepOutcome | None) -> Side:
-    if isinstance(one, Side):
+def _side(
+    one: SchedulerResults | ToRun, ran: Mapping[str, SchedulerResults], outcome: SweepOutcome | None
+) -> SchedulerResults:
+    if isinstance(one, SchedulerResults):
         return one
     if one.key not in ran and outcome is not None:
         why = outcome.failures[0].error if outcome.failures else "no run is finished"
         raise RunFailed(f"{one.name}: {why}; see {outcome.store.path / 'failed'}")
-    return replace(ran[one.key], name=one.name)
+    return replace(ran[one.key], scheduler=one.name)

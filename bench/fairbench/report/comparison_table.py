@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -19,7 +18,7 @@ from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
-from fairbench.results.comparison import SchedulerResults
+from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 
@@ -131,8 +130,7 @@ def compared_rows(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> Iterator[tuple[str, list[tuple[str, list[Shown]]]]]:
     """Yield the name of each configuration, with the values of its schedulers by name."""
-    for place, group in groupby(cells, lambda cell: cell.place):
-        here = list(group)
+    for place, here in by_place(cells).items():
         rows = [
             (
                 cell.scheduler,

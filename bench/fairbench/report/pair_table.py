@@ -16,9 +16,11 @@ from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.results.comparison import SchedulerResults
 from fairbench.results.header import NOBODY_NAMED, basis, is_nobody_named
-from fairbench.results.pair_comparison import Contrast, MetricContrast, Side, seed_text
+from fairbench.results.pair_comparison import Contrast, MetricContrast, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
+from fairbench.results.values import values_of
 
 STYLES: dict[str, str] = {
     Decision.BETTER: "green",
@@ -55,9 +57,9 @@ LAYOUTS = (
 )
 
 
-def shown_metrics(sides: Iterable[Side]) -> list[str]:
+def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
     """Return the default metrics: those of comparisons, then those of repeats."""
-    summaries = [run.summary for side in sides for run in side.runs.values()]
+    summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
     columns = [
@@ -97,14 +99,14 @@ def _heading(contrasts: Sequence[Contrast]) -> str:
 
 def _remarks(one: Contrast) -> Iterator[str]:
     sides = (one.baseline, one.other)
-    yield f"{one.other.name} against {one.baseline.name}, {seed_text(one.seeds)}"
+    yield f"{one.other.scheduler} against {one.baseline.scheduler}, {seed_text(one.seeds)}"
     if one.unlike:
         yield (f"  different load or cluster: {', '.join(one.unlike)}")
-    if any(run.summary["demand_limited"] for side in sides for run in side.runs.values()):
+    if any(run.summary["demand_limited"] for side in sides for run in side.runs):
         yield (
             "  limited by demand: queues were empty for a part of the time, so rates show the load"
         )
-    if len(one.seeds) > 1 and not any(side.drawn for side in sides):
+    if len(one.seeds) > 1 and not any(map(_is_drawn, sides)):
         yield (
             "  all seeds gave the same results: differences are exact, but hold for this load only"
         )
@@ -112,6 +114,15 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield f"  {NOBODY_NAMED}"
     if one.left_out:
         yield (f"  left out, because only one side has them: {seed_text(one.left_out)}")
+
+
+def _is_drawn(side: SchedulerResults) -> bool:
+    """Return whether seeds have any effect; a replayed trace is equal under every seed."""
+    found = [
+        {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
+        for run in side.runs
+    ]
+    return any(one != found[0] for one in found)
 
 
 def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
@@ -133,7 +144,7 @@ def _left_out(without: frozenset[str]) -> Iterator[str]:
 def _table(one: Contrast, layout: Layout) -> Table:
     table = plain_table(gap=1)
     table.add_column("", max_width=layout.label, overflow="fold")
-    names = [one.baseline.name, one.other.name]
+    names = [one.baseline.scheduler, one.other.scheduler]
     for name in [] if "means" in layout.without else names:
         table.add_column(name, justify="right", max_width=NAME_WIDTH, overflow="fold")
     table.add_column("difference", justify="right", no_wrap=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,33 @@ class ComparedRun:
     summary: Summary
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SchedulerResults:
-    """A scheduler in one configuration: labels, runs by seed, and the combined runs.
+    """A scheduler in one configuration: both labels, and its runs over seeds.
 
-    ``combined`` is the result of ``intervals.combine`` on the runs' summaries.
+    ``known`` is the combination of runs that are no longer stored.
     """
 
     place: str
     scheduler: str
     runs: tuple[ComparedRun, ...]
-    combined: Summary
+    known: Summary | None = None
+
+    @cached_property
+    def combined(self) -> Summary:
+        """The result of ``intervals.combine`` on the runs' summaries."""
+        return self.known or combine([one.summary for one in self.runs])
+
+    @cached_property
+    def by_seed(self) -> Mapping[int, ComparedRun]:
+        """The runs by seed, in ascending order."""
+        runs = sorted(self.runs, key=lambda one: int(one.summary["seed"]))
+        return {int(one.summary["seed"]): one for one in runs}
+
+    @property
+    def first(self) -> ComparedRun:
+        """The run of the first seed."""
+        return next(iter(self.by_seed.values()))
 
     @property
     def demand_limited(self) -> bool:
@@ -70,21 +87,33 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
         best[key] = max(best.get(key, 0.0), run.summary["service_rate_tok_s"] or 0.0)
         if run.summary["notes"].get("min_entitlement_ratio") != NOT_CONTENDED:
             contended.add(key)
-    cells: dict[str, dict[str, list[ComparedRun]]] = {}
-    named = labels([experiment for _, experiment in read])
-    for (place, scheduler), key, (run, experiment) in zip(named, keys, read, strict=True):
+    compared = []
+    for key, (run, experiment) in zip(keys, read, strict=True):
         summary = compared_summary(
             run.summary, best[key], alone.get(key, ()), contended=key in contended
         )
-        at_place = cells.setdefault(place, {})
-        at_place.setdefault(scheduler, []).append(ComparedRun(run, experiment, summary))
+        compared.append(ComparedRun(run, experiment, summary))
+    return cells_of(compared)
+
+
+def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:
+    """Return the cells of runs by configuration, in order of first appearance."""
+    cells: dict[str, dict[str, list[ComparedRun]]] = {}
+    for run, label in zip(runs, labels([one.experiment for one in runs]), strict=True):
+        cells.setdefault(label.place, {}).setdefault(label.scheduler, []).append(run)
     return [
-        SchedulerResults(
-            place, scheduler, tuple(members), combine([one.summary for one in members])
-        )
-        for place, by_scheduler in cells.items()
-        for scheduler, members in by_scheduler.items()
+        SchedulerResults(place, scheduler, tuple(members))
+        for place, at_place in cells.items()
+        for scheduler, members in at_place.items()
     ]
+
+
+def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResults]]:
+    """Return the cells of each configuration, in order of first appearance."""
+    places: dict[str, list[SchedulerResults]] = {}
+    for cell in cells:
+        places.setdefault(cell.place, []).append(cell)
+    return places
 
 
 def experiment_of(run: StoredRun) -> Experiment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import Any
@@ -10,41 +10,13 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.catalogue import CLIENTS, metric_of
 from fairbench.metrics.metric import Better
-from fairbench.results.comparison import ComparedRun
-from fairbench.results.grid import differences, key_of, labels, place_of
+from fairbench.results.comparison import ComparedRun, SchedulerResults, cells_of
+from fairbench.results.grid import differences, place_of
 from fairbench.results.intervals import LEVEL
 from fairbench.results.paired import Decision, Difference, difference, log_ratio, mean_value
 from fairbench.results.values import Value, more_is_better, value_of, values_of
 
 LEAST_CHANGE = 0.0005  # of the baseline: less prints as 0.0% and is neither better nor worse
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """An experiment over ascending seeds: its name and its runs."""
-
-    name: str
-    place: str
-    runs: Mapping[int, ComparedRun]
-
-    @property
-    def first(self) -> ComparedRun:
-        """The run of the first seed."""
-        return next(iter(self.runs.values()))
-
-    @property
-    def drawn(self) -> bool:
-        """Return whether seeds have any effect; a replayed trace is equal under every seed."""
-        found = [
-            {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
-            for run in self.runs.values()
-        ]
-        return any(one != found[0] for one in found)
-
-    @property
-    def key(self) -> str:
-        """The key that all runs of one experiment share."""
-        return experiment_key(self.first.experiment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,63 +57,41 @@ class Contrast:
     experiments, without the scheduler.
     """
 
-    baseline: Side
-    other: Side
+    baseline: SchedulerResults
+    other: SchedulerResults
     seeds: tuple[int, ...]
     left_out: tuple[int, ...]
     unlike: tuple[str, ...]
     metrics: tuple[MetricContrast, ...]
 
 
-def experiment_key(experiment: Mapping[str, Any]) -> str:
-    """Return the key shared by experiments that differ at most in seed and tag."""
-    kept = {k: v for k, v in experiment.items() if k not in ("seed", "tag")}
-    return key_of(kept)
+def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
+    """Return the cells of runs that can be paired by seed.
 
-
-def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
-    """Return the experiments among some runs, in order of first appearance.
-
-    An experiment is named by its scheduler and the parameters that distinguish it from others at
-    its configuration. Raises DataError for two runs of one experiment and seed.
+    Raises DataError for two runs of one experiment and seed.
     """
-    found = list(runs)
-    named = labels([run.experiment for run in found])
-    groups: dict[str, dict[int, ComparedRun]] = {}
-    names = {}
-    for run, label in zip(found, named, strict=True):
-        key, seed = experiment_key(run.experiment), int(run.summary["seed"])
-        names[key] = label
-        group = groups.setdefault(key, {})
-        if seed in group:
-            raise DataError(
-                f"{group[seed].run.path} and {run.run.path} have the same experiment and "
-                "seed; keep one of them, or compare their directories"
-            )
-        group[seed] = run
-    return [
-        Side(names[key].scheduler, names[key].place, dict(sorted(group.items())))
-        for key, group in groups.items()
-    ]
-
-
-def by_place(sides: Iterable[Side]) -> list[list[Side]]:
-    """Return the sides of each configuration, in order of first appearance."""
-    places: dict[str, list[Side]] = {}
+    sides = cells_of(list(runs))
     for side in sides:
-        places.setdefault(side.place, []).append(side)
-    return list(places.values())
+        for run in side.runs:
+            if (other := side.by_seed[int(run.summary["seed"])]) is not run:
+                raise DataError(
+                    f"{run.run.path} and {other.run.path} have the same experiment and "
+                    "seed; keep one of them, or compare their directories"
+                )
+    return sides
 
 
-def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
+def contrast(
+    baseline: SchedulerResults, other: SchedulerResults, metrics: Sequence[str]
+) -> Contrast:
     """Compare one side with another. Raises UsageError if they have no common seed."""
-    seeds = sorted(baseline.runs.keys() & other.runs.keys())
+    seeds = sorted(baseline.by_seed.keys() & other.by_seed.keys())
     if not seeds:
         raise UsageError(
-            f"{baseline.name} has {seed_text(baseline.runs)} and {other.name} has "
-            f"{seed_text(other.runs)}: a comparison needs seeds that both have"
+            f"{baseline.scheduler} has {seed_text(baseline.by_seed)} and {other.scheduler} has "
+            f"{seed_text(other.by_seed)}: a comparison needs seeds that both have"
         )
-    left_out = sorted(baseline.runs.keys() ^ other.runs.keys())
+    left_out = sorted(baseline.by_seed.keys() ^ other.by_seed.keys())
     places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]
     return Contrast(
         baseline,
@@ -153,9 +103,12 @@ def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
     )
 
 
-def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> MetricContrast:
+def _metric(
+    baseline: SchedulerResults, other: SchedulerResults, seeds: Sequence[int], metric: str
+) -> MetricContrast:
     first, second = (
-        [value_of(side.runs[seed].summary, metric) for seed in seeds] for side in (baseline, other)
+        [value_of(side.by_seed[seed].summary, metric) for seed in seeds]
+        for side in (baseline, other)
     )
     pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
     entry = metric_of(metric)
@@ -177,14 +130,14 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
     return replace(row, decision=Decision.SAME) if judged and is_small else row
 
 
-def known_metrics(sides: Iterable[Side]) -> list[str]:
+def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
     """Return the whole-run metrics of some sides that have a better direction."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
 
 
-def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
+def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> None:
     """Raise UsageError for a metric that no side has, or that has no better direction.
 
     A client's metric is ``clients.NAME.KEY``.
@@ -211,8 +164,8 @@ def contrast_json(contrasts: Sequence[Contrast]) -> dict[str, Any]:
 def _as_json(one: Contrast) -> dict[str, Any]:
     return {
         "place": one.baseline.place,
-        "baseline": one.baseline.name,
-        "other": one.other.name,
+        "baseline": one.baseline.scheduler,
+        "other": one.other.scheduler,
         "seeds": list(one.seeds),
         "seeds_left_out": list(one.left_out),
         "unlike": list(one.unlike),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.results.comparison import SchedulerResults
+from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 from fairbench.results.pair_comparison import seed_text
@@ -37,7 +36,7 @@ Cells = Sequence[SchedulerResults]
 def bars(cells: Cells) -> Figure:
     """Draw throughput, fairness and latency as bars with 95% intervals, a row per configuration."""
     metrics = bar_metrics(cells)
-    places, styles = _by_place(cells), _styles(cells)
+    places, styles = by_place(cells), _styles(cells)
     longest = max(map(len, places.values()))
     height_in = len(places) * (0.9 + BAR_IN * longest)
     figure, axes = panels(len(places), len(metrics), WIDTH_IN, height_in, sharey="row")
@@ -136,7 +135,7 @@ def _of_places(
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
     """Draw a panel for each configuration, with one legend above all."""
-    places, styles = _by_place(cells), _styles(cells)
+    places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
     width_in = WIDTH_IN if columns > 1 else 0.7 * WIDTH_IN
@@ -152,10 +151,6 @@ def _of_places(
     fullest = max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
     caption(figure, title, provenance_of(cells), fullest)
     return figure
-
-
-def _by_place(cells: Cells) -> dict[str, list[SchedulerResults]]:
-    return {place: list(here) for place, here in groupby(cells, lambda cell: cell.place)}
 
 
 def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:

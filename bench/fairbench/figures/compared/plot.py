@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,8 @@ from fairbench.report.comparison_table import (
     provenance,
     shown,
 )
-from fairbench.results.comparison import SchedulerResults, runs_below
-from fairbench.results.intervals import combine
-from fairbench.results.pair_comparison import Side, sides_of
+from fairbench.results.comparison import SchedulerResults, by_place, runs_below
+from fairbench.results.pair_comparison import sides_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,24 +41,10 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 
 def read_own(folder: Path) -> list[SchedulerResults]:
     """Return the cells of a directory of runs, by configuration."""
-    cells = cells_of(sides_of(runs_below(folder)))
+    cells = sides_of(runs_below(folder))
     if not cells:
         raise DataError(f"{folder}: holds no finished run")
     return cells
-
-
-def cells_of(sides: Sequence[Side]) -> list[SchedulerResults]:
-    """Return sides of a comparison as cells, grouped by configuration."""
-    places = list(dict.fromkeys(side.place for side in sides))
-    return [
-        SchedulerResults(
-            side.place,
-            side.name,
-            tuple(side.runs.values()),
-            combine([run.summary for run in side.runs.values()]),
-        )
-        for side in sorted(sides, key=lambda side: places.index(side.place))
-    ]
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
@@ -127,8 +111,7 @@ def latex_table(cells: list[SchedulerResults]) -> str:
         r"\toprule",
         rf"{head} \\",
     ]
-    for place, rows in groupby(cells, lambda cell: cell.place):
-        here = list(rows)
+    for place, here in by_place(cells).items():
         limited = r" $\sim$" if any(cell.demand_limited for cell in here) else ""
         named = f"{escaped(place)}{limited}"
         lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{named}}} \\"]
