@@ -144,6 +144,6 @@ class WellBehaved:
         key = f"victim_p{percent}_s"
         if self._absent:
             absent = "one client" if self._absent == 1 else f"{self._absent} clients"
-            notes.remark(key, f"without {absent} clients that had no work in progress")
+            notes.remark(key, f"without {absent} that had no work in progress")
         mean = mean_percentile([every[one] for one in self._counted])
         return notes.latency(key, mean, next(reasons, NO_VICTIM))
