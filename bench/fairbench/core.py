@@ -19,9 +19,9 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6  # a client's weight, its entitlement relative to
 class Segment(NamedTuple):
     """A run of ``length`` tokens with one identity.
 
-    Two segments with the same key carry the same token stream, the shorter being a prefix of the
-    longer; segments with different keys differ from their first token on. A 21k-token document is
-    therefore one object, not 21k integers.
+    Two segments with the same key carry the same token stream, and the shorter one is a prefix of
+    the longer one; segments with different keys differ from their first token on. A 21k-token
+    document is therefore one object, not 21k integers.
     """
 
     key: str
@@ -29,8 +29,8 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-new_tuple = tuple.__new__  # of a NamedTuple, where they are many: a third of what its own takes
-LENGTH = itemgetter(1)  # of a segment; faster than its attribute, and prompts are many
+new_tuple = tuple.__new__  # creates a NamedTuple in a third of the time of its own constructor
+LENGTH = itemgetter(1)  # the length of a segment; faster than the attribute
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -38,7 +38,8 @@ def prompt_tokens(prompt: Prompt) -> int:
     return sum(map(LENGTH, prompt))
 
 
-@dataclass(slots=True, eq=False)  # not frozen, which would triple the cost of making one
+# not frozen, because a frozen class takes three times as long to create
+@dataclass(slots=True, eq=False)
 class Request:
     """An LLM call as routers, engines and schedulers see it, without its true length.
 
@@ -128,7 +129,7 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The plain numbers from which metrics compute a scheduler's theorem bound.
+    """The numbers from which metrics compute the bound of a scheduler's theorem.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
     for one view, for service weighted with ``weights``, and for the given number of ``workers``.

@@ -35,12 +35,12 @@ class UsageError(FairbenchError):
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Return the error with these keys, unless it has some."""
+        """Return the error with these keys, unless it already has keys."""
         self.keys = self.keys or frozenset(keys)
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether a file is to blame, beside which the ``flagged`` keys come from flags."""
+        """Return whether the file is to blame, given that the ``flagged`` keys come from flags."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
@@ -58,7 +58,7 @@ class RunFailed(FairbenchError):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """A UsageError inside is about these keys of an experiment, unless it names others."""
+    """Attach these keys of an experiment to a UsageError raised inside that has no keys."""
     try:
         yield
     except UsageError as error:
@@ -74,8 +74,9 @@ def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {what} {name!r}: choose from {', '.join(names)}.{hint}")
 
 
-# GitHub Actions takes ``::error::text`` behind any blanks for a command of the job's own. A
-# table may begin a line with any word of a name. The older ``##[error]`` counts anywhere.
+# GitHub Actions reads ``::error::text`` after any blanks as a command of the job. A name at the
+# start of a table's line may therefore look like a command. The older form ``##[error]`` is read
+# anywhere in a line.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*::)|##(?=\[)")
 
 
@@ -97,8 +98,8 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-MAX_DEPTH = 32  # of tables and arrays in each other: any recursion over them is safe
-MAX_SHOWN = 100  # characters of a wrong value
+MAX_DEPTH = 32  # limit on nested tables and arrays, so that recursion over them is safe
+MAX_SHOWN = 100  # limit on the characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
@@ -147,7 +148,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """Values of an experiment that do not go together, by their keys."""
+    """Values of an experiment that contradict each other, with their keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -155,7 +156,7 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error; a key that is misspelt is the cause of one that is missing."""
+    """Return the first error; a misspelt key, the cause of a missing key, comes first."""
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 

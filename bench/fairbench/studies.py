@@ -17,7 +17,7 @@ PACKAGE = "fairbench_studies"
 def study(module: str, what: str) -> Any:
     """Import a module of the studies, from the installed package or from a clone.
 
-    Raises UsageError, which begins with ``what``, if there is none or it is of another version.
+    Raises UsageError, which begins with ``what``, if it is missing or of another version.
     """
     need_studies(what)
     try:
@@ -29,7 +29,10 @@ def study(module: str, what: str) -> Any:
 
 
 def need_studies(what: str) -> None:
-    """Make the studies importable. Raises UsageError, which begins with ``what``, without any."""
+    """Make the studies importable.
+
+    Raises UsageError, which begins with ``what``, if they are missing.
+    """
     if find_spec(PACKAGE) is not None:
         return
     folder = _folder()

@@ -1,6 +1,6 @@
 """Latency targets: the limits for each request of a client, and its deadlines.
 
-Metrics judge by them, the simulator tells schedulers when a request is due.
+Metrics judge by the targets; the simulator gives schedulers the deadlines.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # as vLLM and AIPerf name them
+LATENCIES = ("ttft", "tpot", "e2el")  # the names of vLLM and AIPerf
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)")
-WRITE = "write a time above 0 such as 500ms or 2s, or 5x for so many times the latency alone"
+WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
 
 class RequestCosts(Protocol):
@@ -93,7 +93,8 @@ class Targets:
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
         """Return the deadlines of a request that may produce ``max_new_tokens``.
 
-        The last token is due by ``e2el``, or as ``ttft`` and ``tpot`` allow for all tokens.
+        The last token is due by ``e2el``, or at the time that ``ttft`` and ``tpot`` allow for all
+        tokens.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.

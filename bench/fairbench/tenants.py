@@ -1,8 +1,8 @@
 """Tenants: a tree whose leaves are clients with names such as ``org/team/user``.
 
-A node of the tree is a text: a client's is its name, a tenant's ends in the separator, as a folder
-does (``org/``, ``org/team/``), and that of all is empty. Names of clients and tenants therefore
-never collide, one mapping holds the weights of both, and a name without a separator is a tree of
+A node of the tree is a text: a client's node is its name, a tenant's ends in the separator, as a
+folder does (``org/``, ``org/team/``), and the root is empty. Names of clients and tenants therefore
+never collide, and one mapping holds the weights of both. A name without a separator is a tree of
 one level, in which tenants change nothing.
 """
 
@@ -17,14 +17,14 @@ ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
 """A scheduler's parameter: ``tree`` shares between tenants first, level by level; None does not."""
 
-REMEMBERED = 2**16  # names, where clients just turn up
+REMEMBERED = 2**16  # limit on names, if clients are not known in advance
 
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes of a client: its tenants from the outermost, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # At a server any name is allowed; one with an empty last part is not its tenant.
+    # At a server any name is allowed; a name with an empty last part is not its own tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

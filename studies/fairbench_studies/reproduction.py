@@ -31,9 +31,9 @@ from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
 from fairbench_studies.vtc.command import VTC, reproduce_vtc
 
 ALL, CLAIMS = "all", "claims"
-AUTHORS = "dlpm-paper"  # the preset for judging claims unless another is named
+AUTHORS = "dlpm-paper"  # the preset for judging claims unless another is given
 OTHERS = (VTC, PREBLE, FRONTIER)
-TIMED = "fig4"  # the only figure of timings, not of runs
+TIMED = "fig4"  # the only figure of timings instead of runs
 
 
 @dataclass(frozen=True)

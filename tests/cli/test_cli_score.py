@@ -232,14 +232,14 @@ def test_a_failed_request_of_an_idle_server_blames_no_client(tmp_path):
     file = idle_log(tmp_path)
     text = " ".join(invoke("score", file).stdout.split())
     assert "c1, from " in text
-    assert "its requests failed, and no client held it back" in text
+    assert "its requests failed, and no client delayed it" in text
     assert ", because requests failed" in text
     assert "most above its own share" not in text
     assert "179 completed, 0 unfinished, 0 refused, 1 failed" in text
     assert "it falls among the 1 failed of 60, which count as infinite" in text
     assert "1 refused" not in text
     assert "with the time between its requests" not in text  # each program is one request
-    assert "no other client held them back" in " ".join(explained_text(scored(file), 80).split())
+    assert "no other client delayed them" in " ".join(explained_text(scored(file), 80).split())
 
 
 def test_the_latency_of_a_session_states_its_parts(tmp_path):

@@ -133,7 +133,7 @@ def test_a_sweep_that_runs_elsewhere_is_not_touched(swept):
     assert result.exit_code == 2
     assert (
         result.stderr
-        == f"fairbench: {path}: this run still goes on in another process; wait for its end\n"
+        == f"fairbench: {path}: another process still runs this run; wait for its end\n"
     )
     assert contents(path) == before
 

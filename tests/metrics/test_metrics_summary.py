@@ -335,7 +335,7 @@ def test_absent_clients_are_left_out_of_the_well_behaved_latency():
     mine = {"client": 1, "arrival_s": 10, "finish_s": 14}
     summary = summary_of(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
     assert (summary["victim_p50_s"], summary["victim_n"]) == (4, 1)
-    assert summary["notes"]["victim_p99_s"] == "without one client of whom nothing was under way"
+    assert summary["notes"]["victim_p99_s"] == "without one client that had no work in progress"
     row = summary["clients"][2]
     assert (row["p50_s"], row["latency_n"]) == (None, 0)
     later = {"client": 2, "arrival_s": 20, "finish_s": 25}

@@ -104,7 +104,7 @@ def test_the_worst_window_names_client_and_cause(summary):
     assert "above its own share" not in told(summary, "Worst window")
     row["share"] = 1.0
     assert "bob" not in told(summary, "Worst window")
-    assert "every client that was held back received at least" in told(summary, "Worst window")
+    assert "every client that had to wait received at least" in told(summary, "Worst window")
     ((length, said),) = window_lines(summary | {"min_share_60s": 1.0})
     assert (length, "bob" in said) == ("worst 60 s", False)
 

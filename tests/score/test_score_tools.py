@@ -176,7 +176,7 @@ def test_without_starts_a_closed_loop_is_assumed_and_reported(tmp_path, users, s
     assert scored.layouts == ("genai-bench",)
     assert scored.requests.arrival_s.tolist() == pytest.approx(starts)
     (remark,) = scored.remarks
-    assert remark.startswith("genai-bench exports no start times: requests are taken as sent")
+    assert remark.startswith("genai-bench exports no start times: requests are assumed to be sent")
 
 
 def test_llmperf_without_starts_is_one_request_after_the_other(tmp_path):

@@ -146,4 +146,4 @@ def test_no_bound_is_claimed_behind_a_gateway():
     assert cluster_bound(router, local, 1)[0] is not None
     bound, reason = cluster_bound(router, local, 1, "drr")
     assert bound is None
-    assert reason == "drr holds requests back, where vtc does not see them"
+    assert reason == "drr queues requests, where vtc does not see them"

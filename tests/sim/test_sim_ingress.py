@@ -224,4 +224,4 @@ def test_a_policy_before_the_cluster_may_wait_for_its_time():
 def test_no_bound_is_claimed_where_requests_are_held_back():
     bound, reason = cluster_bound(Choosy(), VTC(VTC.Params()), 1)
     assert bound is None
-    assert reason == "choosy holds requests back, where vtc does not see them"
+    assert reason == "choosy queues requests, where vtc does not see them"

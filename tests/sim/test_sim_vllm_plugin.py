@@ -88,7 +88,7 @@ def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
         ),
         (
             plugin_config("dlpm", {"dlpm.no_room": "skip"}).environment(),
-            "tries others than the first",
+            "tries requests other than the first",
         ),
     ],
 )

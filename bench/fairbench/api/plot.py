@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-NAMED_CLIENTS = 12  # in the legend: more would hide the panels
+NAMED_CLIENTS = 12  # clients in the legend; more would hide the panels
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")
 

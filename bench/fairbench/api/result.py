@@ -160,7 +160,7 @@ class Result:
 def saved_in(
     result_dir: str | PathLike[str] | None, resume: str | PathLike[str] | None
 ) -> Iterator[Path]:
-    """Yield the directory for a new store: temporary if there is neither of these.
+    """Yield the directory for a new store: a temporary one without ``result_dir`` and ``resume``.
 
     An interruption then names no store, because nothing is left to continue.
     """

@@ -31,8 +31,8 @@ SEVERAL = (list, tuple, range)
 class SweepResult:
     """A sweep that was run or loaded; ``comparison`` has the keys of ``comparison.json``.
 
-    ``metrics`` has one row a run, ``clients`` one a run and client; both are Arrow tables. ``path``
-    is the sweep's directory, None if it was not saved.
+    ``metrics`` has one row per run, ``clients`` one per run and client; both are Arrow tables.
+    ``path`` is the sweep's directory, None if it was not saved.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare them.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
-    sweep``, with lists for values with commas there. A value of ``settings`` is one or a list of
+    sweep``, with a list for values separated by commas. A value of ``settings`` is one or a list of
     several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
     disk. ``resume`` continues the sweep in that directory.
 
-    A point that fails stops no other, and is in ``failures``. Raises UsageError in one line for a
-    wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.
+    A failed point does not stop the other points, and is listed in ``failures``. Raises UsageError
+    in one line for a wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.
     """
     if resume is not None:
         store = SweepStore(Path(resume))

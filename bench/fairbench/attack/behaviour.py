@@ -1,4 +1,6 @@
-"""The choices of an attacker. Each choice has an honest value; the honest twin has only these.
+"""The choices of an attacker.
+
+Each choice has an honest value; the honest twin has only honest values.
 
 An attacker runs the same programs as its twin, and as often.
 """
@@ -39,9 +41,9 @@ class Behaviour:
     """The behaviour of a client. The defaults are honest.
 
     - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
-    - ``padding_tokens`` are prepended to every prompt. They are the attacker's own, or the
-    tokens with which a victim's latest prompt began. ``padding_fresh`` gives each call unique text,
-    which floods the cache (scan flooding).
+    - ``padding_tokens`` are prepended to every prompt. The padding is the attacker's own text, or
+      repeats the first tokens of a victim's latest prompt. ``padding_fresh`` gives each call unique
+      text, which floods the cache (scan flooding).
     - ``keep_alive`` times after each program its padding is sent alone, which pins it in the cache.
     - ``split`` is the number of smaller calls that replace each call of a program.
     - ``max_new_multiple`` is the factor by which the reserved output exceeds the real output.

@@ -18,9 +18,10 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Trials that could be run, and how good each was: more is better."""
 
-HONEST_PART = 2 / 3  # how often a choice is left honest: attacks are simple things, put together
-RANDOM_FIRST = 24  # trials before the optimiser has anything to go by
-MAX_DRAWS = 1000  # for one that was not tried yet
+# probability that a choice stays honest, because simple attacks combine few choices
+HONEST_PART = 2 / 3
+RANDOM_FIRST = 24  # trials before the optimiser has enough data
+MAX_DRAWS = 1000  # attempts to draw a behaviour that was not tried yet
 RANDOM, TPE = "random", "tpe"
 
 

@@ -46,10 +46,10 @@ class Seen(NamedTuple):
 class Harm(NamedTuple):
     """An attack compared with its honest twin, at one seed.
 
-    Each value is a ratio to the run with the twin. ``gain`` is of the attacker's useful service,
-    ``kept`` of the victims' served part, ``finished`` of their finished programs, ``hits`` of their
-    cache hit rate. ``p95`` is of their P95, a lower bound if ``more``. None means unknown, or 0 for
-    the twin.
+    Each value is a ratio to the run with the twin. ``gain`` is the ratio of the attacker's useful
+    service, ``kept`` of the victims' served fraction, ``finished`` of their finished programs,
+    ``hits`` of their cache hit rate. ``p95`` is the ratio of their P95, a lower bound if ``more``.
+    None means unknown, or that the twin's value is 0.
     """
 
     gain: float
@@ -69,7 +69,7 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate and measure, as a task of an executor. Raises as ``seen_in``."""
+    """Simulate and measure, as a task of an executor. Raises the errors of ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 

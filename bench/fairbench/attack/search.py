@@ -31,8 +31,9 @@ from fairbench.results.new_directories import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
 
-BATCH = 8  # trials between two choices: not the number of processors, which may differ
-CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was chosen by them
+BATCH = 8  # trials per batch; a fixed number, because the number of processors may differ
+# added to the seeds for the confirmation, so that no attack was chosen by these seeds
+CONFIRM_FROM = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Search:
     def run(self) -> list[Found]:
         """Try the remaining attacks, confirm the worst on other seeds, and store all.
 
-        Raises Interrupted, with every whole batch kept, and any error of a simulation.
+        Raises Interrupted after storing every complete batch, and any error of a simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -146,7 +147,7 @@ class Search:
             return str(error)
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin at seeds for which this is missing."""
+        """Simulate the honest twin at the seeds for which it has not run yet."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return

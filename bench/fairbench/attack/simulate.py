@@ -21,7 +21,7 @@ from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job
 
-SAMPLE = 32  # programs by which a budget is judged
+SAMPLE = 32  # programs from which a budget is estimated
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:

@@ -98,7 +98,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only ``create`` makes it."""
+    """The directory of one search. Only ``create`` makes the directory."""
 
     path: Path
 
@@ -167,7 +167,7 @@ class SearchStore:
         return found
 
     def save_trials(self, trials: Iterable[Trial]) -> None:
-        """Keep all of them."""
+        """Store all trials."""
         write_json(self.path / TRIALS, {"trials": [trial.to_json() for trial in trials]})
 
     def save_worst(self, workloads: Iterable[WorkloadSpec]) -> None:

@@ -158,7 +158,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# The same output in this multiple of the calls, by the kind of program.
+# Functions that split the same output into a multiple of the calls, by the kind of program.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

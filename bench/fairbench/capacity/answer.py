@@ -106,7 +106,7 @@ def answer_json(
 ) -> dict[str, Any]:
     """Return the answer for every choice in order, with cheaper alternatives.
 
-    ``judge`` and ``summaries`` are of a choice and a number of replicas.
+    ``judge`` and ``summaries`` take a choice and a number of replicas.
     """
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]

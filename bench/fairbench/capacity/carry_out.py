@@ -23,7 +23,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """The search of a choice, and the next size to try; nothing once ``found``."""
+    """The search for one choice, and the next size to try, until the answer is ``found``."""
 
     def __init__(self, choice: Choice, search: Search) -> None:
         self.choice = choice
@@ -61,8 +61,8 @@ def asked(store: SweepStore) -> Question:
 def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; return and store the answer.
 
-    Raises RunFailed if a run failed, Interrupted once it has come to a halt, UsageError while
-    another process carries it out.
+    Raises RunFailed if a run failed, Interrupted after an interruption, and UsageError while
+    another process carries out the plan.
     """
     question = asked(store)
     clusters = Clusters(question)

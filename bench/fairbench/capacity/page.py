@@ -73,7 +73,7 @@ def title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return how much the first choice saves over the dearest, or costs more."""
+    """Return the savings, or extra cost, of the first choice relative to the most expensive one."""
     if first["replicas"] is None:
         return ""
     key = "cost" if first["cost"] is not None else "gpus"

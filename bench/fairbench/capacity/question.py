@@ -79,7 +79,7 @@ class Question:
 
     @property
     def planned(self) -> list[Choice]:
-        """The first of each load."""
+        """The first choice of each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:

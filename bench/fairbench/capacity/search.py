@@ -15,8 +15,9 @@ The search never yields an empty list, since it would then stop.
 class Found(NamedTuple):
     """The smallest sufficient number (None if there is none), and the tested numbers.
 
-    ``monotone``: of those tried, every one above an enough one is enough too. If so, untested
-    numbers are taken to follow; if not, every number below the smallest was tried.
+    ``monotone`` is true if every tested number above a sufficient one is sufficient, too. If true,
+    untested numbers are assumed to follow; if false, every number below the smallest sufficient one
+    was tested.
     """
 
     smallest: int | None
@@ -27,9 +28,9 @@ class Found(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The neighbours of the step are tested too. If the results are not monotone, every size below the
-    smallest sufficient one is tested. If the largest size is insufficient, smaller sizes are tested
-    before the search reports that none suffices.
+    The sizes around the result are tested too. If the results are not monotone, every size below
+    the smallest sufficient one is tested. If the largest size is insufficient, smaller sizes are
+    tested before the search reports that none suffices.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high

@@ -21,8 +21,8 @@ LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
 MOST_NAMED = 5  # names in the message for an unknown metric
-USUAL_RANKS = (50, 99)  # that every summary has
-# How much one of the unit is in that of a metric.
+USUAL_RANKS = (50, 99)  # percentiles that every summary has
+# Factors from a target's unit to its metric's unit, by (metric's unit, target's unit).
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
@@ -42,7 +42,7 @@ class Slo(NamedTuple):
     def entry(self) -> Metric:
         """The catalogue entry of the metric."""
         found = metric_of(self.metric)
-        assert found is not None  # ``parse_slo`` has looked
+        assert found is not None  # ``parse_slo`` has checked the name
         return found
 
     @property
@@ -81,9 +81,9 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 def parse_slo(text: str) -> Slo:
     """Parse ``METRIC<LIMIT`` (if less is better) or ``METRIC>LIMIT``.
 
-    A metric is one of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or in
-    other tools' order ``ttft_p99``, whose limit needs a unit. Raises UsageError for another shape,
-    sign, metric or unit, and for a limit that nothing can keep.
+    A metric is one of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or a name
+    in the order of other tools, such as ``ttft_p99``, whose limit needs a unit. Raises UsageError
+    for another shape, sign, metric or unit, and for a limit that no value can meet.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:

@@ -40,7 +40,7 @@ def render(answer: Row) -> RenderableType:
 
 
 def head_lines(answer: Row) -> list[str]:
-    """Return the lines on hardware, seeds, load and trace of the numbers."""
+    """Return the lines that state the hardware, seeds, load and trace behind the numbers."""
     count, first = len(answer["seeds"]), answer["seeds"][0]
     seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
     profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))

@@ -18,7 +18,7 @@ from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interru
 from fairbench.errors import FairbenchError, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
 
-# Typer's own complaints, which it derives from click's class or from its copy of it.
+# Typer's own errors, which derive from click's class or from Typer's copy of it.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
@@ -82,7 +82,7 @@ def _home(module: str, entry: Entry, name: str) -> Any:
 def load(name: str) -> Any:
     """Return a command as click's object, from its function or its group of commands.
 
-    Raises UsageError for a command of the studies where they are not.
+    Raises UsageError for a command of the studies if the studies are not installed.
     """
     entry = COMMANDS[name]
     module, _, attribute = (entry.target or f"{name}:{name}").partition(":")

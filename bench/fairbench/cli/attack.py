@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fairbench.execute.context import RunContext
 
 QUICK_S = 60.0
-LENGTHS = {"trials", "cpu_hours"}  # which may be given again with ``--resume``
+LENGTHS = {"trials", "cpu_hours"}  # options that may be given again with ``--resume``
 
 
 @takes(AttackFlags)
@@ -218,7 +218,7 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # which ``pair`` refuses
+        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # ``pair`` rejects "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))
         for one in pairs[-1]:

@@ -101,7 +101,7 @@ def judged(
     alpha: float = 0.05,
     allowed: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories. Raises UsageError if they or a clause cannot be used."""
+    """Compare two directories. Raises UsageError for an unusable directory or clause."""
     from fairbench.gate.outcome import judge
     from fairbench.gate.points import read_pairs
 

@@ -46,7 +46,7 @@ class PanelCommand(TyperCommand):
 
 
 class Entry(NamedTuple):
-    """A command: its description in a line, and ``MODULE:NAME`` unless both are its name.
+    """A command: its one-line description, and ``MODULE:NAME`` unless both are the command's name.
 
     The module is in this package, or for a command of the ``studies`` in theirs.
     """

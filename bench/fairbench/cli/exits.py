@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-PRINTS = ("echo", "print", "flush", "write", "_write_buffer")  # of typer and rich
-STDOUT = 1  # its file descriptor
+# functions of typer and rich that print
+PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
+STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
@@ -34,7 +35,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the output that failed: the file that the error names, or standard output.
 
-    An error without a name is of standard output if it came from what prints there.
+    An error without a name is attributed to standard output if code that prints there raised it.
     """
     if error.filename is not None:
         return str(error.filename)

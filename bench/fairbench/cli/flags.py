@@ -126,7 +126,8 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        called.__dict__["__signature__"] = inspect.Signature(parameters)  # which Typer reads
+        # Typer reads this signature
+        called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
         return called
@@ -200,7 +201,10 @@ def parse_headers(texts: list[str] | None) -> dict[str, str]:
 
 
 def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
-    """Add the key of ``--api-key-file`` to headers. Raises UsageError if they have a key."""
+    """Add the key of ``--api-key-file`` to headers.
+
+    Raises UsageError if the headers already have a key.
+    """
     if file is None:
         return headers
     if any(name.lower() == "authorization" for name in headers):

@@ -32,7 +32,8 @@ def main() -> None:
         if sys.stdout is None:
             complain("standard output is closed")
             sys.exit(FAILED)
-        from fairbench.cli.app import app  # in here: Ctrl-C may come while Python still imports
+        # imported here, because Ctrl-C may come while Python still imports
+        from fairbench.cli.app import app
 
         app()
     except KeyboardInterrupt as error:

@@ -74,7 +74,7 @@ def show(made: Callable[..., str], *args: Any) -> None:
 
 
 def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
-    """Print one JSON object on stdout, with null for undefined; where it is saved, on stderr."""
+    """Print a JSON object on stdout, with null for undefined; print the directory on stderr."""
     typer.echo(json.dumps(summary, allow_nan=False))
     if saved is not None:
         typer.echo(f"fairbench: saved to {saved}", err=True)
@@ -207,7 +207,7 @@ def add_bench_line(
 ) -> None:
     """Append the summary in sglang.bench_serving's format to a file, if a path is given.
 
-    With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
+    With ``details``, add its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line

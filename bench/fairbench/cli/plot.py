@@ -15,7 +15,7 @@ from fairbench.studies import study
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-QUICK = "-quick"  # ends the name of a store that holds one seed of each point
+QUICK = "-quick"  # suffix of a store's name that holds one seed of each point
 
 
 def plot(

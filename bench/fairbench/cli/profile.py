@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
     from fairbench.profiling.derived_profile import Derived
 
-SUFFIX = ".toml"  # by which --gpu knows a file
+SUFFIX = ".toml"  # suffix by which --gpu recognises a file
 
 
 class Dtype(StrEnum):
@@ -32,7 +32,7 @@ class Dtype(StrEnum):
 
 
 class Tables(StrEnum):
-    """The engines whose kernels the operator tables have."""
+    """The engines whose kernels the operator tables contain."""
 
     SGLANG = "sglang"
     VLLM = "vllm"

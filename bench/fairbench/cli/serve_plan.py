@@ -21,7 +21,7 @@ AUTO = "auto"
 
 
 class Held(NamedTuple):
-    """The gateway's policy (None without one), its detector, and all settings."""
+    """The gateway's policy (None without a gateway), its detector, and all settings."""
 
     policy: str | None
     saturation: str

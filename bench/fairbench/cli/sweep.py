@@ -127,7 +127,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # raises for what is no store
+        other.sweep()  # raises DataError unless the directory holds a sweep
     live = LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         try_untested(specs)

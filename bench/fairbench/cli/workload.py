@@ -23,7 +23,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing. Its presence makes the app a command group despite its single command."""
+    """Do nothing. Make the app a command group although it has a single command."""
 
 
 @workload.command()
@@ -65,7 +65,7 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        "scheduler": "fcfs",  # any will do
+        "scheduler": "fcfs",  # a check needs some scheduler; any will do
     }
     facts = check_facts(resolve(given(flags)))
     if as_json:

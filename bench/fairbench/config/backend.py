@@ -42,7 +42,7 @@ ENGINE_ONLY = (
     "release",
 )
 
-# Eviction policies that no server can run, because no request tells its session.
+# Eviction policies that no server can run, because requests do not state their session.
 NEED_SESSIONS = frozenset({"retention"})
 
 # vLLM's flags for the engine settings that it has too.
@@ -51,7 +51,7 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Emulated seconds in a real one: with more or fewer, times are no longer numbers that make sense.
+# Emulated seconds per real second; outside this range, measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -74,7 +74,7 @@ class BackendConfig(BaseModel):
     is_managed: ClassVar[bool] = True
     """Whether fairbench starts its servers and chooses router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
-    """The engine settings that nothing there obeys."""
+    """The engine settings that this kind of backend ignores."""
     evictions: ClassVar[frozenset[str]] = frozenset()
     """The eviction policies that its servers can run."""
     run_options: ClassVar[frozenset[str]] = frozenset()
@@ -152,9 +152,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """``fairbench emulate``: the simulated engine behind real HTTP.
 
-    ``time_scale`` seconds of its time pass in a second. ``router_command`` starts a third-party
-    router before the workers, see ``config/server_args.py``; it is asked by OpenAI's API unless
-    ``api`` says otherwise.
+    ``time_scale`` emulated seconds pass in a real second. ``router_command`` starts a third-party
+    router before the workers, see ``config/server_args.py``; the router is called by OpenAI's API
+    unless ``api`` says otherwise.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -184,11 +184,12 @@ class Emulator(_Servers):
 class Endpoint(BackendConfig):
     """A running OpenAI-compatible server, benchmarked as it is.
 
-    With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
-    free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
-    more fields for every request, in which null removes a field; ``max_tokens_field`` is the name
-    of the field with an answer's maximum length. ``rate_limited``: after a 429 the request fails,
-    or waits as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
+    If ``output_lengths`` is exact, requests contain ``min_tokens``, which not every server
+    supports; if it is free, answers may be shorter than in the workload. ``extra_body`` is a JSON
+    object of more fields for every request, in which null removes a field; ``max_tokens_field`` is
+    the name of the field with an answer's maximum length. ``rate_limited`` decides about a request
+    after a 429: it fails, or is sent again after the time in Retry-After, for ``longest_wait_s`` in
+    total.
     """
 
     kind: Literal["endpoint"] = "endpoint"

@@ -82,7 +82,7 @@ def check_machine(
 
 
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
-    """Raise UsageError for behaviour of simulated clients, as servers are real.
+    """Raise UsageError for behaviour that only simulated clients support, as servers are real.
 
     They react to what they see, and repeat only the beginning of a longer answer.
     """

@@ -15,7 +15,8 @@ from fairbench.schedulers.params import make_params, own_settings
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 
 SIDES = ("prefill", "decode")
-ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds, and evict by our policies
+# engines that have workers of both kinds, and evict by our policies
+ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records"})
 APART = ("routers", "eviction", "memory_records")  # keys that describe colocated replicas
 
@@ -157,7 +158,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return (policy,)
 
 
-SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before real servers
+SERVED = ("every_s", "ahead_tok_s", "forget_s")  # parameters that real routers support
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:

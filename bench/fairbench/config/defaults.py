@@ -41,7 +41,8 @@ DEFAULTS: Mapping[str, Any] = {
     "burstiness": 1.0,
 }
 
-WARMUP_SHARE = 0.1  # of a duration that the user chose; a workload's own may not fit into it
+# part of a duration that the user chose; the workload's own warm-up may not fit into it
+WARMUP_SHARE = 0.1
 
 
 def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -52,7 +53,7 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     try:
         return _without_defaults(file)
-    except UsageError:  # wrong by itself; the caller reports what the flags leave of it
+    except UsageError:  # wrong by itself; the caller reports what remains wrong after the flags
         return file
 
 
@@ -189,15 +190,15 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# Weights belong to the experiment. These parameters of local schedulers were there before, and are
-# another spelling: their values are moved.
+# Weights belong to the experiment. Earlier versions had weights as these parameters of local
+# schedulers; their values are moved.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the parts in use without weights, and all weights in one table.
+    """Return the settings of the parts in use without weights, and a table of all weights.
 
     Weights of an ``assigned`` setting override the file's ``weights``; the file's override those of
     all other settings.
@@ -235,5 +236,5 @@ def resolve_weights(
     said = {name: one for name, one in own.items() if name in names}
     silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
     said |= {name: one for name, one in given.items() if name not in silent}
-    # In the order of the clients, so that the same weights make the same experiment.
+    # In client order, so that the same weights give the same experiment.
     return {name: said[name] for name in (names | said) if name in said} or None

@@ -26,14 +26,14 @@ from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # of a profile that is named by its GPU alone
-SERVED_DETECTOR = "concurrency"  # of `serve`: the one that any engine can be counted by
-MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
-HEADROOM = f"{SERVED_DETECTOR}.headroom"  # and beyond that, to wait there
+ADMISSION_MODEL = "llama-3.1-8b"  # model of profiles that are named by their GPU alone
+SERVED_DETECTOR = "concurrency"  # default of `serve`, because it works with any engine
+MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # limit on requests at a worker
+HEADROOM = f"{SERVED_DETECTOR}.headroom"  # limit on further requests that wait at the worker
 CLIENT_LIMITS = (f"{GATEWAY}.client_limit", f"{GATEWAY}.client_requests")  # tokens, requests
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-DEFAULT_RESERVE = 0.25  # of `serve`: a client alone has four fifths of the workers
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # of `serve`, unless something else is said
+DEFAULT_RESERVE = 0.25  # default of `serve`; a client alone has four fifths of the workers
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`, unless another value is set
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
@@ -100,8 +100,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    Also for admission control without a router of ours, without known costs of workers, or with an
-    emulator's clock that is not the router's.
+    The error is also raised for admission control without a router of ours, without known costs of
+    workers, or with an emulator's clock that is not the router's.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:

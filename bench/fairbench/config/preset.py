@@ -58,7 +58,7 @@ class Preset(_Table):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The facts as keys of an experiment file and settings ``NAME.PARAM``."""
+        """The facts as keys of an experiment file, and as settings ``NAME.PARAM``."""
         return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
 
     @property

@@ -48,7 +48,8 @@ from fairbench.schedulers.params import own_settings
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs
 
-MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
+# limit for a run; beyond it the records no longer fit in a computer's memory
+MAX_PROGRAMS = 2_000_000
 
 # Keys on which the defaults of other keys depend.
 RULING = frozenset(
@@ -181,7 +182,8 @@ def _checked_engine(
         check_reserve(engine, resolved)
     check_scheduling(backend, draft.settings.of_flags())
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        return DEFAULT_ENGINE  # said, or stored values would be read as the workload's
+        # named, because stored values would otherwise be read as the workload's
+        return DEFAULT_ENGINE
     return engine
 
 
@@ -240,7 +242,7 @@ SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "
 
 
 def traced(given: Placed) -> Placed:
-    """Return the given flags with those of a trace replaced by the trace's workload.
+    """Return the given flags, in which the trace's workload replaces the flags of a trace.
 
     ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
     conflicting flags, DataError for a file that is not a trace.

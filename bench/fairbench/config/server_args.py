@@ -105,7 +105,7 @@ def is_secret(flag: str) -> bool:
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
-    """Return the words of a command line with ``***`` for each secret."""
+    """Return the words of a command line, with ``***`` in place of each secret."""
     kept: list[str] = []
     hides_next = False
     for word in args:
@@ -138,7 +138,7 @@ def _args(value: Any) -> Any:
         return value
     if all(isinstance(word, str) for word in value):
         return without_secrets(value)
-    return [_args(one) for one in value]  # of a sweep, one for each point
+    return [_args(one) for one in value]  # one experiment for each point of a sweep
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:

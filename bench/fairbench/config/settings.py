@@ -31,9 +31,10 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings whose key in a stored file is another; a user may write either.
+"""Settings whose key in a stored file differs; a user may write either key.
 
-They left the engine's parameters. Stored under the former key, every experiment keeps its identity.
+These settings used to belong to the engine. Stored files use the former key, so that every
+experiment keeps its identity.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
@@ -70,7 +71,7 @@ def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables for an experiment file; the inverse of ``flat_settings``."""
+    """Return the tables for an experiment file; this is the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")

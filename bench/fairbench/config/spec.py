@@ -34,8 +34,8 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
-Shape = Annotated[float, Field(gt=0)]  # infinity allowed: even gaps
+Rate = Annotated[float, Field(gt=0)]  # may be infinite: all programs arrive at once
+Shape = Annotated[float, Field(gt=0)]  # may be infinite: even gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -49,17 +49,17 @@ class ExperimentSpec(BaseModel):
     arrive; None is until every client has sent its ``num_programs`` (per well-behaved client).
     ``window`` is the measured part: while programs arrive, after the warm-up (None as well), or the
     whole run. ``settings`` holds every parameter of the router, the local scheduler and the
-    ``MACHINE``, ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name, 1 where
-    there is none; None if all are. A tenant's name ends in /. ``goodput`` are latency targets laid
-    over the workload's, by LATENCY or NAME.LATENCY. ``percentiles`` of latency are those that
-    summaries show, with commas between; None the usual. ``gateway`` is the policy of a queue before
-    the router, None if there is none, and ``saturation`` its detector. ``routers`` is how many
-    routers share the fleet, None for one. ``engine`` is the engine of simulated workers, None for
-    the default. ``eviction`` is the eviction policy of their KV memory, None for the engine's own
-    LRU; ``memory_records`` True records the holders of that memory under LRU, too. ``preset`` says
-    where defaults came from, and decides nothing. ``backend`` None is the simulator; a real
-    server's ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
-    ``AS_SERVED``.
+    ``MACHINE``, ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name; a
+    client without one has 1, and None means that all have 1. A tenant's name ends in /. ``goodput``
+    are latency targets that override the workload's, by LATENCY or NAME.LATENCY. ``percentiles``
+    are the latency percentiles that summaries show, separated by commas; None means the default
+    ones. ``gateway`` is the policy of a queue before the router, None if there is none, and
+    ``saturation`` its detector. ``routers`` is how many routers share the fleet, None for one.
+    ``engine`` is the engine of simulated workers, None for the default. ``eviction`` is the
+    eviction policy of their KV memory, None for the engine's own LRU; ``memory_records`` True
+    records the holders of that memory under LRU, too. ``preset`` says where defaults came from, and
+    decides nothing. ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``,
+    its ``model`` a path or name, and an endpoint's scheduler is ``AS_SERVED``.
     """
 
     model_config = ConfigDict(
@@ -202,7 +202,7 @@ class Origin(IntEnum):
 
 
 class Layered(UserDict[str, object]):
-    """Values with their origins, filled from the strongest origin to the weakest.
+    """Values with their origins, filled in from the strongest origin to the weakest.
 
     A value that is replaced or removed keeps its origin.
     """
@@ -212,7 +212,7 @@ class Layered(UserDict[str, object]):
         self.origins: dict[str, Origin] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Begin with the weakest origin, of which an error is then named first."""
+        """Iterate from the weakest origin on, so that an error names a weak origin's key first."""
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
@@ -235,7 +235,7 @@ class Layered(UserDict[str, object]):
 
 
 class Draft(Layered):
-    """The unchecked values of an ``ExperimentSpec``, and its settings ``NAME.PARAM``."""
+    """The unchecked values of an ``ExperimentSpec``, and its settings by ``NAME.PARAM``."""
 
     def __init__(self, flags: Mapping[str, object], assignments: Mapping[str, object]) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Draft(Layered):
 
     @property
     def flagged(self) -> set[str]:
-        """The keys and settings that flags give: a file is not to blame for these."""
+        """The keys and settings that come from flags; a file is not to blame for these."""
         origins = [*self.origins.items(), *self.settings.origins.items()]
         return {key for key, origin in origins if origin is Origin.FLAG}
 
@@ -282,6 +282,6 @@ def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash that runs share if their specs differ in tag and preset at most."""
+    """Return a hash that is equal for runs whose specs differ at most in tag and preset."""
     text = to_toml(spec.model_copy(update={"tag": None, "preset": None}))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -26,7 +26,8 @@ from fairbench.workloads.shape import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings"}
-SIZES = frozenset({"num_programs", "duration_s"})  # what ``quick`` decides unless flags do
+# values that ``quick`` sets unless flags set them
+SIZES = frozenset({"num_programs", "duration_s"})
 
 
 def _flat(table: Any) -> Any:
@@ -176,7 +177,7 @@ def sweep_of(
     return overridden(quickened(swept) if quick else swept, axes, **fields)
 
 
-QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
+QUICK_PROGRAMS = 40  # limit for the well-behaved clients of a point together
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:

@@ -20,11 +20,11 @@ from fairbench.workloads.traces.change import cut
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, find, read_trace
 from fairbench.workloads.traces.table import Table
 
-MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits for
-AROUND = 0.5  # of a flood's length, replayed before and after it
+MOST_REPLAYED = 12_000  # limit on requests: a longer replay takes too long
+AROUND = 0.5  # part of a flood's length that is replayed before and after it
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
-# Fields of records by a trace's names for them; other names are equal.
+# Names of record fields that differ from a trace's names; all others are equal.
 OF_RECORDS = {"time": "start", "session": "program"}
 
 
@@ -32,8 +32,8 @@ OF_RECORDS = {"time": "start", "session": "program"}
 class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
-    ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is when the
-    table's first request came, by the clock of the traffic. ``nameless`` is true if no column has
+    ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is the time of the
+    table's first request, by the clock of the traffic. ``nameless`` is true if no column has
     clients; ``cached`` names the column of cached tokens that are not replayed.
     """
 
@@ -92,15 +92,16 @@ def _scored(params: TraceParams) -> Scored | None:
         return read_scored([Path(find(params.file))], names=names, line=params.line or None)
     except RecordError:
         raise
-    except UsageError:  # also what a trace may lack: the columns of answers
+    except UsageError:  # columns of answers, which a trace may lack
         return None
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, float]:
     """Return the requests to replay, and their start on the traffic's clock.
 
-    All of a log of up to ``MOST_REPLAYED`` requests; else the first flood with some time around it,
-    or the busiest time. Above ``MAX_CLIENTS`` clients, those with the most requests are kept.
+    The part is the whole log if it has at most ``MOST_REPLAYED`` requests; else the first flood
+    with some time around it, or the busiest time. Above ``MAX_CLIENTS`` clients, those with the
+    most requests are kept.
     """
     table = log.table
     start_s, end_s = 0.0, None
@@ -119,7 +120,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, floa
 
 
 def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return the shortest time with as many requests as are replayed."""
+    """Return the shortest time that contains as many requests as are replayed."""
     spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
     first = int(np.argmin(spans))
     return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

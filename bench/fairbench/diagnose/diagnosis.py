@@ -23,10 +23,11 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of, 
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 
-LEAST_HIGH = 8  # the most replicas that a plan tries, or
-TIMES_USUAL = 4  # times as many as are replayed
-AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
-NOTICED_S = 0.5  # or so much apart at most
+# highest number of replicas that a plan tries, unless the next constant gives a higher one
+LEAST_HIGH = 8
+TIMES_USUAL = 4  # multiple of the replayed number that a plan tries
+AGREES = 2.0  # highest ratio of a replayed and a recorded P95 that agree
+NOTICED_S = 0.5  # highest difference of a replayed and a recorded P95 that agree
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of a diagnosis; ``waits`` are recorded, or from the first replay.
+    """The findings of a diagnosis; ``waits`` are the recorded ones, or those of the first replay.
 
-    ``harm`` is by these waits. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
-    ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a capacity plan.
-    ``present`` is the scheduler to compare with. ``missing`` names what an interruption prevented,
-    such as the replays that are not in ``replays``.
+    ``harm`` is computed from these waits. The replayed requests came from ``part_s[0]`` to
+    ``part_s[1]``; ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a
+    capacity plan. ``present`` is the scheduler to compare with. ``missing`` names what an
+    interruption prevented, such as the replays that are not in ``replays``.
     """
 
     log: AccessLog
@@ -77,7 +78,7 @@ class Diagnosis:
 
     @property
     def judged_s(self) -> list[tuple[float, float]]:
-        """The times in which schedulers are compared: the replayed floods, else all."""
+        """The times over which schedulers are compared: the replayed floods, or else all."""
         start_s, end_s = self.part_s
         replayed = [
             (max(one[0], start_s), min(one[1], end_s))
@@ -131,10 +132,10 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of the log's or a replay's waits, in the time that is judged.
+    """Return percentiles of the waits in a log or a replay, within the judged times.
 
-    ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
-    ``heavy_p50_s`` of those of the heavy ones; None without any.
+    ``others_p50_s`` and ``others_p95_s`` cover all requests of the other clients together,
+    ``heavy_p50_s`` those of the heavy clients; a value is None without requests.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -153,7 +154,7 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 class Unlike(NamedTuple):
-    """TTFT P95 of the other clients (s) in a log and in a replay that does not repeat the log."""
+    """TTFT P95 of the other clients (s) in a log and in a replay that differs from the log."""
 
     logged_s: float
     replayed_s: float
@@ -208,7 +209,7 @@ def _plan(
 ) -> Mapping[str, Any] | None:
     """Return the smallest sufficient clusters of the best fair scheduler and of FCFS.
 
-    None after a signal.
+    The result is None after a signal.
     """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
@@ -223,7 +224,7 @@ def _plan(
         {key: value for key, value in flags.items() if value is not None},
         {},
         gpus=(gpu,),
-        num_runs=1,  # a replay has no chance in it: every seed is the same
+        num_runs=1,  # a replay contains no randomness: all seeds give the same result
         sharing=False,
     )
     try:

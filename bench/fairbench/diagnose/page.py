@@ -105,7 +105,8 @@ def _judged(found: Diagnosis) -> Judged:
 def _figures(found: Diagnosis) -> Iterator[Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
-    yield from islice(figures, 1)  # the load; a log that came all at once has no pictures
+    # the load over time; a log whose requests all came at once has no pictures
+    yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
     best = best_fair(found)

@@ -28,17 +28,17 @@ from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
 
-USUAL_LOAD = 0.7  # of the replicas' capacity, without the floods
-SAMPLE = 3_000  # requests, whose GPU time is worked out
+USUAL_LOAD = 0.7  # part of the replicas' capacity, without the floods
+SAMPLE = 3_000  # requests of which the GPU time is computed
 
 
 @dataclass(frozen=True)
 class Replay:
     """The common parts of all replays: the trace file, its flags, and heavy clients.
 
-    ``flags`` are those of ``run``. ``start_s`` is the beginning of the replayed requests by the
-    log's times, whose dates are those of ``clock``; ``names`` maps the replay's client names to
-    those of the log.
+    ``flags`` are those of ``run``. ``start_s`` is the start of the replayed requests in the log's
+    times, whose dates are those of ``clock``; ``names`` maps client names of the replay to names of
+    the log.
     """
 
     file: Path
@@ -85,7 +85,8 @@ def prepared(
 def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
     """Return the fewest replicas that serve these rows at ``USUAL_LOAD``.
 
-    The GPU time of a sample of them, with the cache hits of a cache that never forgets.
+    The estimate uses the GPU time of a sample of the rows, with the hits of a cache that never
+    evicts.
 
     Args:
         replay: Common parts of the replays.

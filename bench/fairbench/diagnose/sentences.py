@@ -22,7 +22,7 @@ NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others an
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence for each flood, or one that there is none."""
+    """Yield a sentence for each flood, or a sentence that there is none."""
     count = len(found.log.traffic.client)
     if count < LEAST_REQUESTS:
         yield f"{count} request{'s are' if count > 1 else ' is'} too few to find a flood."
@@ -37,7 +37,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield the harmed clients and the time, by recorded waits or by the first replay."""
+    """Yield sentences on the harmed clients and the time, by recorded or replayed waits."""
     basis = _basis(found)
     if not found.floods or not found.waits.knows_waits:
         return
@@ -61,7 +61,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield what the best fair scheduler changes, and whether the replay is like the log."""
+    """Yield sentences on the effect of the best fair scheduler, and on the replay's likeness."""
     first = found.first
     if first is None:
         return
@@ -77,7 +77,7 @@ def change_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _marked(line: str) -> str:
-    """Return a line on a replay that does not repeat the log."""
+    """Return a line about a replay that does not repeat the log, marked as such."""
     return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
@@ -137,7 +137,7 @@ def replica_line(found: Diagnosis) -> str:
 def said_target(target: dict[str, Any], *, programs: bool) -> str:
     """Return a target in words if it is a P95 of the well-behaved clients.
 
-    ``programs``: ``victim_p95_s`` is the latency of whole sessions.
+    With ``programs``, ``victim_p95_s`` is the latency of whole sessions.
     """
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])

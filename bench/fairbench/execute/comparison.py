@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The members that have yet to run."""
+        """The members for which runs are still missing."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     def sweep(self) -> Sweep:
@@ -223,10 +223,10 @@ def compare_experiments(
 ) -> Compared:
     """Return the sides of a comparison, after running the missing ones.
 
-    ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared by
-    configuration; ``baseline`` is one of them, by default the first. ``resume`` is the directory of
-    a comparison to continue. New runs are saved in a new directory in ``parent``. Raises UsageError
-    for sides that cannot be compared, and as ``carry_out``.
+    ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared in
+    each configuration; ``baseline`` is one of them, by default the first. ``resume`` is the
+    directory of a comparison to continue. New runs are saved in a new directory in ``parent``.
+    Raises UsageError for sides that cannot be compared, and the errors of ``carry_out``.
     """
     alone = resume is None and len(arguments) == 1
     runs = ["num_runs"] if alone and num_runs else []
@@ -243,8 +243,8 @@ def compare_experiments(
 def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     """Run the missing experiments of a plan in a new directory, and read all sides.
 
-    Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
-    end, Interrupted once it has come to a halt.
+    Raises UsageError if a run is impossible here, RunFailed if an argument has no finished run, and
+    Interrupted after an interruption.
     """
     outcome, ran = None, dict[str, SchedulerResults]()
     if plan.to_run:
@@ -261,7 +261,7 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
 def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
     """Run the missing runs of a stored comparison, with ``num_runs`` seeds if that is more.
 
-    Raises DataError if the directory holds no sweep, and as ``carry_out``.
+    Raises DataError if the directory holds no sweep, and the errors of ``carry_out``.
     """
     store = SweepStore(folder)
     sweep = store.sweep()

@@ -63,7 +63,7 @@ class RunContext:
     def run(
         self, tasks: Sequence[Task], costs: Sequence[float] | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (index, result) as tasks end, as ``Executor.run`` does, and show the progress.
+        """Yield (index, result) as tasks end, like ``Executor.run``, and show the progress.
 
         ``costs`` are relative; by default they are equal.
         """
@@ -76,7 +76,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """The function ``progress.update``; None without a listener."""
+        """The function ``progress.update``; None without a progress receiver."""
         return None if type(self.progress) is Silent else self.progress.update
 
 

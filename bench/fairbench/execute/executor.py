@@ -12,14 +12,14 @@ from fairbench.errors import FairbenchError, RunFailed
 from fairbench.execute.interruption import Interruption
 
 Task = Callable[[Interruption], Any]
-"""A piece of work. The object is pickled, asks often whether to stop, and then saves."""
+"""A piece of work. The task is pickled, polls whether to stop, and saves its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files, with the names that the user gave them.
+    """A task that reads files, with the names by which the user gave them.
 
-    An executor on another machine takes them there.
+    An executor on another machine sends the files there.
     """
 
     work: Task

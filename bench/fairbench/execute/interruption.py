@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """A flag that tells, when called, whether an interruption was requested."""
+    """A flag that returns, when called, whether an interruption was requested."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -37,7 +37,7 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """Return the exception to raise once all has stopped, which names the remaining tasks."""
+        """Return the exception to raise after all has stopped; it names the remaining tasks."""
         return Interrupted(message, self.exit_code)
 
 

@@ -59,12 +59,12 @@ LAUNCHERS: Mapping[str, Way] = {
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
-# A list of a host's processes shows command lines, and drivers have a secret.
+# Command lines are visible in a host's process list, and drivers have a secret.
 DRIVER_LAUNCHERS = (LOCAL, "ray")
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher by name. This launcher may be used together with that of ``drivers``.
+    """Return a launcher by name. The same launcher may also start the ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's choice of how servers and drivers start: decides no record, is stored nowhere."""
+    """The user's choice of how servers and drivers start, which changes no record."""
 
     server_python: str | None = None
     ready_timeout_s: float = 600.0

@@ -50,8 +50,9 @@ def run_live_in(
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
-    After any other failure the directory keeps logs and records for ``execute.recovery``;
-    without records it goes too, and its logs are moved. ``cluster`` are workers that run already.
+    After any other failure the directory keeps logs and records for ``execute.recovery``; a
+    directory without records is removed, and its logs are moved. ``cluster`` are workers that run
+    already.
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
@@ -125,8 +126,8 @@ def cluster_in(
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
     """Remove the directory after a KeyboardInterrupt before the run began.
 
-    An error before the first record, such as of a server that does not start, removes the directory
-    too. The logs are then moved to a temporary directory, which the message names.
+    The directory is also removed after an error before the first record, such as a server that does
+    not start. The logs are then moved to a temporary directory, which the message names.
     """
     try:
         yield
@@ -134,7 +135,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # by a run inside, that has cleared up after itself
+    except Interrupted:  # raised by a run inside, which has cleaned up after itself
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -146,7 +147,7 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points; return the failures, which are also stored.
 
-    Servers are started once for all points that they can serve, and again after a failed one.
+    Servers are started once for all points that they can serve, and again after a failed point.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -164,11 +165,11 @@ class _Runs:
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Yield points that can share servers, each with its result once begun."""
+        """Yield points that can share servers, each with its result once the point has begun."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            except KeyboardInterrupt:  # while servers were starting
+            except KeyboardInterrupt:  # interrupted while servers were starting
                 return
             except FairbenchError as error:
                 reason = Failure(error, traceback.format_exc())

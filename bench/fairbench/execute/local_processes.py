@@ -53,7 +53,7 @@ def leave_signals_to_parent() -> None:
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Delay signals to the end of the block; a process started inside inherits the mask."""
-    ensure_running()  # the resource tracker, whose start would let them through
+    ensure_running()  # the resource tracker, whose start would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -99,7 +99,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # it has died, which is noticed below
+                    with suppress(OSError):  # the process has died, which is noticed below
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -141,8 +141,9 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        with suppress(EOFError, OSError):  # the parent is done, or dead
-            goes_on = True  # even after a request to stop: the parent waits for a first result
+        with suppress(EOFError, OSError):  # the parent is finished, or dead
+            # even after a request to stop, because the parent waits for a first result
+            goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
                 goes_on = not interrupted()

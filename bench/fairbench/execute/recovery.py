@@ -35,7 +35,7 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        if name == SIMULATED:  # all of it is in the tables now
+        if name == SIMULATED:  # everything in it is now in the tables
             shutil.rmtree(folder)
     return result
 

@@ -41,9 +41,10 @@ def repeat(
 ) -> Repeats:
     """Run the seeds from ``spec.seed`` on, each saved in one new directory.
 
-    That directory also gets ``intervals.json``. Servers are started once, their caches emptied
-    between runs, and their logs are there too. After an interruption, begun runs are kept as they
-    are. Raises Interrupted if interrupted before servers were ready, and what a run raised.
+    That directory also gets ``intervals.json``. Servers are started once, and their caches are
+    emptied between runs; their logs are in this directory, too. After an interruption, begun runs
+    are kept as they are. Raises Interrupted if interrupted before servers were ready, and the error
+    of a failed run.
     """
     check_writable(parent)
     path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
@@ -64,9 +65,9 @@ def repeat(
 def simulate_all(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Simulate and save all; return summaries in order, after an interruption of some.
+    """Simulate and save all; return summaries in order, or fewer after an interruption.
 
-    Raises what a run raised, once all have ended.
+    Raises the error of a failed run, after all have ended.
     """
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)

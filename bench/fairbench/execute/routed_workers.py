@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 class Routed(NamedTuple):
     """A router by name with its ``NAME.PARAM`` settings, and its workers.
 
-    ``weights`` are the clients' by name, 1 without one; any client may turn up. ``local`` is the
-    local scheduler that workers are asked for which were started elsewhere, None if none is.
+    ``weights`` are the clients' weights by name; a client without a weight has 1, and unknown
+    clients may appear. ``local`` is the local scheduler that running workers are asked for; None
+    means that they are not asked.
     """
 
     router: str
@@ -67,7 +68,7 @@ def named_workers(
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
             raise UsageError(f"--worker-url {worker.url}: given twice; give each worker once")
-    if all_named:  # no worker will be added
+    if all_named:  # the number of workers is fixed
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -87,13 +88,13 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # Not of the workers: weights, and the queue and router.
+    # Weights, and the settings of queue and router, do not belong to the workers.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
-    # Not resolved: they are not of a workload's clients.
+    # The weights are not resolved, because no workload names their clients.
     spec = spec.model_copy(update={"weights": entitled or None})
     given = {**settings, **spec.settings}
     return Routed(spec.router, _served(spec.router, given), entitled, (), spec=spec)
@@ -131,13 +132,13 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        if interrupted():  # since the last look of their starters
+        if interrupted():  # after the last check of the code that started them
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, laid over the router's defaults for serving."""
+    """Return the settings; missing ones have the router's defaults for serving."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 

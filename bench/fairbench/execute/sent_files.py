@@ -1,4 +1,4 @@
-"""Files that travel: the user's files and the software versions, sent to each node."""
+"""Files that are sent to each node: the user's files and the software versions."""
 
 from __future__ import annotations
 

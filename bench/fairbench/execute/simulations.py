@@ -69,7 +69,10 @@ def _simulate_and_save(
 
 
 class Job(NamedTuple):
-    """A task of a sweep. ``key`` names its files; ``requests`` estimates its duration."""
+    """A task of a sweep.
+
+    ``key`` names the files of the task; ``requests`` estimates its duration.
+    """
 
     name: str
     key: str
@@ -183,18 +186,18 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-ADDITIONS = 500_000  # timed: some hundredths of a second
-ADDITIONS_PER_REQUEST = 10_000  # bundled workloads under six schedulers: 4,500 to 30,000
-BYTES_PER_REQUEST = 220  # of the stored tables
-LARGE = 200_000  # requests: above that it is said
+ADDITIONS = 500_000  # a few hundredths of a second
+ADDITIONS_PER_REQUEST = 10_000  # range of six schedulers on bundled workloads: 4,500 to 30,000
+BYTES_PER_REQUEST = 220  # bytes of the stored tables
+LARGE = 200_000  # number of requests above which the estimate is announced
 
 
 class Estimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The seconds are for this machine under its present load. They are right within a factor of
-    three, since requests differ in cost and the machine's load may change. ``load`` is the number
-    of other processes that want a processor.
+    The seconds are for this machine under its present load, and are right within a factor of three.
+    Requests differ in cost, and the machine's load may change. ``load`` is the number of other
+    processes that want a processor.
     """
 
     runs: int
@@ -221,7 +224,7 @@ def estimate(requests: Iterable[float]) -> Estimate:
     """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _load(), _processors()
-    share = processors / (processors + load)  # of its processor's time that each simulation gets
+    share = processors / (processors + load)  # part of a processor's time that each simulation gets
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return Estimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
 

@@ -20,7 +20,7 @@ from fairbench.results.sweep_store import SweepStore
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
 
-REMARKS = ("workers", "errors", "lateness")  # notes of a run
+REMARKS = ("workers", "errors", "lateness")  # keys of the notes of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run the unfinished points, compare all points, and store the comparison.
 
-    A point that fails stops no other. Raises UsageError while another process runs the same sweep,
-    Interrupted once it has come to a halt.
-    ``command`` is the command that continues the sweep with ``--resume``.
+    A failed point does not stop the other points. Raises UsageError while another process runs the
+    same sweep, and Interrupted after an interruption. ``command`` is the command that continues the
+    sweep with ``--resume``.
     """
-    with run_folder(store.path, "alone"):  # two at once would do the same work
+    with run_folder(store.path, "alone"):  # two processes would do the same work
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):

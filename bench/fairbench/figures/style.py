@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # of the text below figures
-LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18  # of a legend: its key is wide
+LETTERS_PER_IN = 15  # for the text below figures
+LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18  # for a legend, whose keys are wide
 
 
 class SeriesStyle(NamedTuple):
@@ -123,8 +123,8 @@ def panels(
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
     """Write the title and the origin of the numbers above the panels, with the legend of one panel.
 
-    Below them ``provenance``, in as many lines as it needs: whether it was measured, on what, and
-    which seeds.
+    ``provenance`` is written below them, in as many lines as needed: whether the numbers were
+    measured, on which hardware, and which seeds.
     """
     handles, labels = legend.get_legend_handles_labels()
     longest = max(map(len, labels), default=0) + KEY_LETTERS

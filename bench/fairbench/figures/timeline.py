@@ -32,7 +32,8 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
     """Return the mean seconds from arrival to end, by interval of arrival.
 
-    [client, interval], NaN where no request arrived that came to its end.
+    The shape is (clients, intervals); the value is NaN if no request that arrived in the interval
+    finished.
     """
     table, names = run.table("requests"), client_names(run)
     arrival_s = table["arrival_s"].to_numpy()

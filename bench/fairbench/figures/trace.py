@@ -14,10 +14,10 @@ from fairbench.workloads.traces.table import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BINS = 60  # of the time
-SHOWN = 6  # clients: those with the most requests; the others are one line
+BINS = 60  # number of bins of the time
+SHOWN = 6  # number of clients with the most requests that have their own line; the others share one
 
-REST = "0.7"  # the colour of those others
+REST = "0.7"  # the colour of the other clients
 
 
 def draw_trace(table: Table, path: Path, title: str) -> None:

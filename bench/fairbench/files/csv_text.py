@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fairbench.errors import DataError, shortened
 from fairbench.files.reader import LARGEST_PART, decoded, limit_bytes, lines
 
-MAX_CELLS = 100_000  # between tabs or semicolons
+MAX_CELLS = 100_000  # values are separated by tabs or semicolons
 
 
 class Row(NamedTuple):
@@ -25,10 +25,12 @@ class Row(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    ``streamed`` has the meaning that it has in ``reader.lines``.
+    ``streamed`` has the same meaning as in ``reader.lines``.
     """
-    csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
-    found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
+    # the limit of a line, because a prompt may be long
+    csv.field_size_limit(limit_bytes() // LARGEST_PART)
+    # line ends, which a quoted text may contain
+    found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
     above: list[str] = []  # blank lines, and the line of column names
     while not above or not above[-1].strip():
@@ -38,7 +40,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     separator = next((mark for mark in (",", "\t", ";") if mark in "".join(above)), ",")
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
-    # Strictly: a quote that is never closed would hide all that follows.
+    # The reader is strict, because a quote that is never closed would hide the rest of the file.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
 
@@ -51,8 +53,8 @@ def _checked(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:
     """Yield the rows below the line of column names; missing cells are empty.
 
-    ``streamed`` has the meaning that it has in ``lines``. Raises DataError naming the line if
-    the file is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
+    ``streamed`` has the same meaning as in ``lines``. Raises DataError naming the line if the file
+    is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader

@@ -147,7 +147,7 @@ NO_TEXT = {
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
-"""How files begin that are often taken for CSV, and what to do."""
+"""The first bytes of files that are often taken for CSV, with advice."""
 
 
 class Kind(Enum):

@@ -1,4 +1,4 @@
-"""Parquet files of users: columns of numbers, truths and texts, within a memory limit."""
+"""Parquet files of users: columns of numbers, booleans and texts, within a memory limit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def _texts(schema: pa.Schema, shown: str) -> list[str]:
         if types.is_string(kind) or types.is_large_string(kind):
             names.append(field.name)
         elif types.is_null(kind):
-            continue  # of no row anything is known, as of a metric that no run has
+            # the type of a column without any known value, such as a metric that no run has
+            continue
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
                 f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"

@@ -20,7 +20,7 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     Raises UsageError, which names the source of the file's name, if the file cannot be run.
     """
     digest = sha256(bytes(path)).hexdigest()
-    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # different for any two files
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)

@@ -24,12 +24,12 @@ from fairbench.errors import DataError, UsageError
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = 512  # a command then stays below 1 GiB
-LARGEST_PART = 8  # of the memory, that one line may fill: it is there three times while parsed
+LARGEST_PART = 8  # part of the memory that one line may fill, because parsing holds it three times
 
 CHUNK = 2**16  # bytes read at a time, if none are kept
-CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is compared
-MAX_RATIO = 200  # logs are up to a hundred times as long as packed
-PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for the writer of a pipe
+CHECKED = 16 * MIB  # unpacked bytes after which the ratio to the packed size is checked
+MAX_RATIO = 200  # logs are up to a hundred times as long as their packed form
+PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # how long to wait for the writer of a pipe
 
 # Memory of CPython 3.11 per line, and per punctuation mark (an object, a list, an entry and its
 # number, a key, half of a text).
@@ -94,8 +94,8 @@ def lines(
 ) -> Iterator[Line]:
     """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    ``streamed`` is for our own runs, and for content that is not kept: only the size of each
-    line is limited, not the total. Raises DataError if the file is unreadable or too large.
+    ``streamed`` is for our own runs, and for content that is not kept: only each line is limited in
+    size, not the whole file. Raises DataError if the file is unreadable or too large.
     """
     memory = Memory(shown)
     most = memory.largest_line
@@ -116,7 +116,7 @@ def lines(
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """Read a whole file that is to be parsed at once. Raises as ``lines`` does."""
+    """Read a whole file that is to be parsed at once. Raises the errors of ``lines``."""
     memory = Memory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
@@ -197,7 +197,7 @@ def _opened(file: Traversable, shown: str) -> IO[bytes]:
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        if start != b"":  # None is a writer that has not written yet
+        if start != b"":  # None means that the writer has not written yet
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
@@ -243,7 +243,7 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a name that contains a zero byte
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None

@@ -16,7 +16,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: null, NaN, blanks, or a word for missing.
 
-    A name is only missing if it ``is_blank``: a client may be called None.
+    A client may be called None, so a name is only missing if it ``is_blank``.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
@@ -49,9 +49,9 @@ def number_of(value: Any) -> int | float | None:
 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
 
-# A count since 1970 is larger than this in its unit, and smaller in the next coarser one.
+# A time since 1970 is larger than this in its own unit, and smaller in the next coarser unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
-_LARGEST = 2**62  # so that the time between any two fits 64 bits
+_LARGEST = 2**62  # limit, so that the time between any two times fits 64 bits
 
 
 class Nanoseconds(int):
@@ -109,7 +109,7 @@ def moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
-"""Unix times from 1973 to 2115: earlier ones are seconds from some start, later ones mistakes."""
+"""Unix times from 1973 to 2115; earlier numbers have another start, later ones are mistakes."""
 
 
 class Clock(NamedTuple):

@@ -20,9 +20,9 @@ from fairbench.files.reader import MIB, opened
 LONG_KEY = 200  # parts
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
-"""A key of so many parts that tomllib takes gigabytes for it; shorter ones are counted later."""
+"""A key with so many parts that tomllib takes gigabytes; shorter keys are counted later."""
 
-MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is slow
+MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much memory for tables, and is slow
 
 
 def is_path(ref: str) -> bool:
@@ -62,7 +62,8 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+    # TOMLDecodeError, and ValueError for integers of thousands of digits
+    except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
         raise DataError(f"{shown}: {_place(str(error), text, secret=secret)}") from None
@@ -81,7 +82,7 @@ def _text(file: Traversable, shown: str) -> str:
     if len(data) > MAX_BYTES:
         raise DataError(f"{shown}: is too large: at most {MAX_BYTES // MIB} MiB")
     try:
-        return data.decode("utf-8-sig")  # editors on Windows put a mark in front
+        return data.decode("utf-8-sig")  # editors on Windows write a byte order mark first
     except UnicodeDecodeError:
         raise DataError(f"{shown}: cannot be read: not UTF-8 text") from None
 

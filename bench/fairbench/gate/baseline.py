@@ -51,7 +51,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
     """Raise DataError if a baseline has no results, or those of another experiment.
 
-    This happens when a setting was added since, or when the file was edited.
+    The results differ in experiment if a setting was added later, or if the file was edited.
     """
     for name, spec in specs.items():
         file = folder / name / EXPERIMENT

@@ -64,7 +64,7 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
 
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
-MOST_CHARACTERS = 60_000  # of the whole text: GitHub cuts a comment off above 65,536
+MOST_CHARACTERS = 60_000  # limit on the whole text: GitHub cuts a comment off above 65,536
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
 
@@ -72,8 +72,8 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 def outcome_markdown(outcome: Outcome) -> str:
     """Return a line per configuration, worst first, with folded checks and changes.
 
-    Folded details that would make the text longer than ``MOST_CHARACTERS`` are left out, the last
-    ones first, and the text says how many.
+    Folded details that would exceed ``MOST_CHARACTERS`` are left out, the last ones first, and the
+    text says how many.
     """
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:

@@ -19,13 +19,13 @@ from fairbench.results.values import Value, more_is_better
 
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
 
-MOST_PERCENT = 100  # by which a number that is never negative can fall
+MOST_PERCENT = 100  # the largest fall of a number that is never negative
 
 
 class Clause(NamedTuple):
     """A limit: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0, and a part of the baseline if ``relative``.
+    ``loss`` is at least 0, and a fraction of the baseline if ``relative``.
     """
 
     text: str
@@ -43,9 +43,9 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of the summary or another name of it; the text has the name that is printed.
+    METRIC is a key of the summary or another name of that key; the text has the printed name.
     ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
-    sign, for an unknown metric, and for one of which neither more nor less is worse.
+    sign, for an unknown metric, and for a metric that has no better direction.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -84,7 +84,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # splits[k][s]: in how many ways k of the values so far have ranks that sum up to s.
+    # splits[k][s] is the number of subsets of k of the values so far whose ranks sum up to s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
         rank = _doubled_rank(pooled, value)
@@ -123,7 +123,7 @@ class Judgement(NamedTuple):
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against another, on the decimals as written.
 
-    A value that is only a bound is judged as far as the bound allows. An equal bound passes. A
+    A value that is only a bound is judged as far as the bound decides. An equal bound passes. A
     value that could lie on either side is inconclusive.
     """
     if before.raw is None or after.raw is None:
@@ -145,9 +145,9 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs on the same seeds, in the order of the seeds, as ``compare`` does.
 
-    The test is on the mean over seeds of the change beyond what is allowed, in the clause's
-    unit, at level ``alpha`` on either side. The clause fails if the mean is significantly worse
-    than 0, and passes if it is significantly not worse. Otherwise the result is inconclusive.
+    The test is on the mean over seeds of the change beyond the allowed loss, in the clause's unit,
+    at level ``alpha`` on either side. The clause fails if the mean is significantly worse than 0,
+    and passes if it is significantly not worse. Otherwise the result is inconclusive.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -166,12 +166,12 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several of the baseline.
 
-    The baseline's runs are each made worse by as much
-    as is allowed, are ranked with the current ones; the clause fails if those rank worse, and
-    passes if they rank better, or if none is worse than any.
+    Each run of the baseline is made worse by the allowed loss and ranked together with the current
+    runs; the clause fails if the current runs rank worse, and passes if they rank better, or if no
+    current run is worse than any of these.
 
-    The tests are one-sided at level ``alpha``; with too few runs they could never tell anything,
-    and are not applied.
+    The tests are one-sided at level ``alpha``; they are not applied to so few runs that they could
+    not reject anything.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -198,7 +198,8 @@ def _scaled(
 ) -> tuple[list[Value], list[Value]]:
     """Return limits and current values; a relative clause scales them by each seed's baseline.
 
-    A change by the same percentage in every seed then has no spread, however much loads differ.
+    A change by the same percentage in every seed then has no spread, even if loads differ between
+    seeds.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

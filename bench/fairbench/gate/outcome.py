@@ -25,14 +25,15 @@ from fairbench.results.paired import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.values import ABSENT, Value, values_of
 
-# Processors add up floating point numbers in different orders; no decision changes so little.
+# Processors add up floating point numbers in different orders; a changed decision makes a larger
+# difference.
 DIGITS = (3, 5, 8)
-LARGE = 1000  # from which on a change has no decimals
+LARGE = 1000  # a change of at least this many percent is printed without decimals
 ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A changed value. A bound counts as a part of the value."""
+    """A changed value. A bound is part of the value."""
 
     metric: str
     before: Value
@@ -101,7 +102,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
     """Return the changes of cluster-wide metrics; those of single clients if there are no others.
 
-    The changes of single clients follow from the others, and are many.
+    The changes of single clients follow from these, and are numerous.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 
@@ -172,8 +173,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """Judge clauses at every point; repeated runs at level ``alpha``.
 
     A clause is judged over all seeds of an experiment together. Without clauses, simulated points
-    must not differ at all. Raises UsageError for a wrong clause, and for none over other runs,
-    which always differ.
+    must not differ at all. Raises UsageError for a wrong clause, and if there is none although real
+    runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(

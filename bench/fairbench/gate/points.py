@@ -21,7 +21,7 @@ from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.store import Summary
 
-MAX_SHOWN = 4  # keys in which unlike experiments differ
+MAX_SHOWN = 4  # keys in which different experiments differ
 
 
 @dataclass(frozen=True, slots=True)

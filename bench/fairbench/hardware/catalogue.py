@@ -29,7 +29,7 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model for a name, or the normalised name.
 
-    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` make no difference:
+    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
     ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape have one
     profile.
     """
@@ -52,7 +52,7 @@ DERIVED = "derived_profiles.json"
 """The profiles that ``hardware/profiles`` has from ``fairbench profile``, as it writes them."""
 
 MEASURED = "/measured-sglang"
-"""How the id of a profile ends that was fitted to measured serving, not to single operators."""
+"""End of the id of a profile that was fitted to measured serving, not to single operators."""
 
 
 @cache

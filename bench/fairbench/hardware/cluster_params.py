@@ -32,13 +32,14 @@ class DisaggregationParams:
     A transfer of KV cache takes ``latency_ms`` and its bytes over ``bandwidth_gb_s`` (10^9 bytes/s
     of each GPU, in one direction). The defaults are a line through Mooncake's measurements with its
     vLLM connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB over eight network cards of 200
-    Gbit/s. A GPU has one card here (144/8 GB/s). One of 400 Gbit/s is 36, NVLink of an H100 up to
-    450. ``reserved_decode_tokens`` is SGLang's ``num_reserved_decode_tokens``: the memory that a
-    decode worker keeps free for each of its requests. ``reserve``: an SGLang decode worker reserves
-    memory for a prompt at its ``arrival``, first come first served, as documented; or at its
-    ``admission``, in the order of the prefill queue. vLLM's decode workers reserve it once the
-    prompt is computed. ``charge_outputs`` tells the prefill worker's scheduler of a request's
-    outputs when it ends; by default a prefill worker knows only its own first token.
+    Gbit/s. A GPU has one such card here (144/8 GB/s). A card of 400 Gbit/s has 36, NVLink of an
+    H100 up to 450. ``reserved_decode_tokens`` is SGLang's ``num_reserved_decode_tokens``: the
+    memory that a decode worker keeps free for each of its requests. ``reserve``: an SGLang decode
+    worker reserves memory for a prompt at its ``arrival``, first come first served, as documented;
+    or at its ``admission``, in the order of the prefill queue. vLLM's decode workers reserve it
+    once the prompt is computed. ``charge_outputs`` reports a request's outputs to the prefill
+    worker's scheduler when the request ends; by default a prefill worker knows only its own first
+    token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -17,14 +17,14 @@ Splits: TypeAlias = Literal["prefilled", "finished", "never"]
 
 @dataclass(frozen=True)
 class SGLangRules:
-    """The rules of one release, by default of 0.5.23.
+    """The rules of one release; the defaults are those of 0.5.23.
 
-    ``drops_finished``: a request that finished leaves the batch before the next pass, not with the
-    next decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
+    ``drops_finished``: a finished request leaves the batch before the next pass, not with the next
+    decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
     ``max_running_requests``, not two. ``tries_within_budget``: when that prompt's chunk uses up a
     budget, no other request is tried. ``touches_waiting``: passes that match nothing refresh the
-    prefixes of the queue's head. ``splits``: whether a prompt and the outputs that were computed
-    with it after a retraction are two nodes of the tree, from the prefill or from the end on.
+    prefixes of the queue's head. ``splits``: whether a prompt and the outputs that were recomputed
+    with it after a retraction are two nodes of the tree, from the prefill on or from the end on.
     """
 
     drops_finished: bool = True
@@ -50,7 +50,7 @@ RULES: dict[Release, SGLangRules] = {
 }
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
-"""A parameter of an engine: us of CPU for each waiting request that a pass matches."""
+"""Microseconds of CPU for each waiting request that a pass matches, as a parameter of an engine."""
 
 
 def _checked(value: Any) -> str | int | None:
@@ -79,13 +79,13 @@ class EngineParams:
     requests last whose prefix a request ahead is about to compute, as SGLang does since December
     2024 (PR #2442). ``batch_is_full``, by default on, marks a batch full in a pass that finds no
     room; no pass is made until a request leaves. SGLang of summer 2024 had no such mark.
-    ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
-    by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
-    as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:
-    CPU time in us that a scheduling pass takes for each waiting request when a cache-aware
-    scheduler has the queue matched against the cache; the GPU waits. By default 0; measured in
-    docs/appendix/speed.md. ``release``: the release of SGLang whose rules are followed, by default
-    0.5.23; docs/reference/releases.md lists the differences.
+    ``swap_space``: GiB of the host's memory, per GPU, for requests that a scheduler preempts with
+    ``swap``; by default 4, as in vLLM. ``load_cap``: the limit on running requests, in tokens of
+    context as docs/appendix/engine.md counts them, or ``auto``; by default ``none``.
+    ``prefix_match_us``: CPU time in us that a scheduling pass takes for each waiting request when a
+    cache-aware scheduler has the queue matched against the cache; the GPU waits. By default 0;
+    measured in docs/appendix/speed.md. ``release``: the release of SGLang whose rules are followed,
+    by default 0.5.23; docs/reference/releases.md lists the differences.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0

@@ -1,17 +1,18 @@
 """Attention of FlashAttention 2, which vLLM uses on GPUs of compute capability 8.x.
 
-A timing profile charges the same for every token of decode context. FlashAttention 2 costs more in
-two cases, both read in its public code (``csrc/flash_attn``: ``flash_api.cpp``,
+A timing profile charges the same time for every token of decode context. FlashAttention 2 is slower
+in two cases, both found in its public code (``csrc/flash_attn``: ``flash_api.cpp``,
 ``flash_fwd_launch_template.h``). FlashAttention 3 (H100, H200) has a scheduler of tiles that avoids
 both.
 
-1. A step that also prefills is a single call. Only a call in which every query has length 1 packs
-   the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a mixed call each
-   query head reads the context by itself (vllm-project/vllm#58013 describes and mends this).
+1. A step that also prefills is a single call of the kernel. Only a call in which every query has
+   length 1 packs the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a
+   mixed call each query head reads the context by itself (vllm-project/vllm#58013 describes and
+   repairs this).
 2. A step that only decodes gives each sequence and KV head one thread block for each split of the
    context. A block works through its context in order, so the longest sequence may still run when
-   all other blocks are done. The time is between that of the mean load and that plus one longest
-   block (Graham's bound for list scheduling); the middle is charged.
+   all other blocks are done. The time lies between that of the mean load and the same plus one
+   longest block (Graham's bound for list scheduling); the middle is charged.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ HEADS = {
 }
 """Query heads and KV heads of models with heads of 128, from their ``config.json``."""
 
-TILE_ROWS, TILE_KEYS = 64, 128  # of the split-KV kernel, for heads of 128 elements
+TILE_ROWS, TILE_KEYS = 64, 128  # tile sizes of the split-KV kernel, for heads of 128 elements
 BLOCKS_PER_SM = 2  # as the heuristic for splits assumes
-MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85  # of that heuristic
-TAIL_SHARE = 0.5  # of the longest block, see above
+MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85  # constants of that heuristic
+TAIL_SHARE = 0.5  # the charged part of the longest block, see above
 
 
 class FlashAttention2(NamedTuple):

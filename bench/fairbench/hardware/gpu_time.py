@@ -21,8 +21,8 @@ Chunk = tuple[int, int]
 class StepTime:
     """The coefficients of step times in ms.
 
-    ``context_ps`` is the time per context token in whole ps. ``linear_ms`` is the time of the
-    linear layers and the host for that number of tokens.
+    ``context_ps`` is the time per context token in whole picoseconds. ``linear_ms`` is the time of
+    the linear layers and the host for that number of tokens.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class StepTime:
 
 
 class Decoding(NamedTuple):
-    """A client's part of a decode batch: its requests, and their total context."""
+    """A client's part of a decode batch: its requests, and the total of their contexts."""
 
     requests: int
     context_tokens: int
@@ -117,7 +117,7 @@ def decode_parts(
     read_ps = took_ps - fixed_ps
     parts: dict[str, int] = {}
     mine = read = before = 0
-    for client, (number, tokens) in clients.items():  # ``split`` of both at once
+    for client, (number, tokens) in clients.items():  # ``split`` for both parts together
         mine += number
         read += tokens * steps + number * grown
         after = fixed_ps * mine // requests + read_ps * read // context
@@ -151,7 +151,7 @@ def step_parts(
     ``saved_ps`` is the time that the step saved by reading shared contexts once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Each kind of chunk once: branches of a program compute the same.
+    # Each kind of chunk is computed once, because branches of a program have equal chunks.
     own_ps = {chunk: _ps(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
@@ -161,7 +161,8 @@ def step_parts(
         read_ps = _ps(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    if whole > took_ps:  # a model that says more than was measured: in its proportions
+    # if the model's times exceed the measured time, the latter is split in their proportions
+    if whole > took_ps:
         *own, read_ps = split(took_ps, (*own, read_ps))
         whole = took_ps
     *fixed, shared = split(took_ps - whole, [*[1] * len(own), decoding])

@@ -1,8 +1,9 @@
 """GPUs: data sheet numbers, usable memory, and common names.
 
-Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows
-logs of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
-``chunked_prefill_size`` are what SGLang 0.5.23 chooses for that much memory.
+Peaks are dense (without sparsity) and come from NVIDIA's data sheets. ``pre_load_avail_gib``
+follows logs of SGLang on cards of 80 GB and 24 GB; the values of other cards are estimates.
+``mem_fraction_static`` and ``chunked_prefill_size`` are what SGLang 0.5.23 chooses for that much
+memory.
 """
 
 from __future__ import annotations

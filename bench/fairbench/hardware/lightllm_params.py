@@ -16,10 +16,10 @@ class LightLLMLimits:
     """Server settings. ``max_prefill_tokens`` = 0 is S-LoRA's max(pool / 6, 3072).
 
     ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
-    ``prefill_overhead_ms`` is the cost of a minibatch beyond its tokens (its own start and merge).
-    The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch of less
-    than one takes the next power of two. An idle server looks for requests every ``idle_poll_ms``.
-    ``load_cap`` is as in ``EngineParams``.
+    ``prefill_overhead_ms`` is the fixed cost of a minibatch (its start and its merge into the
+    batch). The linear layers of a prefill compute whole tiles of ``prefill_tile`` rows; a minibatch
+    smaller than one tile is rounded up to a power of two. An idle server looks for requests every
+    ``idle_poll_ms``. ``load_cap`` is as in ``EngineParams``.
     """
 
     pool_tokens: int
@@ -47,11 +47,12 @@ class LightLLMLimits:
 class LightLLMParams:
     """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
 
-    ``max_total_tokens`` 0 is what fits next to the weights, ``max_prefill_tokens`` 0 S-LoRA's
-    max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are the cost of a
-    minibatch beyond its tokens, the row multiple of its matrix products, the interval at which an
-    idle server polls, and the part of the pool reserved for each client in the batch. They are
-    those of the measured runs (docs/studies/measured.md), except for the last, which was 32.
+    ``max_total_tokens`` 0 is what fits next to the weights, ``max_prefill_tokens`` 0 is S-LoRA's
+    max(pool / 6, 3072), and ``load_cap`` is as in ``EngineParams``. The four parameters before it
+    are the fixed cost of a minibatch, the row multiple of its matrix products, the interval at
+    which an idle server polls, and the part of the pool reserved for each client in the batch.
+    Their values are those of the measured runs (docs/studies/measured.md), except for the last,
+    which was 32.
     """
 
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
@@ -66,7 +67,7 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return the parameters with the pool of GPU and model. Raises UsageError if none."""
+    """Return the parameters with the pool of GPU and model. Raises UsageError without a pool."""
     values = asdict(params)
     pool = profile.pool
     tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)

@@ -39,7 +39,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The layers of a decoder-only transformer. ``dtype`` is that of published weights."""
+    """The layers of a decoder-only transformer.
+
+    ``dtype`` is the number format of the published weights.
+    """
 
     layers: int
     hidden: int
@@ -112,7 +115,7 @@ class ModelShape:
     def kv_bytes(self, tp: int) -> int:
         """Return the bytes of a token in the KV cache of each of ``tp`` GPUs.
 
-        A latent cache is the same on every GPU. Layers with a sliding window count in full.
+        A latent cache has the same size on every GPU. Layers with a sliding window count in full.
         """
         if self.latent is not None:
             return self.layers * (self.latent.kv_rank + self.latent.rope_dim) * KV_BYTES

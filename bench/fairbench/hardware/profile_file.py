@@ -16,7 +16,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""Beginning of the source, the last part of an id, of a profile that was read from a file."""
+"""Beginning of the source, the last part of the id, for profiles that were read from a file."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)

@@ -1,8 +1,8 @@
-"""Timing profiles: the formula of an engine iteration's time, its coefficients, and costs by it.
+"""Timing profiles: the formula of an engine iteration's time, its coefficients, and its costs.
 
-Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so
-that k decode steps are an exact integer sum. Source and held-out error of every profile are in
-``profiles/engine_profiles.json``; the form is repeated in ``TimingProfile``.
+Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so that
+k decode steps are an exact integer sum. Source and held-out error of every profile are in
+``profiles/engine_profiles.json``; the formula is repeated in ``TimingProfile``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KVPool:
     host_gb_s: Amount = 0.0
 
     def tokens(self, mem_fraction_static: float) -> int:
-        """Return the pool size in tokens. Raises UsageError if none is left."""
+        """Return the pool size in tokens. Raises UsageError if no memory is left."""
         gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:
@@ -60,15 +60,16 @@ class KVPool:
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0
 
 
-DIMENSIONLESS = frozenset({"p", "q_e"})  # the coefficients of a timing profile that are no times
+DIMENSIONLESS = frozenset({"p", "q_e"})  # the coefficients of a timing profile that are not times
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
     """The cost of a request in ms before the engine's scheduler, off the GPU.
 
-    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves
-    HTTP and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
+    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves HTTP
+    and tokenizes. ``delay_ms`` is latency on the way in and out, during which no process is
+    occupied.
     """
 
     request_ms: Amount = 0.0
@@ -92,8 +93,8 @@ class TimingProfile:
            + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
            + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
     with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
-    experts reads those that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where q_e is
-    the share of experts that a token leaves out. An iteration that prefills takes at least
+    experts reads the experts that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where
+    q_e is the fraction of experts that a token leaves out. An iteration that prefills takes at least
     c_l + c_lp*n_prefill, the time in which the host launches its kernels while the GPU already
     computes. The attention of SGLang's decode steps takes at least c_tail times the longest
     context, which few thread blocks read (``tail_ps``). A profile without one of c_pf, c_e, c_l,
@@ -107,7 +108,8 @@ class TimingProfile:
     pool: KVPool
     frontend: Frontend = Frontend()
     fit_domain: FitDomain | None = None  # None: unknown
-    shared_read: float = 1.0  # cost of context that another sequence of the batch has read as well
+    # relative cost of context that another sequence of the batch has already read
+    shared_read: float = 1.0
 
     @cached_property
     def context_ps(self) -> int:

@@ -17,14 +17,14 @@ class VLLMLimits:
     """Settings by vLLM's names (0.32.0), in tokens unless a name says otherwise.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints: one block of it stays unused.
-    ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
-    with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of the
-    whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
-    leaves free while something runs. ``goes_on_after_self``: a running request that was preempted
-    for want of its own memory does not end the loop over those after it (0.33.0 on, under a
-    retraction order). ``host_tokens`` is the host's memory for what is swapped, ``load_cap`` and
-    ``prefix_match_us`` as in ``EngineParams``. Raises ValueError for values with which vLLM does
-    not start.
+    ``max_num_batched_tokens`` is 8,192 for the API server on GPUs of at least 70 GiB except the
+    A100, with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of
+    the whole prompt, not of its first chunk. ``watermark`` is the fraction of all blocks that
+    admission leaves free while a request runs. ``goes_on_after_self``: if a running request is
+    preempted because of its own demand for memory, the loop over the requests after it continues
+    (from 0.33.0 on, under a retraction order). ``host_tokens`` is the host memory for swapped
+    tokens; ``load_cap`` and ``prefix_match_us`` are as in ``EngineParams``. Raises ValueError for
+    values with which vLLM does not start.
     """
 
     pool_tokens: int
@@ -64,7 +64,7 @@ class VLLMLimits:
 
     @property
     def watermark_blocks(self) -> int:
-        """``watermark`` in blocks."""
+        """The number of blocks in ``watermark``."""
         return int(self.watermark * self.all_blocks)
 
 
@@ -74,13 +74,13 @@ class VLLMParams:
 
     ``max_num_batched_tokens`` and ``max_num_seqs`` default to what vLLM 0.32.0's API server chooses
     for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the other
-    engine would have, so that both have the same memory. ``watermark`` is the share of all blocks
-    that admission leaves free. ``step_by_step`` advances one step at a time instead of in closed
-    form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for what a
-    scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap`` and
-    ``prefix_match_us`` as in ``EngineParams``. ``release`` is the release whose contract is
-    followed: from 0.33 on a request that a retraction order preempts for its own memory does not
-    end the loop; the default is that of 0.31 and 0.32.
+    engine would have, so that both have the same memory. ``watermark`` is the fraction of all
+    blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
+    closed form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for
+    requests that a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine.
+    ``load_cap`` and ``prefix_match_us`` are as in ``EngineParams``. ``release`` is the release
+    whose rules are followed: from 0.33 on, the loop continues after a request that a retraction
+    order preempts for its own memory; the default has the rules of 0.31 and 0.32.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -126,7 +126,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
 
 
 def _default_batch(profile: TimingProfile) -> tuple[int, int]:
-    """Return the API server's most tokens and sequences; the A100 counts as a small GPU."""
+    """Return the API server's limits on tokens and sequences; the A100 counts as a small GPU."""
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:
         return 16_384, 1_024

@@ -1,7 +1,7 @@
-"""Connections of an HTTP server: their number, and how long one may stay without a request.
+"""Connections of an HTTP server: limits on their number and on the time that one stays idle.
 
 asyncio's own server accepts until there are no descriptors left, and then writes a traceback for
-every entry of its backlog. This one stops accepting before that.
+every entry of its backlog. This server stops accepting before that.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from aiohttp.web_protocol import RequestHandler
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
-HEADER_S = 20.0  # in which a new connection has to send the header of its first request
-IDLE_S = 75.0  # in which one that was answered has to send the next
-OTHER_FILES = 64  # logs, sockets of KV events and health checks, and what listens
-FILES_EACH = 2  # a client's connection, and that to the worker that serves it
+HEADER_S = 20.0  # seconds for a new connection to send the header of its first request
+IDLE_S = 75.0  # seconds for a connection with an answer to send the next request
+OTHER_FILES = 64  # descriptors for logs, sockets of KV events, health checks and listening sockets
+FILES_EACH = 2  # a client's connection, and one to the worker that serves it
 LOOK_S = 1.0
-RETRY_S = 0.01  # until a closed connection has ended
-AT_ONCE = 64  # accepted in one turn of the loop
-CLOSED_AT_ONCE = 16  # of those that are idle: a part of all
+RETRY_S = 0.01  # seconds until a closed connection has ended
+AT_ONCE = 64  # connections accepted in one turn of the loop
+CLOSED_AT_ONCE = 16  # divisor of the limit: this part of it is closed at once if idle
 COMPLAIN_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def most_connections() -> int:
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return sockets that listen at every address of a host, "" for all. Raises OSError.
 
-    Port 0 is any free port. ``backlog`` connections at most wait in the kernel to be accepted.
+    Port 0 is any free port. At most ``backlog`` connections wait in the kernel to be accepted.
     """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
@@ -70,8 +70,8 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 class Connections:
     """The connections of a server, at most ``most`` of them.
 
-    When there are as many, those that wait for a request make room, the longest first. When all
-    have one under way, new ones wait in the kernel's backlog.
+    If there are that many, connections that wait for a request are closed to make room, the longest
+    idle first. If all have a request in progress, new connections wait in the kernel's backlog.
     """
 
     def __init__(self, most: int) -> None:
@@ -142,7 +142,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_room():
-                if number == 0:  # later ones may not exist
+                if number == 0:  # after the first turn, no further client may be waiting
                     self._make_room()
                 self._pause()
                 return
@@ -150,7 +150,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # of descriptors, mostly, which others have taken
+            except OSError as error:  # mostly a lack of descriptors, which others have taken
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return
@@ -168,7 +168,7 @@ class Connections:
                 ssl=self._tls,
                 ssl_handshake_timeout=HEADER_S if self._tls else None,
             )
-        except OSError:  # no handshake, or it has left
+        except OSError:  # there was no handshake, or the client has left
             accepted.close()
             return
         self._since_s[connection] = asyncio.get_running_loop().time()

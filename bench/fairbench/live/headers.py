@@ -1,10 +1,12 @@
 """Names of the HTTP headers that driver, router, emulator and servers share."""
 
-# Headers that name the client, strongest first; then the body's ``user`` (as in llm-d and smg).
+# Headers that name the client, strongest first; the body's ``user`` comes after them (as in llm-d
+# and smg).
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
-DEFAULT_CLIENT = "default"  # requests without a client
-# Fields of OpenAI's bodies that may say so too; what ``/generate`` says counts as the first.
+DEFAULT_CLIENT = "default"  # the client of requests that name none
+# Fields of OpenAI's bodies that may name the client, too; for ``/generate`` the field counts as the
+# first.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # Names that no client can have: the label of all other clients, and a server's own requests.
@@ -14,18 +16,18 @@ ROUTING_KEY = "x-smg-routing-key"
 # Becomes vLLM's ``Request.session_id``, from which the plugin's scheduler takes the client.
 SESSION = "x-session-id"
 
-# In how many milliseconds a request ought to be over, and what kind it is, strongest name first
+# The milliseconds until a request should be finished, and its objective, strongest name first
 # (llm-d's, and the older one of the Gateway API inference extension).
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
 PROGRAM = "x-fairbench-program"
 DEPTH = "x-fairbench-depth"
-# The router's answer: which worker served the request.
+# Set in the router's answer: the worker that served the request.
 WORKER = "x-fairbench-worker"
-# Which routers a request has passed, and which one answers for its health.
+# The routers that a request has passed, and the router that is responsible for its health.
 ROUTERS = "x-fairbench-routers"
-# The same: that admission control put it behind the others.
+# Set in the router's answer: admission control placed the request behind the others.
 DEMOTED = "x-fairbench-demoted"
 # The true output length, read only by the emulator. Real servers ignore it.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"

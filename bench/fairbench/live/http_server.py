@@ -30,8 +30,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-SHUTDOWN_S = 0.5  # for requests under way at the end: they had their time, or have none
-# To find the tokens of a longer text may take a tenth of a second, in which nothing else happens.
+SHUTDOWN_S = 0.5  # grace period for requests in progress at the end: they had their time already
+# Tokenizing a longer text may take a tenth of a second, during which the event loop would be
+# blocked.
 LONG_BODY_BYTES = 2**18
 
 
@@ -50,7 +51,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     _check(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
-    def no_password() -> bytes:  # without this OpenSSL would ask at the terminal
+    def no_password() -> bytes:  # without this, OpenSSL would ask at the terminal
         raise UsageError(
             f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
         )
@@ -95,12 +96,13 @@ async def listening(
 ) -> AsyncIterator[Listening]:
     """Serve inside the block; a disconnect cancels the client's handler. Port 0 is any free port.
 
-    With ``tls`` over HTTPS only. Without ``decompress`` bodies come as they were sent. There are no
-    more connections than the limit on open files allows, and those that send no request are closed.
-    Raises UsageError if the address cannot be had.
+    With ``tls``, the server accepts only HTTPS. Without ``decompress``, bodies are passed on as
+    they were sent. The number of connections stays within the limit on open files, and connections
+    that send no request are closed. Raises UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):  # at once, since to start may take seconds
+    # set up immediately, because starting may take seconds
+    for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
@@ -130,8 +132,8 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve on a port of this machine only and return the URL; another server handles signals.
 
-    Bodies come as they were sent. Raises UsageError, naming the ``flag``, if the port cannot be
-    had.
+    Bodies are passed on as they were sent. Raises UsageError, naming the ``flag``, if the port is
+    not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -157,7 +159,10 @@ def _bound(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Call ``parse(raw, *args)``, in a thread if the body is long. Raises as ``parse`` does."""
+    """Call ``parse(raw, *args)``, in a thread if the body is long.
+
+    Raises the errors of ``parse``.
+    """
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)
     return await asyncio.to_thread(parse, raw, *args)

@@ -15,7 +15,7 @@ _TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 RETRY_AFTER_S = 5
-MOST_SHOWN = 200  # characters of a path or a name
+MOST_SHOWN = 200  # characters of a path or a name that are shown
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
@@ -100,7 +100,7 @@ class Problem(Exception):
     def event(self, *, done: bool = True) -> bytes:
         """Return the end of a begun stream, in a form that OpenAI and SGLang clients understand.
 
-        Without ``done``, the worker itself marks the end.
+        ``done`` is false if the worker itself marks the end.
         """
         body = error_body(self.status, str(self))
         return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-DEFAULT_NEW_TOKENS = 128  # SGLang's, where a request does not say
+DEFAULT_NEW_TOKENS = 128  # SGLang's default for a request that does not say
 
 
 class Part(msgspec.Struct):
@@ -33,11 +33,11 @@ class Delta(msgspec.Struct):
 
     content: str | None = None
     reasoning_content: str | None = None
-    reasoning: Any = None  # its name since vLLM 0.19.1, and in Ollama
+    reasoning: Any = None  # the name since vLLM 0.19.1, and in Ollama
 
 
 class Choice(msgspec.Struct):
-    """A choice of an answer or of an event: of completions ``text``, of chats the others."""
+    """A choice of an answer or an event: completions have ``text``, chats the other fields."""
 
     text: str | None = None
     delta: Delta | None = None

@@ -41,8 +41,8 @@ def outcome(
     """Return the result of the records in ``folder``.
 
     ``ended`` are workers that died during the run, and ``broken`` is the reason why it had to end.
-    Such a run, or a run in which nothing succeeded, is incomplete; a note says why. ``remarks`` are
-    notes by key.
+    A run with either, or in which no request succeeded, is incomplete; a note says why. ``remarks``
+    are notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -81,7 +81,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a run that is known only from its records: incomplete, at the last one.
+    """Return the end of a run known only from its records: incomplete, ending with the last one.
 
     Requests and programs in progress are not in the records.
     """

@@ -31,10 +31,11 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # s
 class RequestRecord(msgspec.Struct, frozen=True):
     """A finished request: the columns of ``metrics.records.Requests``, and further facts.
 
-    ``arrival_s`` is when it was due (past its wait of ``held_s`` for a free slot), ``sent_s`` when
-    it left, None if it never did. ``admitted_s`` is None unless the server says how long it queued.
-    ``cached_tokens`` is None if the server does not say. ``chunk_s`` and ``chunk_tokens`` are when
-    output came and how much. ``error`` says why a request was refused or broke off.
+    ``arrival_s`` is when the request was due (after waiting ``held_s`` for a free slot), ``sent_s``
+    when it was sent, None if it was not. ``admitted_s`` is None unless the server says how long it
+    queued. ``cached_tokens`` is None if the server does not say. ``chunk_s`` and ``chunk_tokens``
+    are the times and sizes of the chunks of output. ``error`` says why a request was refused or
+    broke off.
     """
 
     request_id: Count
@@ -84,7 +85,7 @@ class LiveRecords:
 def read_records(directory: Path) -> LiveRecords:
     """Read the records in a directory, without a truncated last line.
 
-    Raises DataError if a file is unreadable, or naming the line that is wrong.
+    Raises DataError if a file is unreadable, or for a wrong line, which it names.
     """
     return LiveRecords(
         _read(directory / REQUESTS_FILE, RequestRecord),
@@ -100,7 +101,8 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)
-    del columns["sent_s"]  # by a client; in a simulation it is when KV memory was sent
+    # the time of the client; in a simulation the column says when KV memory was sent
+    del columns["sent_s"]
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
     columns["cached_tokens"] = np.nan_to_num(columns["cached_tokens"])
@@ -163,9 +165,9 @@ def _read(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two JSON lines files in a directory. Each record is written at once.
+    """Two JSON lines files in a directory. Each record is written immediately.
 
-    Raises UsageError if they cannot be made.
+    Raises UsageError if the files cannot be created.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -181,7 +183,7 @@ class Journal:
         self._append(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program. Raises as ``request`` does."""
+        """Append a program. Raises the errors of ``request``."""
         self._append(self._programs, record)
 
     def _append(self, file: FileIO, record: msgspec.Struct) -> None:

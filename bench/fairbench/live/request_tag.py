@@ -1,8 +1,8 @@
 """Request data in the request id, because few external routers forward custom headers.
 
-Routers do forward ``x-request-id``, so that a request can be found in all logs (sglang-router
-0.3.2 little else, vllm-router 0.1.17 all). The facts that an emulated worker needs are
-therefore repeated there. The worker's number is encoded in the id of its answer.
+Routers do forward ``x-request-id``, so that a request can be found in all logs (sglang-router 0.3.2
+forwards little else, vllm-router 0.1.17 all headers). The facts that an emulated worker needs are
+therefore repeated in that id. The worker's number is encoded in the id of its answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-_MOST_MS = 10**12 - 1  # what the tag has digits for: 31 years
+_MOST_MS = 10**12 - 1  # the longest time that the tag has digits for: 31 years
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
@@ -58,7 +58,7 @@ def tagged(client: str, due: Due, now_s: float) -> str:
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = ["" if span_s is None else f"{_ms(span_s)}" for span_s in (*ends, due.token_every_s)]
-    # A name that looks as if it were tagged is, so that it is not cut.
+    # A name that looks as if it were tagged is tagged too, so that it is not cut.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 

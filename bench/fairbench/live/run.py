@@ -62,11 +62,11 @@ def run_live(
 ) -> RunResult:
     """Run an experiment on its backend; finished requests are written to ``directory`` at once.
 
-    ``workers`` that ``serve`` the spec are used, their caches emptied first, and left running;
-    without them, some are started and ended. ``driving`` sends the load, from where the router is
-    reached at ``listen``, an address of this machine. Once ``interrupted`` the run ends as it
-    stands. Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted before they
-    have.
+    ``workers`` that ``serve`` the spec are used after their caches were emptied, and are left
+    running; without ``workers``, some are started and ended. ``driving`` sends the load from places
+    that reach the router at ``listen``, an address of this machine. Once ``interrupted`` the run
+    ends as it stands. Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted
+    before they have started.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -132,7 +132,7 @@ def _serving(
                 )
             )
         else:
-            assert workers.serve(spec), "other workers than the spec asks for"
+            assert workers.serve(spec), "these workers differ from those that the spec asks for"
             workers.flush_cache()
         router = stack.enter_context(
             running_router(

@@ -28,7 +28,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
     Raises ValueError for a text that is not metrics.
     """
-    from prometheus_client.parser import text_string_to_metric_families  # of the extra `live`
+    from prometheus_client.parser import text_string_to_metric_families  # part of the extra `live`
 
     info: dict[str, Any] = {}
     for family in text_string_to_metric_families(metrics):
@@ -45,7 +45,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # of the extra `live`, too
+    import msgspec  # part of the extra `live`, too
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}

@@ -1,13 +1,14 @@
 """The service log of a live run, as far as it is visible from outside the server.
 
-Each request that produced anything gets two rows. Its prefill lasts from its admission, where its
-input is booked, to its first token, where that token and the computed part of the input are. Its
-decoding lasts from there to its last token, and books its tokens in ``DECODE_STEPS`` steps at most,
-at an even pace: metrics look at every step, so single tokens would take gigabytes.
+Each request that produced anything gets two rows. The prefill row lasts from admission to first
+token. The input is booked at its start, and the first token and the computed part of the input at
+its end. The decode row lasts from the first token to the last, and books its tokens in at most
+``DECODE_STEPS`` steps, at an even pace: metrics read every step, so single tokens would take
+gigabytes.
 
 A simulated log has one row per change of the batch; rows of one worker do not overlap there. Here
-they do, ``batch_size`` is 1 and ``context_tokens`` 0, and the difference between two clients at an
-instant is exact to a step of each request under way.
+they do overlap, ``batch_size`` is 1 and ``context_tokens`` 0, and the difference between two
+clients at an instant is exact to one step of each request in progress.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DECODE_STEPS = 16
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Prefill and decode rows of all requests, in order of start and worker.
 
-    ``last_token_s`` is when the last token so far came, of each request; NaN if there is none.
+    ``last_token_s`` is the time of each request's last token so far; NaN if there is none.
     """
     answered = requests.take(~np.isnan(requests.first_token_s))
     several = ~np.isnan(last_token_s) & (requests.output_tokens > 1)

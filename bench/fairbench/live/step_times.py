@@ -13,7 +13,7 @@ from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
 FORGET = 0.999  # weight of the observation one iteration earlier
-FEW = 8  # iterations below which nothing is fitted
+FEW = 8  # number of iterations below which nothing is fitted
 
 
 class _Fit:
@@ -23,7 +23,7 @@ class _Fit:
         self._products: NDArray[np.float64] = np.zeros((3, 3))
         self._targets: NDArray[np.float64] = np.zeros(3)
         self._seen = 0
-        self._found: NDArray[np.float64] | None = None  # of what has been seen so far
+        self._found: NDArray[np.float64] | None = None  # over all observations so far
 
     def observe(self, first: float, second: float, seconds: float) -> None:
         row = np.array([1.0, first, second])
@@ -102,8 +102,9 @@ class Decode(NamedTuple):
 class StepTimes:
     """Reports step times to a scheduler with ``times_steps``. Overlapping steps count once.
 
-    How long one took the server's clock says; how that divides, ``costs``, a model that is fitted
-    to its own steps. Until enough has been measured all bear the same part.
+    The server's clock gives the duration of a step; ``costs``, a model fitted to the server's own
+    steps, divides it. Until enough steps have been measured, all requests of a step bear equal
+    parts.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

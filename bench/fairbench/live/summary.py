@@ -32,7 +32,7 @@ _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 LATE_MS = 10.0  # P99 lateness above which a run is flagged
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
-    "the server reports cached tokens at the end of an answer, and some had begun and not ended"
+    "the server reports cached tokens at the end of an answer, and some answers had not ended"
 )
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"

@@ -1,4 +1,4 @@
-"""Arithmetic of arrays: parts of long tables, rows of unequal length, piecewise linear sums."""
+"""Array arithmetic: parts of long tables, rows of unequal length, piecewise linear sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def part_bounds(start_s: Floats) -> list[int]:
 
     ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows that
     begin at one instant, such as those of a stretch, stay in one part, which may exceed the limit
-    only for that reason.
+    for this reason only.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:

@@ -17,16 +17,16 @@ Side: TypeAlias = Literal["left", "right"]
 
 
 class Instants:
-    """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
+    """The distinct instants ``at_s`` of each queue, which ``queue`` identifies by any integers.
 
-    Questions on many rows pass the times of their stretches, and the ``stretch`` of each row. Rows
-    queue after queue are found faster.
+    Callers with many rows pass the times of their stretches, and the ``stretch`` of each row. Rows
+    that are sorted by queue are found faster.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # An extra slot for each queue, after its instants, takes late events.
+        # An extra slot for each queue, after its instants, takes events after the last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -39,7 +39,8 @@ class Instants:
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
         """Return whether one of a queue's instants lies in (start, end].
 
-        ``queue``, ``stretch`` (an index) and the result are of each row, times of each stretch.
+        ``queue``, ``stretch`` (an index) and the result have one element per row, the times one per
+        stretch.
         """
         first = places(self._keys, self._key(queue, start_s, stretch, "right"))
         after = places(self._keys, self._key(queue, end_s, stretch, "right"))
@@ -70,7 +71,7 @@ def places(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, faster for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    behind = np.searchsorted(values, keys, "right")  # all values from there on are behind the key
+    behind = np.searchsorted(values, keys, "right")  # all later values are behind the key
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
 
@@ -79,18 +80,19 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """Return U = w_e * L_input + w_q * M in weighted tokens, one client's overdraft.
 
     ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the KV
-    pool, or ``largest_remaining_output`` where that is more.
+    pool, or ``largest_remaining_output`` if that is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
 
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
-    """Return U_v in weighted tokens: the largest lead of a counter over the least waiting one.
+    """Return U_v in weighted tokens: the largest lead of a counter over the least waiting client's.
 
-    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
-    M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that
-    is more (docs/appendix/theory.md). ``largest_input`` is L_input, the most input tokens of any
-    request, and ``pool`` is M, the KV pool of a worker in tokens.
+    U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) if admission reserves prompt and all
+    outputs in M. Otherwise U_v is w_p * L_input + w_q * ``remaining``, the
+    ``largest_remaining_output``, if that is larger (docs/appendix/theory.md). ``largest_input`` is
+    L_input, the most input tokens of any request, and ``pool`` is M, the KV pool of a worker in
+    tokens.
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -106,15 +108,15 @@ def theorem_bound(
 ) -> float:
     """Return the largest allowed service difference of two backlogged clients.
 
-    2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
-    whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool`` is M,
-    ``remaining`` the ``largest_remaining_output``. Proofs: docs/appendix/theory.md.
+    The bound is 2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| *
+    U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool``
+    is M, ``remaining`` the ``largest_remaining_output``. Proofs: docs/appendix/theory.md.
 
-    With ``client_weights`` the bound is on service over weight, |W_f/w_f - W_g/w_g|, and for
-    clients f, g the bound is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs
-    hold line by line: DLPM refills both by w Q^u equally often while both wait, and each credit
-    stays within (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least that
-    waits.
+    With ``client_weights`` the bound applies to service over weight, |W_f/w_f - W_g/w_g|: for
+    clients f and g it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two clients of least weight.
+    The proofs hold line by line: DLPM refills both by w Q^u equally often while both wait, and each
+    credit stays within (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least
+    counter of a waiting client.
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -140,7 +142,8 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between a client's own admissions it only gets less: no other instant need be examined.
+    # Between a client's own admissions the value only falls, so no other instant needs to be
+    # examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)

@@ -1,8 +1,8 @@
 """The catalogue of metrics: an entry for each metric of a run, a client or a comparison.
 
-All code that shows, stores, compares or documents metrics uses this catalogue. To add one, write
-the function that computes it from the tables and facts of a run, and put an entry with it into
-``metrics.entries``.
+All code that shows, stores, compares or documents metrics uses this catalogue. To add a metric,
+write the function that computes it from the tables and facts of a run, and put an entry with that
+function into ``metrics.entries``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # of which a user may choose percentiles
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # latencies whose percentiles a user may choose
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.REPEATS}
 )
-CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
+CLIENTS = "clients."  # inside ``clients``, keys are clients.NAME.KEY, as in ``notes``
 
 CATALOGUE: dict[str, Metric] = {
     metric.key: metric for part in (latency, fairness, some_runs) for metric in part.METRICS
@@ -85,7 +85,7 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns of a table in order, with ``tail`` and ``beside`` as percentiles.
 
-    Chosen ``percentiles`` are shown and no others.
+    If ``percentiles`` are chosen, only these are shown.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
@@ -120,7 +120,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield the columns, then fewer and fewer of them, for tables that are too wide."""
+    """Yield the columns, then progressively fewer columns, for tables that are too wide."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:
@@ -128,7 +128,7 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
 
 
 class Part(NamedTuple):
-    """Metrics by JSON key: of the run, and of each client by index unless no client has any."""
+    """Metrics by JSON key: of the run, and of clients by index (empty if no client has any)."""
 
     run: Mapping[str, Any] = {}
     clients: Sequence[Mapping[str, Any]] = ()

@@ -1,7 +1,7 @@
 """Latency percentiles that stay correct if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
-have an infinite latency. Leaving either out would flatter the scheduler that starved them.
+have an infinite latency. A metric without either would favour the scheduler that starved them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairbench.metrics.records import (
 class Percentile(NamedTuple):
     """A percentile in seconds; if ``censored``, a lower bound that prints as "> x s".
 
-    NaN of an empty sample, infinite where it falls among refused ones.
+    The value is NaN for an empty sample, and infinite if it falls among refused ones.
     """
 
     value_s: float
@@ -75,7 +75,7 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # A lower bound ranks above an equal known value: its latency is really the larger one.
+        # A lower bound ranks above an equal known value, because its real latency is larger.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -93,14 +93,15 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # Else it may equal this known value, if the latencies censored below it are short.
+        # Otherwise the percentile may equal this known value, if the latencies censored below it
+        # are short.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
 
 
 def percentile(sample: Sample, percent: float) -> Percentile:
-    """Return the percentile by linear interpolation between order statistics, as numpy.
+    """Return the percentile by linear interpolation between order statistics, as numpy does.
 
     The value is exact if the censored latencies cannot change it. Otherwise the value is the
     largest certain lower bound.
@@ -117,7 +118,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """Interpolate between two positions; the result is infinite if it depends on infinity."""
+    """Interpolate between two positions; infinite if an infinite value contributes."""
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)
@@ -156,7 +157,7 @@ def _first_tokens(
     """Return the times to first token (first token minus arrival) of programs that have arrived.
 
     Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
-    fewer requests, and would otherwise be judged by the lucky ones.
+    fewer requests, and would otherwise be judged only by those that were served.
     """
     clients = len(facts.clients)
     row, owner = _asked(requests, programs, arrived, clients)
@@ -188,7 +189,8 @@ def _asked(
 ) -> tuple[Ints, Ints]:
     """Return the requests of programs that have arrived, and their clients.
 
-    If clients have programs with equal ids, the owner is unknown, and a request counts for each.
+    If clients have programs with equal ids, the owner is unknown, and a request counts for each of
+    these clients.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]

@@ -23,10 +23,10 @@ RATES = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s", "entitlem
 def client_rows(
     tables: Tables, facts: Facts, got: Shares, cohorts: Ranked, lost: str, notes: Notes
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of each client. Counts and cache hit rate are of the whole run.
+    """Yield the row of each client. Counts and cache hit rate cover the whole run.
 
-    Rates are of the window of ``got``, latencies of the programs that arrived in it: ``latency_n``
-    (requests where the metric is TTFT), some of which were unfinished at the end or ``lost``.
+    Rates cover the window of ``got``, latencies the programs that arrived in it: ``latency_n``
+    (requests if the metric is TTFT), some of which were unfinished at the end or ``lost``.
     """
     requests, clients = tables.requests, len(facts.clients)
     admitted = ~np.isnan(requests.admitted_s)
@@ -82,7 +82,7 @@ def _note(
 def chosen_of_clients(
     cohorts: Ranked, facts: Facts, lost: str, notes: Notes
 ) -> Iterator[dict[str, float]]:
-    """Yield, by client, the percentiles that the user chose, by key."""
+    """Yield, by client, the user's percentiles by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
         why = undefined(cohorts.samples[index], lost)
@@ -105,9 +105,9 @@ def undefined(sample: Sample, lost: str) -> str:
 class WellBehaved:
     """The well-behaved clients that were not absent, whose latency counts.
 
-    A client was absent if none of its work was in progress in the window, so that nothing kept
-    it waiting. A client whose program came earlier and continues is kept, with an undefined
-    latency, since a waiting client may send nothing more. If all were absent, all are kept.
+    A client was absent if no work of it was in progress in the window, so that nothing delayed it.
+    A client whose program arrived earlier and continues is kept, with an undefined latency, because
+    a waiting client may send nothing more. If all were absent, all are kept.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
@@ -125,7 +125,8 @@ class WellBehaved:
     def summary(self, notes: Notes) -> dict[str, float]:
         """Return the means of their percentiles, in seconds ([DLPM] §6.1).
 
-        ``victim_n`` is the smallest of their cohorts: that of the least certain percentile.
+        ``victim_n`` is the smallest of their cohorts: the number behind the least certain
+        percentile.
         """
         means = {f"victim_p{rank}_s": self.percentile(rank, notes) for rank in PERCENTS}
         cohorts = (self._cohorts.samples[one].n for one in self._counted)
@@ -143,6 +144,6 @@ class WellBehaved:
         key = f"victim_p{percent}_s"
         if self._absent:
             absent = "one client" if self._absent == 1 else f"{self._absent} clients"
-            notes.remark(key, f"without {absent} of whom nothing was under way")
+            notes.remark(key, f"without {absent} that had no work in progress")
         mean = mean_percentile([every[one] for one in self._counted])
         return notes.latency(key, mean, next(reasons, NO_VICTIM))

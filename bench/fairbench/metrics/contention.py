@@ -1,7 +1,7 @@
 """Whether a run was contended: the clients that waited, and backlogs that no queue shows.
 
-Calls are compared with the fastest calls of their own run, by its tables alone, so that simulated,
-live, stored and external runs are judged equally.
+Calls are compared with the fastest calls of their own run, using only its tables, so that
+simulated, live, stored and external runs are judged equally.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from fairbench.metrics.records import (
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import waits
 
-FASTEST = 3  # which answer gives the pace: one or two that are faster may be hiccups of a stream
-MANY_TOKENS = 16  # in an answer; the pace of shorter ones is mostly rounding
+# rank of the answer that gives the pace: one or two faster answers may be hiccups of a stream
+FASTEST = 3
+MANY_TOKENS = 16  # tokens of an answer; the pace of shorter answers is mostly rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unhindered:
     """The time of each call without delays: to the first token, per further token, total.
 
-    ``lost_s`` is how much longer it did take, or has taken when the run ended.
+    ``lost_s`` is the delay so far: the actual time, up to the end of the run, minus this time.
     """
 
     first_token_s: Floats
@@ -47,14 +48,14 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     """Return every call as if it had run alone.
 
     The first token comes after the run's shortest time for a call with at least as much to compute.
-    A call that was never admitted counts its whole input. The other tokens come at the pace of one
-    of the fastest answers.
+    The whole input of a call that was never admitted counts. The other tokens come at the pace of
+    one of the fastest answers.
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # Nothing of a refused call was ever under way.
+    # A refused call was never in progress.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
@@ -63,8 +64,8 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     """Return the times of all calls as they would be without the wait for admission.
 
     The time from arrival to first token equals the actual time from admission to first token. The
-    other tokens come at the median pace. Only the wait for admission is lost, or all of a refused
-    call.
+    other tokens come at the median pace. Only the wait for admission counts as lost, or the whole
+    time of a refused call.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -79,7 +80,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the time per token after the first, of finished answers with ``least`` tokens."""
+    """Return the time per token after the first, for finished answers of enough tokens."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -117,18 +118,19 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# 128 running requests of 1,000 tokens, about what operators allow, take 2.6 times as long for a
-# token as one alone (A100, 8B); trees at 1.5 times the capacity, none of them waiting, 16 to 25.
+# 128 running requests of 1,000 tokens, about the number that operators allow, take 2.6 times as
+# long per token as a lone request (A100, 8B); trees at 1.5 times the capacity, none of them
+# waiting, take 16 to 25 times as long.
 SLOW = 4.0
-MOSTLY = 0.5  # of the window without any request waiting
+MOSTLY = 0.5  # fraction of the window without any waiting request
 
 
 def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
     """Return the median time per output token, relative to that of a lone request.
 
-    Alone is a decode step of the timing profile with the request's own mean context and nothing
-    else. NaN without a profile, or if no request that arrived in the window finished with two
-    tokens or more.
+    The lone request is a decode step of the timing profile with the request's own mean context and
+    nothing else. The ratio is NaN without a profile, or if no request that arrived in the window
+    finished with two tokens or more.
     """
     if facts.lone is None:
         return float("nan")
@@ -147,14 +149,15 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
     In an engine that admits every request, demand above capacity makes the batch larger and its
-    steps longer instead of a queue. No scheduler has anything to order then.
+    steps longer instead of a queue. The scheduler then has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-SHORT_ABOVE = 0.05  # of the service due, or of its calls' time: below, nothing was withheld
-SERVING_AT_ONCE = 2.0  # a first token may take this multiple of the least without a wait
+# fraction of the service due, or of the calls' time, below which no shortage is seen
+SHORT_ABOVE = 0.05
+SERVING_AT_ONCE = 2.0  # multiple of the shortest first-token time that counts as no wait
 
 
 def contended(
@@ -163,7 +166,7 @@ def contended(
     """Return whether some client was short of service in the window.
 
     A client is short in one of three cases. The client lacked (``short``) 5% of its ``demand`` in
-    tokens at the window's end; its calls spent over 5% of their time queued; or one of its calls
+    tokens at the window's end; its calls were queued for over 5% of their time; or one of its calls
     was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
@@ -176,7 +179,7 @@ def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is no shortage.
 
     Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
-    do they hide a backlog (``hidden_backlog``). False where some call was never answered.
+    do they hide a backlog (``hides_backlog``). The result is False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -203,8 +206,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     """Return when calls waited in a queue and when they were open, without refused calls."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # each call waits once, wherever that was
-    columns["worker"] = np.maximum(0, requests.worker)  # also queued requests wait
+    columns.pop("routed_s", None)  # each call waits once, at whichever place
+    columns["worker"] = np.maximum(0, requests.worker)  # queued requests wait, too
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
@@ -214,8 +217,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return which answered calls lack a reported admission.
 
-    Their tables put the admission at the first token; a prefill that takes no time never occurs
-    otherwise.
+    Their tables put the admission at the first token; no other prefill takes no time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
@@ -224,7 +226,8 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls with unknown admissions estimated from the time to first token.
 
-    The time beyond twice the run's minimum for an input of that size counts as queued.
+    The time to first token beyond twice the run's minimum for an input of that size counts as
+    queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

@@ -2,7 +2,7 @@
 
 A call is due when its program would have made it if its predecessors had taken no longer than alone
 (``unhindered``). Think times stay the same; time lost earlier does not count. A client that is
-served late is therefore due even service that it could not request yet. A client that is idle
+served late is therefore due service that it could not even request yet. A client that is idle
 because its user thinks is due nothing.
 """
 
@@ -21,7 +21,7 @@ from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, R
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The calls of a run: the length of each answer, and the delay of the call (s)."""
+    """The calls of a run: the length of each answer, and the delay of each call (s)."""
 
     requests: Requests
     output_tokens: Floats
@@ -39,8 +39,8 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
     The result is exact for calls that were made. Programs cut off by the run's end also have calls
-    that were never made. These are estimated by the fraction that finished programs of the client
-    (of all clients, if it has none) had requested at that age.
+    that were never made. These are estimated from the fraction that finished programs of the client
+    (of all clients, if it has none) had requested at the same age.
     """
     calls, unmade = asked_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -62,8 +62,8 @@ def asked_of(
 ) -> tuple[Calls, list[tuple[Ints, Unmade]]]:
     """Return the calls that were made, and the calls that were never made.
 
-    The latter are one entry for each client that has some: the rows of its programs, and what was
-    due in them.
+    The latter are one entry for each client that has some: the rows of its programs, and their due
+    service.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -89,7 +89,7 @@ def _lengths(
     """Return each answer's full length, and the remaining demand of each program.
 
     The part of a program's demand that its answers lack is divided among its unfinished and unmade
-    calls. The division is by the most that each call may still produce.
+    calls. The division is proportional to the maximum that each call may still produce.
     """
     count = len(programs)
 
@@ -128,7 +128,7 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the call for which each call waited, or -1 for none.
 
-    The predecessor is the last call of the program to finish before, one level less deep.
+    The predecessor is the last call of the program that finished earlier at a depth one less.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)

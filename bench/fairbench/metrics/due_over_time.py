@@ -1,4 +1,4 @@
-"""The shortfall of each client at many times, without a pass of ``due.shortfall`` for each."""
+"""The shortfall of each client at many times, without a call of ``due.shortfall`` for each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fairbench.metrics.contention import Unhindered, unhindered
 from fairbench.metrics.due import Calls, Unmade, asked_of
 from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Programs, Requests
 
-AT_ONCE = 1_000_000  # pairs of a program and a time that are worked out together
+AT_ONCE = 1_000_000  # pairs of a program and a time that are computed together
 
 
 class Shortfalls(NamedTuple):
     """Weighted tokens that were due before each time and not received, shape (clients, times).
 
-    ``refused`` is the part of ``all`` of refused programs, which are never served later.
+    ``refused`` is the part of ``all`` that belongs to refused programs, which are never served
+    later.
     """
 
     all: Floats
@@ -35,8 +36,8 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times``, in seconds.
 
-    ``served`` says how fast calls were due. The cost is O(calls log times), at any load; programs
-    that the end of the run cut off cost O(times) each.
+    ``served`` gives the pace at which calls were due. The cost is O(calls log times), at any load;
+    programs that the end of the run cut off cost O(times) each.
     """
     calls, unmade = asked_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
@@ -62,7 +63,8 @@ def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Float
     for start_s, end_s, first, last in _lacking_output(calls, rows, facts.horizon_s, never):
         sums.add(client, start_s, end_s, facts.weights.output * first, facts.weights.output * last)
     values = sums.values()
-    noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))  # rounding errors of the amounts
+    # tolerance for rounding errors of the amounts
+    noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 
 
@@ -71,7 +73,7 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return the due and missing output of each call as linear pieces.
 
-    Tokens due and tokens made each rise in a line, so that four times cut a call into pieces.
+    Due tokens and produced tokens each rise linearly, so that four times divide a call into pieces.
     """
     requests, pace = calls.requests, calls.alone.per_token_s
     whole, made = calls.output_tokens[rows], requests.output_tokens[rows]

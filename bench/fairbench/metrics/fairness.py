@@ -39,7 +39,7 @@ def jain(allocations: ArrayLike) -> float:
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # squares of very small or large numbers must not under- or overflow
+    x = x / x.max()  # squares of very small or large numbers must not underflow or overflow
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
@@ -54,11 +54,11 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 class Shares:
     """Service and fair shares of each client in one window, in both views of service.
 
-    Weighted tokens, of what was ``booked``. ``demand`` is its due service in the window: the
-    received part, and the shortfall at the end (``due.shortfall``). ``entitlement`` is the max-min
-    allocation of all the service delivered over ``demand``. To judge against another total, call
-    ``max_min`` with that total. Unless ``contended``, no client was short of service and ratios
-    have no meaning.
+    Amounts are weighted tokens of the ``booked`` service. ``demand`` is its due service in the
+    window: the received service, plus the shortfall at the end (``due.shortfall``). ``entitlement``
+    is the max-min allocation of the total delivered service over ``demand``. To judge against
+    another total, call ``max_min`` with that total. Unless ``contended``, no client was short of
+    service, and the ratios have no meaning.
     """
 
     window: Window
@@ -78,7 +78,7 @@ class Shares:
 
     @property
     def not_judged(self) -> str:
-        """The reason why ratios are not given, although they exist."""
+        """The reason why ratios are withheld, although they exist."""
         return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
 
@@ -171,7 +171,7 @@ class _Tree:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        self.members: dict[str, list[int]] = defaultdict(list)  # clients by node, by number
+        self.members: dict[str, list[int]] = defaultdict(list)  # numbers of clients by node
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):
             self._weights[lineage(place)[-1]] = facts.clients[index].weight

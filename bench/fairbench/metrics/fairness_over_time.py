@@ -1,9 +1,9 @@
 """Fairness over time: the max-min allocation in sliding windows, and at each moment.
 
 The share of a whole run counts only service still missing at its end, so a flood that drains leaves
-no trace in it. Here a client that waits while others are served loses share in the very windows in
-which it waited, regardless of later service. Work is due as fast as the engine served it, less the
-waits: a batch that slows all clients equally counts as no client's loss.
+no trace in that share. Here a client that waits while others are served loses share in exactly the
+windows in which it waited, regardless of later service. Work is due at the pace of the engine
+without the waits: a batch that slows all clients equally counts as no client's loss.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceLog
 
 WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
-CELL_S = 1.0  # the windows begin so far apart
-MOST_CELLS = 400_000  # of all clients; longer runs of more clients have longer cells
-LEAST_BACKLOG = 0.5  # of a window, for which calls wait: a client that came late in it lost nothing
-LEAST_REQUESTS = 4.0  # a fair scheduler may be one request late: fewer tell too little
+CELL_S = 1.0  # interval between the starts of windows
+# cells of all clients together; longer runs with more clients have longer cells
+MOST_CELLS = 400_000
+# part of a window for which calls must wait: a client that arrived late in it lost nothing
+LEAST_BACKLOG = 0.5
+# entitlement in requests: a fair scheduler may be one request late, so fewer show too little
+LEAST_REQUESTS = 4.0
 
 
 class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
-    ``share`` lies in [0, 1]. ``client`` had it, and ``heavy`` had most beyond its own fair share
-    (-1 where no client had). Both are indices.
+    ``share`` lies in [0, 1]. ``client`` had this fraction, and ``heavy`` received most beyond its
+    own fair share (-1 if no client did). Both are indices.
     """
 
     start_s: float
@@ -51,10 +54,11 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Cells of a window: service that each client received, lacked and requested, and its waits.
+    """Cells of a window: each client's received, missing and requested service, and its waits.
 
-    ``service`` has a column per cell. The others have one per bound of a cell: weighted tokens due
-    and not received, seconds that calls had waited, and seconds that calls had lasted.
+    ``service`` has a column per cell. The other arrays have one column per bound of a cell:
+    weighted tokens due and not received, seconds that calls had waited, and seconds that calls had
+    lasted.
     """
 
     times: Floats
@@ -79,10 +83,10 @@ class Timeline(NamedTuple):
     def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
         """Return service and entitlement in all windows of ``cells``, and delayed clients.
 
-        Each has the shape (clients, windows). The demand of a window is the service in it plus the
-        shortfall at its end; calls refused before it began are no longer lacking. A client was
-        delayed if its calls waited for half of it, or for more than 5% of their time, or were
-        refused in it.
+        Each array has the shape (clients, windows). The demand of a window is the service in it
+        plus the shortfall at its end; calls that were refused before the window began no longer
+        count. A client was delayed if its calls waited for half of the window, or for more than 5%
+        of their time, or were refused in it.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _over(total, cells))
@@ -104,7 +108,7 @@ def timeline(
 ) -> Timeline:
     """Cut the window into cells of about a second.
 
-    Admissions that were not reported are to be estimated before (``with_admissions``).
+    Unreported admissions must be estimated before (``with_admissions``).
     """
     clients = len(facts.clients)
     most = max(10, MOST_CELLS // max(1, clients))
@@ -180,12 +184,12 @@ def least_by_client(line: Timeline, length_s: float) -> Floats:
 def backlogged_shares(line: Timeline) -> Floats:
     """Return each client's service while backlogged over its fair share of that time.
 
-    In each cell the service is divided again between the clients, with each client's present
+    In each cell the service is divided again between the clients, with each client's current
     shortfall as its demand: this is the service that generalised processor sharing guarantees a
-    backlogged client. NaN for a client that never waited.
+    backlogged client. The share of a client that never waited is NaN.
     """
     service, entitlement, held_up = line.shares(1)
-    # From a cell in which calls wait to the one in which they are admitted and booked.
+    # From a cell in which calls wait to the cell in which they are admitted and booked.
     waiting = held_up & (entitlement > 0)
     got, due = (np.where(waiting, one, 0.0).sum(axis=1) for one in (service, entitlement))
     enough = (due > 0) & (due >= LEAST_REQUESTS * line.request_cost)
@@ -196,7 +200,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _over(values: Floats, cells: int) -> Floats:
-    """Return the growth of each row over every window of ``cells``."""
+    """Return the increase of each row over every window of ``cells``."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

@@ -26,7 +26,7 @@ from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import Backlog, unqueued_share
 
-DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
+DEMAND_LIMITED_ABOVE = 0.05  # part of the window without queued requests
 NAN = float("nan")
 
 
@@ -35,9 +35,9 @@ def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> dict[st
 
     Rates are (weighted) tokens per second of the cluster. ``queue_empty_share`` is the part of the
     window in which no request waited anywhere; ``demand_limited`` if that is above 5%, so that
-    rates compare loads rather than schedulers. If admissions are unknown both are estimated. The
-    gap and its bound are not confined to the window. The paper's window is that of [DLPM] §6.1.
-    Jain's index, gap and bound are of service over the client's weight.
+    rates compare loads rather than schedulers. If admissions are unknown, both are estimated. The
+    gap and its bound cover the whole run, not only the window. The paper's window is the one of
+    [DLPM] §6.1. Jain's index, gap and bound refer to service over the client's weight.
     """
     requests, log, weight = tables.requests, tables.service, facts.client_weights
     backlog = Backlog.of(requests, facts)
@@ -111,7 +111,8 @@ def over_time(
 ) -> tuple[Part, list[dict[str, Any]]]:
     """Return fairness over time in the window of ``got``, and the rows of ``worst_windows``.
 
-    Admissions must be known in the requests of ``tables``. Values are undefined without a shortage.
+    The requests of ``tables`` must have known admissions. Values are undefined if no client was
+    short of service.
     """
     clients = len(facts.clients)
     why = got.not_judged or TOO_FEW_REQUESTS

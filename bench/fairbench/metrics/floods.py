@@ -1,4 +1,4 @@
-"""Floods: clients that ask for much more than others, and the harm to the others."""
+"""Floods: clients that request much more than others, and the harm to the others."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
-LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
-EDGE = 0.2  # of the mean rate of a flood, below which its client asks at its edges as usual
-LEAST_REQUESTS = 20  # in the window: fewer come together by chance
-PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
-USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
+HEAVY = 3.0  # a client floods from this multiple of the other clients' mean rate on
+LEAST_SHARE = 0.1  # part of all demand in the window; a smaller part delays hardly any client
+# part of a flood's mean rate, below which the client's requests at its edges are ordinary
+EDGE = 0.2
+LEAST_REQUESTS = 20  # requests in the window; fewer come together by chance
+PEAK = 2.5  # multiple of another client's usual peak; a smaller burst is ordinary
+USUAL = 75  # percentile of the other clients' peaks: the clients above it may flood, too
 MOST_FLOODS = 3  # named ones
-WHOLE = 0.9  # of the time: a flood that lasts so long has no window
+WHOLE = 0.9  # part of the time; a flood that lasts longer has no window
 
 
 class Flood(NamedTuple):
-    """A client that asks for much more than others, and the first and last of these requests.
+    """A client that requests much more than others, with its first and last request.
 
     ``share`` is its part of all demand in the window (weighted tokens), ``multiple`` its demand
-    over the mean of the other clients there. ``throughout``: the window is all but the whole time.
+    over the mean of the other clients there. ``throughout`` means that the window is nearly the
+    whole time.
     """
 
     client: int
@@ -39,9 +41,9 @@ class Flood(NamedTuple):
 def floods(traffic: Traffic) -> list[Flood]:
     """Return the floods, the largest first.
 
-    The window of a client is that in which it asks for most beyond ``HEAVY`` times the mean rate of
-    the others. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
-    client by ``PEAK``. A found flood's requests do not count in the search for the next one.
+    A client's window is the one in which its demand exceeds ``HEAVY`` times the mean rate of the
+    others by most. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
+    client by ``PEAK``. The search for the next flood leaves out the requests of the floods found.
     """
     if traffic.span_s <= 0:
         return []
@@ -61,7 +63,7 @@ def requests_of(traffic: Traffic, flood: Flood) -> Flags:
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood with most demand above the limit, among the remaining requests."""
+    """Return the flood with the largest excess demand, among the remaining requests."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1
@@ -115,15 +117,15 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
     return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
-LONGER = 3.0  # times the usual wait, from which on a request was delayed
-LONGER_S = 1.0  # and at least this much longer, to be noticed
-OFTEN = 0.25  # of a client's requests in the time of the harm, from which on it is a victim
-ENOUGH = 5  # requests before the flood, for a usual wait of the client's own
-FEW = 5  # requests delayed in all: fewer are no harm that has a time
+LONGER = 3.0  # multiple of the usual wait from which on a request was delayed
+LONGER_S = 1.0  # seconds beyond the usual wait from which on a delay is noticed
+OFTEN = 0.25  # part of a client's requests in the time of the harm from which on it is a victim
+ENOUGH = 5  # requests before the flood that give a client its own usual wait
+FEW = 5  # delayed requests in total; fewer do not make a time of harm
 
 
 class Victim(NamedTuple):
-    """A client that waited: its median wait during the harm, and its usual wait."""
+    """A client that waited, with its median wait during the harm and its usual wait."""
 
     client: int
     requests: int
@@ -134,8 +136,8 @@ class Victim(NamedTuple):
 class Harm(NamedTuple):
     """The time in which other clients' requests were delayed, and the victims, worst first.
 
-    The medians are those of all victims' requests during the harm, and of their usual ones.
-    ``parts`` is the harm of each flood where several floods did some, one after another.
+    The medians are taken over all victims' requests during the harm, and over their usual requests.
+    ``parts`` has the harm of each flood if several floods did harm one after another.
     """
 
     start_s: float
@@ -147,7 +149,7 @@ class Harm(NamedTuple):
 
 
 def windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
-    """Return the times of floods in order, as one where they overlap."""
+    """Return the times of floods in order; overlapping floods are merged."""
     found: list[tuple[float, float]] = []
     for one in sorted(floods, key=lambda flood: flood.start_s):
         if found and one.start_s <= found[-1][1]:
@@ -158,7 +160,7 @@ def windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
 
 
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
-    """Return the clients that waited since the first flood; None without any or without waits.
+    """Return the clients that waited since the first flood; None without a flood or without waits.
 
     A request was delayed if it waited ``LONGER`` times the usual wait: the median of the client
     before the flood, else of all the others.
@@ -178,7 +180,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     starts = [begin for begin, _ in windows(floods)]
     group = np.searchsorted(starts, traffic.arrival_s[after], "right")
     stretches = []
-    for number in np.unique(group).tolist():  # the quiet time between floods is none of harm
+    for number in np.unique(group).tolist():  # the quiet time between floods belongs to no harm
         rows = np.flatnonzero(group == number)
         stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
         rows = rows[stretch.first : stretch.last + 1]
@@ -210,7 +212,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
     """Return the usual wait of each client, shape (clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
-    # Without a time before the flood, the shortest quarter of all waits is as usual as any.
+    # Without a time before the flood, the shortest quarter of all waits serves as usual.
     every = np.sort(traffic.wait_s[good])
     everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
     usual_s = np.full(len(traffic.clients), everybody)
@@ -222,7 +224,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients with a fraction ``OFTEN`` of their requests in these rows delayed."""
+    """Return the clients of which at least ``OFTEN`` of the requests in these rows were delayed."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():

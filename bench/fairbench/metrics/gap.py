@@ -1,7 +1,7 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
-admission, recomputation left out.
+admission, without recomputation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fairbench.metrics.service import View
 from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
-ROUNDING = 1e-9  # of a gap: sums in another order differ by far less
+ROUNDING = 1e-9  # relative difference of a gap; sums in another order differ by far less
 
 
 class Inside:
-    """Differences between two clients at every instant of a possible extreme."""
+    """Differences between two clients at every instant where an extreme is possible."""
 
     def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights
@@ -50,8 +50,8 @@ class Inside:
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
         """Return the cells whose values may differ so much that a range exceeds ``above``.
 
-        The result is the joint backlog and the cell of each. Ranges smaller than a known range
-        between edges are not searched.
+        The result is the joint backlog and the cell of each such cell. Ranges smaller than a range
+        already known from the edges are not searched.
         """
         states = Differences.of(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -82,7 +82,8 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        settled = np.ones(len(order), dtype=np.bool_)  # all of that instant and kind is booked
+        # everything of that instant and kind is booked
+        settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
         over = (at_s > joint.end[own]) | ((at_s == joint.end[own]) & (kind != END))
@@ -99,9 +100,9 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # whose bounds are examined together
-WAITING = 2**18  # joint backlogs that may wait to be looked into
-LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # looked into together
+PAIRS_AT_ONCE = 2**16  # joint backlogs whose bounds are examined together
+WAITING = 2**18  # joint backlogs that may wait for their examination
+LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # joint backlogs that are examined together
 
 
 class Gap(NamedTuple):
@@ -118,31 +119,32 @@ def max_service_gap(backlog: Backlog, log: ServiceLog, facts: Facts) -> Gap:
     """Return the largest range of W_f/w_f - W_g/w_g, over pairs and maximal joint backlogs.
 
     w is the client's weight. The range over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1,
-    t2)/w_g| inside it. A backlog [a, e) includes what iterations book by ending in (a, e] and by
-    starting in [a, e). The reason is the order at one instant: an iteration ends, then requests
-    arrive, then a pass admits. The view is the bound's: ``client``, or as charged, which is also
-    the view without a bound. Precondition: the ``backlog`` is shared, because two clients had a
-    waiting request on every worker at every instant of some interval.
+    t2)/w_g| inside it. A backlog [a, e) includes the bookings of iterations that end in (a, e] and
+    of iterations that start in [a, e). The reason is the order at one instant: an iteration ends,
+    then requests arrive, then a pass admits. The view is the bound's: ``client``, or as charged,
+    which is also the view without a bound. Precondition: the ``backlog`` is shared, so that two
+    clients had a waiting request on every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
 
 
 class _Search:
-    """Branch and bound, which examines the clients that may be furthest ahead first.
+    """Branch and bound: the clients that may be furthest ahead are examined first.
 
     A client is ahead of, or behind, the average of all. The gap of a pair is at most the sum of
-    both at some instant, and at most what the one ahead is served meanwhile; that of a joint
-    backlog is between what the edges of its cells say.
+    both deviations at some instant, and at most the service that the leading client receives
+    meanwhile; the edges of its cells bound the gap of a joint backlog.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceLog, view: View, facts: Facts) -> None:
         self._cells = divided(log, view, backlog, facts)
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
-        self._known = -1.0  # the gap is more
-        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # of those looked into
-        self._waiting: list[tuple[Joint, Floats]] = []  # to be looked into, with their bounds
+        self._known = -1.0  # the gap is larger than this
+        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # the largest gap of the examined joint backlogs
+        # joint backlogs to be examined, with their bounds
+        self._waiting: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:

@@ -26,9 +26,9 @@ class Cells:
     """Time divided at ``edge_s``, with the service of each client at the edges.
 
     A cell holds bookings that end in (edge, next edge] and start in [edge, next edge). ``tokens``
-    is each client's service at an edge, and ``service`` that over its weight: [client, edge].
-    ``waits`` says in which cells a client was backlogged at some instant, ``begins`` in which a
-    backlog of it began: [cell, client].
+    is each client's service at an edge, and ``service`` the same over its weight: [client, edge].
+    ``waits`` marks the cells in which a client was backlogged at some instant, ``begins`` the cells
+    in which one of its backlogs began: [cell, client].
     """
 
     edge_s: Floats
@@ -70,7 +70,7 @@ class Cells:
     def _deviation(self) -> tuple[Floats, Floats]:
         """Return bounds on each client's service minus the average of the waiting clients.
 
-        The average is in whole tokens, whose sums are exact.
+        The average is in whole tokens, which have exact sums.
         """
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -79,7 +79,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on the rise of a value by each cell within its backlog.
+        """Return upper bounds on the rise of a value up to each cell within its backlog.
 
         The value lies between ``low`` and ``high`` in a cell.
         """
@@ -131,7 +131,7 @@ def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-END, START = 0, 1  # in this order at one instant
+END, START = 0, 1  # the order at one instant
 AT_ONCE = 2**20  # bookings in memory, unless one place has more
 
 
@@ -154,11 +154,11 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log in cells where several clients wait, by client.
 
-    ``first`` and ``reach`` are the first cell of each, and the last that it or one before it of its
-    client touches, as places: client after client, cell after cell.
+    ``first`` and ``reach`` are places, sorted by client and then by cell: the first cell of each
+    row, and the last cell that it or an earlier row of its client touches.
     """
 
-    begin: int  # of the part in the log
+    begin: int  # first row of the part in the log
     after: int
     rows: Ints
     first: Ints
@@ -171,13 +171,15 @@ class _Part(NamedTuple):
         final = len(cells) - 1
         first = np.clip(cells.of_starts(own.start_s), 0, final)
         last = np.clip(cells.of_ends(own.end_s), first, final)
-        shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))  # no other cell is wanted
+        # only cells in which several clients wait are needed
+        shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
-        if np.any(own.start_s[1:] < own.start_s[:-1]):  # first by time
+        if np.any(own.start_s[1:] < own.start_s[:-1]):  # sorted by time first
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # They stay as long as the gap is sought, of a log that may be longer than memory.
+        # The part stays in memory while the gap is sought, so it uses small integers; the log may
+        # be larger than memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -187,7 +189,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may touch places: indices into ``places`` and ``rows``."""
+        """Return the rows that may touch the places, as indices into ``places`` and ``rows``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")

@@ -36,7 +36,7 @@ class Pairs:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
         self._low, self._high = cells.of_ends(backlog.start), cells.of_ends(backlog.end)
         self._clients = np.arange(cells.waits.shape[1])
-        client = backlog.client  # whose lead changes by no more than the service of its backlog
+        client = backlog.client  # the client's lead changes at most by the service of its backlog
         self.promise = cells.served(client, self._high + 1) - cells.served(client, self._low)
         if len(self._clients) > FEW:
             self._ahead, self._behind = cells.ahead(), cells.behind()
@@ -96,7 +96,7 @@ def bounded(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 class Differences(NamedTuple):
     """Bounds on the differences between two clients in each cell of their joint backlogs.
 
-    ``row`` is the joint backlog, ``begin`` where the cells of each begin. ``edge`` is the
+    ``row`` is the joint backlog, ``begin`` the position of its first cell. ``edge`` is the
     difference at a cell's first edge if that is in the backlog, else NaN.
     """
 
@@ -138,7 +138,7 @@ class Differences(NamedTuple):
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound of that range; 0 without an edge inside."""
+        """A lower bound of the range of each joint backlog; 0 without an edge inside."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found

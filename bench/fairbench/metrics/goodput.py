@@ -1,8 +1,8 @@
 """Goodput: the requests that met their clients' latency targets, and their service.
 
-Rates are of the requests that finished in the window. Everything else follows the programs that
-arrived in it to the end of the run: unfinished ones missed, also those that an ended program never
-sent, since a starved client sends less.
+Rates count the requests that finished in the window. All other metrics follow the programs that
+arrived in the window to the end of the run: unfinished requests missed their targets, and so did
+requests that an ended program never sent, because a starved client sends less.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # of rounding: a smaller delay is in time
+TICK_S = 1e-9  # rounding error: a smaller delay counts as in time
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
     """Return the slack of one client's requests to their tightest target, in seconds.
 
-    Negative if it was missed, NaN for unfinished requests; of ``tpot`` it is that of all the tokens
-    together, and infinite if there is only one. ``costs`` gives latencies on an idle replica.
+    The slack is negative if the target was missed, and NaN for unfinished requests; for ``tpot`` it
+    covers all tokens together, and is infinite for a single token. ``costs`` gives latencies on an
+    idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -63,11 +64,11 @@ def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
 class ClientGoodput:
     """Counts of one client.
 
-    ``in_window*`` finished in the window and kept their promises: requests, and their weighted
-    tokens in the client view. The others are of the window's programs: ``asked*`` as those would
-    have asked for, ``met*`` what of it kept its promises; ``computed`` are tokens of prompts
-    (cached ones left out, recomputed ones included) and outputs, ``wasted`` those of requests that
-    missed; ``slack_s`` is that of every finished request that has one.
+    ``in_window*`` count requests that finished in the window within their targets, and their
+    weighted tokens in the client view. The other counts cover the window's programs: ``asked*`` is
+    their demand, ``met*`` the part of it within the targets; ``computed`` are tokens of prompts
+    (without cached ones, with recomputed ones) and outputs, ``wasted`` those of requests that
+    missed; ``slack_s`` has the slack of every finished request that has one.
     """
 
     in_window: int
@@ -122,7 +123,10 @@ NAN = float("nan")
 
 
 def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
-    """Return the goodput in the window, and that of each class. Some clients have targets."""
+    """Return the goodput in the window, and that of each class.
+
+    Precondition: some clients have targets.
+    """
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
     each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s

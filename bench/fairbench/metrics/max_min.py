@@ -1,4 +1,4 @@
-"""Max-min fair allocations: no client gets more except at the cost of one that has no more."""
+"""Max-min fair allocations: a client can get more only at the cost of a client that has no more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    claims = np.cumsum(weight[order][::-1])[::-1]  # of all from a rank on
+    claims = np.cumsum(weight[order][::-1])[::-1]  # the weights of all clients from each rank on
     for rank, client in enumerate(order):
         share = left / claims[rank]
         if wanted[client] >= share * weight[client]:
@@ -46,7 +46,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # The first client in order that wants its level or more fixes the level of all after it.
+    # The first client in order whose demand reaches its level fixes the level of all clients after
+    # it.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

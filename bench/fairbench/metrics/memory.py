@@ -40,7 +40,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 
 
 def memory_summary(tables: Tables, memory: Memory, facts: Facts, notes: Notes) -> Part:
-    """Return the metrics of memory. Precondition: a row's client has an index in ``facts``."""
+    """Return the metrics of memory. Precondition: a row's client is an index into ``facts``."""
     window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
     names = [client.name for client in facts.clients]
     held = held_token_s(memory, len(names), window)

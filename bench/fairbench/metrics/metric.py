@@ -19,7 +19,7 @@ LATENCIES = {
     "e2el": "no request completed",
     "itl": "the records hold each request's first and last token, not the ones between",
 }
-"""Latencies of single requests, and why one may be undefined."""
+"""Latencies of single requests, with the reasons why one may be undefined."""
 STATISTICS = ("mean", "median", "std", "p50", "p99")
 
 EMPTY_WINDOW = "the run ended before its window began"
@@ -27,7 +27,7 @@ NO_TIME = "the run lasted no time"
 NO_SERVICE = "no client was served in the window"
 NO_DEMAND = "no client was entitled to any service in the window"
 NOT_CONTENDED = "not contended: no client was short of service"
-TOO_FEW_REQUESTS = "no client that was entitled to four requests or more was kept waiting"
+TOO_FEW_REQUESTS = "no client that was entitled to four requests or more had to wait"
 QUEUE_ESTIMATED = "estimated from the times to first token: the server reported no admissions"
 NOT_ALL_ACTIVE = "the clients were never all active together"
 NO_COHORT = "no request arrived in the window"
@@ -39,7 +39,7 @@ NOT_ALONE_IN_MEMORY = "no run of the client alone was simulated, or its hit rate
 NOT_ALONE = "the client alone was not simulated"
 
 
-LAST = 1_000  # the position of a column without one
+LAST = 1_000  # the position of a column that states none
 
 
 class Better(Enum):
@@ -88,7 +88,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """The stored summaries that must have a metric; older ones lack later additions."""
+    """The stored summaries that must have a metric; older summaries lack later additions."""
 
     ALWAYS = "all"
     IN_REPORTS = "those that a report or a new score is made from"
@@ -154,15 +154,16 @@ ALWAYS, IN_REPORTS, OPTIONAL = Presence.ALWAYS, Presence.IN_REPORTS, Presence.OP
 class Metric:
     """A metric with its heading, unit, direction and computation.
 
-    ``heading`` says in words what it is, ``column`` the same for the head of a narrow column (by
-    default heading and unit). ``digits`` are those after the point in lines of means with
-    intervals, by default the form's. No value is negative, and none is above ``most``.
-    ``undefined`` is why it may have no value; without it a value is always there. ``compute`` gives
-    the value of a run from its tables and facts, ``compute_clients`` those of all clients by index;
-    those without are computed together, by ``metrics.summary``, by what runs on real servers add,
-    or (``of_comparison``) from several runs. NaN is undefined. ``tail`` is the high percentile that
-    it is of: tables show one of them (``metrics.tail``); 0 of what is none. ``verdict``
-    is whether a difference between schedulers is better or worse; else it is only more or less.
+    ``heading`` names it in words, ``column`` in the head of a narrow column (by default heading and
+    unit). ``digits`` are the decimals in lines of means with intervals, by default the format's. No
+    value is negative, and none is above ``most``. ``undefined`` is the reason why it may have no
+    value; a metric without a reason always has one. ``compute`` gives the value of a run from its
+    tables and facts, ``compute_clients`` the values of all clients by index. Metrics without these
+    functions are computed together by ``metrics.summary``, by the code for real servers, or
+    (``of_comparison``) from several runs. NaN means undefined. ``tail`` is its percentile if that
+    is high: tables show one such metric (``metrics.tail``); 0 for other metrics. ``verdict`` is
+    true if a difference between schedulers is better or worse, and false if it is only more or
+    less.
     """
 
     key: str

@@ -64,7 +64,8 @@ class Table:
         return {name: column for name, column in columns if column is not None}
 
     def _names(self) -> tuple[str, ...]:
-        table: Any = type(self)  # a class is hashable, which mypy does not see of those without eq
+        # a class is hashable, which mypy does not see for dataclasses without eq
+        table: Any = type(self)
         return _names_of(table)
 
     def take(self, rows: Flags | Ints) -> Self:
@@ -188,8 +189,8 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part of a client's requests.
 
-    ``input_tokens`` tokens of each input are padding, and all but one in ``output_multiple`` of its
-    output.
+    ``input_tokens`` tokens of each input are padding, and so are all but one in ``output_multiple``
+    of its output tokens.
     """
 
     input_tokens: int = 0
@@ -202,9 +203,10 @@ PLAIN = Padding()
 class Client(NamedTuple):
     """A client of the run, even if it never sent anything.
 
-    ``weight`` is its entitlement, relative to the others, ``targets`` the promises to each of its
-    requests, ``service_class`` the class that shares them ("" without a class). ``owner`` is its
-    owner's name ("": by its own name), ``padding`` the tokens that it requests and does not need.
+    ``weight`` is its entitlement relative to the others, ``targets`` are the promises for each of
+    its requests, and ``service_class`` is the class that shares these targets ("" without a class).
+    ``owner`` is its owner's name ("" if its own name states the owner), ``padding`` the tokens that
+    it requests and does not need.
     """
 
     name: str
@@ -258,10 +260,10 @@ class Facts:
     ``bound_unavailable`` gives the reason.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` its decode step of a
     single request, and ``costs`` all its times. They are None on real servers, or if unknown.
-    - ``percentiles`` of latency replace the usual ones.
+    - ``percentiles`` of latency replace the default ones.
     - ``tenant_weights`` are by tenant, whose names end in /; the default is 1.
     - ``hit_alone`` is a client's cache hit rate alone on its share of the pool, if known.
-    - ``failed`` is how many of the requests that the tables have as refused broke off instead.
+    - ``failed`` is the number of requests that are refused in the tables, but broke off instead.
     - ``sessions`` means that programs are recorded sessions, with think time between calls.
     """
 

@@ -1,7 +1,7 @@
 """Service of each client over time, exact to the decode step.
 
-A booking falls on an instant: charges on the start of an iteration, computed extend tokens on its
-end, output tokens on the end of the step that made them.
+A booking has an instant: charges have the start of an iteration, computed extend tokens its end,
+and output tokens the end of the step that made them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class View(Enum):
 
     CLIENT = "client"  # w_e * input + w_q * output: what clients see ([DLPM] §6.1)
     ACTUAL = "actual"  # w_e * computed extend + w_q * output: what the cluster did ([DLPM] §3)
-    CHARGED = "charged"  # as ACTUAL, the extend booked at admission: what the theorems bound
+    # w_e * extend booked at admission + w_q * output: the service that theorems bound
+    CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
 
@@ -72,7 +73,7 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            rows = np.flatnonzero(tokens)  # few: those of prefill iterations
+            rows = np.flatnonzero(tokens)  # few rows: those of prefill iterations
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
     return Booked(*total)
@@ -97,10 +98,10 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
-    count bookings at the very instant by the ends and by the starts.
+    At one instant, steps end before iterations start. ``with_ends`` and ``with_starts`` also count
+    the bookings at the instant itself, by ends and by starts.
     """
-    width = len(times) + 1  # later ones are counted there
+    width = len(times) + 1  # later bookings are counted there
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = amounts(part, view, weights)
@@ -141,9 +142,9 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return the bookings of rows' steps, merged if no time falls between them.
 
-    Each booking has its tokens and the first time by which it is booked (before the time, or
-    ``inclusive`` at it). Each row has one booking, and one more for each time inside the row. The
-    latter come last.
+    Each booking has its tokens and the first of the times by which it is booked (before the time,
+    or ``inclusive`` at it). Each row has one booking, and one more for each time inside the row.
+    The latter come last.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -152,15 +153,14 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # Differences within each stretch: the first from 0, and the rest once its last time has
-    # come.
+    # Differences within each stretch: the first from 0; the remainder follows after its last time.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # Only rows of cut stretches differ from what they book in all, when they end.
+    # Only rows of divided stretches differ from their total booking at their end.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]

@@ -38,7 +38,8 @@ def session_summary(tables: Tables, facts: Facts, notes: Notes) -> Part:
         hit = notes.values({"session_cache_hit_rate": sessions.hit_rate(at)}, prefix)
         clients.append({**row, **hit})
     good = [at for at, one in enumerate(facts.clients) if not one.misbehaving]
-    here = [at for at in good if waits[at].n] or good  # the others sent nothing in the window
+    # the other clients sent nothing in the window
+    here = [at for at in good if waits[at].n] or good
     run = {
         key: notes.latency(key, mean_percentile([found[at][own] for at in here]))
         for own in (f"{name}_p{percent}_s" for name in OF_RUN for percent in PERCENTS)
@@ -68,7 +69,7 @@ class _Sessions:
         return chosen
 
     def busy(self, client: int) -> Sample:
-        """Return the time in which each session had a call running: latency without thinking."""
+        """Return the time in which each session had a call running: latency without think time."""
         status = self._programs.status
         mine = self._of(client)
         known = [self._busy_s(one) for one in mine if status[one] == FINISHED]

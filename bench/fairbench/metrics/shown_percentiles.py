@@ -1,8 +1,8 @@
 """The percentiles of latency that tables show: chosen by the user, or with enough latencies.
 
-A high percentile with hardly one latency beyond it is chance. Three beyond it are required: 300
-latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is marked and
-followed by a P95 if latencies are too few. Other tables show one of the two.
+A high percentile with hardly any latency beyond it is random. Three latencies beyond it are
+required: 300 latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is
+marked and followed by a P95 if latencies are too few. Other tables show one of the two.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from fairbench.errors import UsageError
 
-KEY = "percentiles"  # of a summary, and of an experiment
+KEY = "percentiles"  # key of a summary, and of an experiment
 
 ALLOWED = "must be different whole numbers from 1 to 99 with commas between, such as 50,90,95,99"
 
 
 def parse_percentiles(text: str) -> tuple[int, ...]:
     """Parse ``50,90,99`` as ascending numbers. Raises UsageError for another text."""
-    if not isinstance(text, str):  # of a file that someone edited
+    if not isinstance(text, str):  # in a file that someone edited
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     ranks = sorted(int(word) for word in words if re.fullmatch(r"[0-9]{1,2}", word))

@@ -93,7 +93,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """Return how many steps of each row had ended before an instant; ``inclusive``: or at it."""
+    """Return how many steps of each row had ended before an instant, or at it if ``inclusive``."""
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
     first = (end - start) / steps - growth * (steps - 1) / 2
@@ -141,8 +141,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
     """Return the busy time in decode steps with larger batches or contexts than the fit.
 
-    NaN if nothing was run, or if the data of the profile's fit are unknown. In a stretch whose
-    context grows over the limit the steps beyond it count.
+    The result is NaN if nothing was run, or if the range of the profile's fit is unknown. In a
+    stretch whose context grows beyond the limit, only the steps beyond it count.
     """
     if facts.fit is None:
         return float("nan")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # of a row
+COLUMN_BYTES = 8  # bytes of a row
 
 
 class ServiceLog(Protocol):
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; contiguous arrays are not copied.
 
-    pyarrow's own conversions import pandas wherever it is installed, which takes 45 MiB.
+    pyarrow's own conversions import pandas if it is installed, which takes 45 MiB.
     """
     import pyarrow as pa
 
@@ -175,7 +175,7 @@ class FiledColumns(Mapping[str, Any]):
 class Tables:
     """Requests, programs and service log of a run; clients are indices into ``clients``.
 
-    ``memory`` is only of runs that recorded the holders of KV memory.
+    ``memory`` exists only for runs that recorded the holders of KV memory.
     """
 
     clients: list[str]
@@ -215,7 +215,7 @@ class RunResult:
     """Raw tables (column name -> values), the summary, and whether the run is complete.
 
     ``memory`` is the table of the holders of KV memory, None if not recorded. ``about`` holds the
-    other facts of its manifest.
+    other facts of the run's manifest.
     """
 
     requests: dict[str, Any]

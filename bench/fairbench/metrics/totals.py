@@ -26,10 +26,10 @@ from fairbench.metrics.tables import Tables
 def totals(tables: Tables, facts: Facts, notes: Notes) -> dict[str, Any]:
     """Return the counts and rates of a whole run (per second).
 
-    As in vLLM and SGLang the token totals are those of completed requests. num_requests = completed
-    + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one does,
-    ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed extend
-    tokens, recomputation left out.
+    As in vLLM and SGLang, the token totals cover completed requests. num_requests = completed +
+    failed + refused + unfinished: ``failed`` requests broke off, which never happens in a
+    simulation, and ``unfinished`` requests were in progress at the end. ``extend_throughput``
+    counts computed extend tokens without recomputation.
     """
     requests, horizon_s = tables.requests, facts.horizon_s
     done = requests.status == FINISHED
@@ -78,7 +78,7 @@ def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time at which ``percent`` of the programs had finished, in seconds.
 
-    The programs are those that arrived before the window's end, which are equal under every
+    The programs are those that arrived before the window's end, which are the same under every
     scheduler. The result is NaN without programs, or if too few ever finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
@@ -91,8 +91,8 @@ def request_latency_ms(requests: Requests, percentiles: Sequence[int] = ()) -> d
     """Return ``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
     TPOT is the mean gap between tokens of a request with two or more. ITL is over single gaps, of
-    which the records only provide the mean; its other statistics are NaN. ``percentiles`` are
-    additional ones for all latencies but ITL.
+    which the records only give the mean; its other statistics are NaN. ``percentiles`` are
+    additional percentiles for all latencies except ITL.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (

@@ -13,11 +13,11 @@ from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
 
 
 class Traffic(NamedTuple):
-    """Requests in order of arrival, one element for each.
+    """Requests in order of arrival, with one element for each in every array.
 
     ``client`` indexes ``clients``, ``tokens`` are weighted tokens (input + 2 x output), ``wait_s``
     is the time to the first token: infinite for a request without an answer, NaN if not recorded.
-    ``clock`` has the dates of a log; None if times only have a start.
+    ``clock`` has the dates of a log; None if times are relative to a start only.
     """
 
     clients: tuple[str, ...]
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
     """Return the requests of a run as traffic.
 
-    A request that still waits at the horizon has waited that long at least.
+    A request that still waits at the horizon has waited at least until then.
     """
     weights = ServiceWeights()
     output = np.where(requests.output_tokens > 0, requests.output_tokens, requests.max_new_tokens)
@@ -67,10 +67,10 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> Stretch:
-    """Return the stretch of events with the largest total gain minus cost of its length.
+    """Return the stretch of events with the largest total gain minus the cost of its length.
 
-    ``gains`` is each event's gain, shape (n,), at least one. ``cost``, ascending, is the cost up to
-    each: a stretch pays from its first event to its last.
+    ``gains`` is each event's gain, shape (n,), at least one. ``cost`` is the ascending cost up to
+    each event: a stretch pays the cost from its first event to its last.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -80,11 +80,11 @@ def best_stretch(gains: Floats, cost: Floats) -> Stretch:
     return Stretch(first, last, float(after[last] - before[first]))
 
 
-LONG_S = 2.0  # a time to first token that a user notices,
-LONGER = 3.0  # and this multiple of the shortest waits: long prompts take long without any queue
-SHORTEST = 5  # percent of the waits
-LEAST_LATE = 20  # requests that wait long: fewer are no overload
-MOSTLY = 0.5  # of the requests of a client, and of the clients, from which on they count
+LONG_S = 2.0  # a time to first token that users notice,
+LONGER = 3.0  # and a multiple of the shortest waits: long prompts take long without any queue
+SHORTEST = 5  # percentile of the waits
+LEAST_LATE = 20  # requests that wait long; fewer are not an overload
+MOSTLY = 0.5  # part of a client's requests, and of the clients, from which on they count
 
 
 class Overload(NamedTuple):

@@ -1,4 +1,4 @@
-"""Useful service of each client relative to its demand: padding counts in neither."""
+"""Useful service of each client relative to its demand; both exclude padding."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fairbench.metrics.tables import Tables
 class GroupService(NamedTuple):
     """Useful service until some time: input and twice the output, without padding.
 
-    ``due`` is what all programs that had come by then ask for, ``programs`` how many they are and
-    ``finished`` how many were over.
+    ``due`` is the demand of all programs that had arrived by then, ``programs`` their number and
+    ``finished`` the number that had ended.
     """
 
     served: float
@@ -33,7 +33,7 @@ class GroupService(NamedTuple):
 
     @property
     def programs_served(self) -> float:
-        """The service in programs of the mean size, counting parts of programs."""
+        """The service in programs of the mean size, including parts of programs."""
         return self.fraction * self.programs if self.due else 0.0
 
 

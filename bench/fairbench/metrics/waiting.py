@@ -68,8 +68,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals, joining two only if they strictly overlap.
 
-    If a wait ends when the next begins, the queue was empty inside an admission pass. The
-    client was then not backlogged at that instant, although the theorems require every instant.
+    If a wait ends when the next begins, the queue was empty during an admission pass. The client
+    was then not backlogged at that instant, although the theorems require every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
@@ -83,7 +83,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # The latest end so far, by its rank among all, so that it restarts with each queue.
+    # The latest end so far, as its rank among all ends, so that it restarts with each queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -114,10 +114,10 @@ class Backlog(NamedTuple):
 
     @classmethod
     def of(cls, requests: Requests, facts: Facts) -> Backlog:
-        """Return when each client had a request waiting, at every worker or at any.
+        """Return when each client had a request waiting, at every worker or at any worker.
 
-        The condition is on every worker because the proof of [DLPM] Theorem 5.1 presumes it;
-        nothing implies it. Workers that compute no prompts have no queue.
+        The condition is on every worker because the proof of [DLPM] Theorem 5.1 assumes it; it does
+        not follow from anything else. Workers that compute no prompts have no queue.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -174,7 +174,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # From the first that ends after the other starts, to the first that starts when it ends.
+        # From the first row that ends after the other starts, to the first row that starts when it
+        # ends.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -42,7 +42,7 @@ def model_config(model: str) -> ModelConfig:
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or
-            a hub's name, ``owner/name``, for which a network is needed.
+            a hub's name, ``owner/name``, which needs a network.
 
     Raises UsageError, or DataError naming the file.
     """
@@ -88,14 +88,14 @@ def _from_hub(model: str) -> ModelConfig:
 
 
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-LARGEST_BATCH = 400  # of the iterations drawn
-HOST_MS = 0.5  # host time of an iteration that operator tables do not have
+LARGEST_BATCH = 400  # largest batch of the drawn iterations
+HOST_MS = 0.5  # host time of an iteration, which operator tables do not contain
 
 FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""HTTP and tokenizer of each engine, as measured with Llama-3.1-8B on an A100."""
+"""Time of HTTP and tokenizer of each engine, as measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):
@@ -171,13 +171,13 @@ def derive(
 
 
 def _bundled(place: str) -> str:
-    """Return in words which bundled profiles are better than a roofline."""
+    """Return in words the bundled profiles that are better than a roofline."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left."""
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if no memory is left."""
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,

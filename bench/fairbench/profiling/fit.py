@@ -91,7 +91,7 @@ TURNS = (
 """Further starting points, as multiples, because a fit may end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0
-NEGLIGIBLE = 1e-4  # of its start, below which a coefficient is 0
+NEGLIGIBLE = 1e-4  # part of its start below which a coefficient is 0
 _STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
 _SOFT = 0.05  # relative error above which an iteration counts linearly, not squared
 _ENOUGH = 1e-9

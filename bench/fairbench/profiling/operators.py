@@ -1,7 +1,6 @@
 """Operator tables: times of iterations from the optional ``aiconfigurator-core``.
 
-NVIDIA measured the operators on the named GPU, and how they add up to an iteration is that
-package's model.
+NVIDIA measured the operators on the named GPU; the package models how they add up to an iteration.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def operators_ms(
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimate(model, row) for row in zip(*it, strict=True)]
-            except Exception as error:  # the package raises what its parts raise
+            except Exception as error:  # the package raises the errors of its parts
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
             return np.array(times), str(resolve_query_version(gpu.system, engine, "current"))

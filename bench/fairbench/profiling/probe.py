@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-REPEATS = 5  # of which the least counts: what disturbs a lone prompt only delays it
-TOKEN_IDS = range(1_000, 30_000)  # of the prompts, in every larger vocabulary
+# measurements, of which the least counts: any disturbance of a lone prompt only delays it
+REPEATS = 5
+TOKEN_IDS = range(1_000, 30_000)  # token ids of the prompts, which every larger vocabulary has
 SEED = 0
 _WAIT_S = 300.0
 
@@ -61,7 +62,7 @@ class _Answer:
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the tokens until a moment; pieces after the first count as equal."""
+        """Return the number of tokens until a moment; pieces after the first count equally."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
@@ -77,7 +78,7 @@ class Server:
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
         """Measure single prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
-        await self._ask(BATCH_PROMPT, 8)  # what a server does once, such as to compile
+        await self._ask(BATCH_PROMPT, 8)  # covers one-time work of a server, such as compiling
         probed = Probed()
         for tokens in prompt_lengths(chunk):
             say(f"lone prompts of {tokens:,} tokens")
@@ -194,15 +195,15 @@ async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
             yield event
 
 
-PRIOR = 0.3  # residuals for a coefficient e times its start; an error of 5% in a time is 1
+PRIOR = 0.3  # residual of a coefficient e times its start; an error of 5% in a time is 1
 MEASURED = "probed"  # the source, in a profile's id, of a profile that was fitted to a probe
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the profile that fits a probe.
 
-    Coefficients that a probe hardly shows keep to those of ``start``: ``p``, the cost of another
-    prompt in an iteration, the host's tokenizer.
+    Coefficients that a probe hardly determines stay close to those of ``start``: ``p``, the cost of
+    another prompt in an iteration, the host's tokenizer.
 
     Args:
         probed: The measurements.

@@ -1,8 +1,8 @@
 """A roofline: times of iterations from a data sheet and a model's shape.
 
-An iteration reads its weights and its KV once and multiplies; products and reads of a layer
-overlap, layers follow each other. The shares of the peaks are typical of measured kernels, not
-measured on the GPU at hand.
+An iteration reads its weights and its KV once and multiplies; within a layer, products and reads
+overlap, and layers run one after another. The fractions of the peaks are typical of measured
+kernels, not measured on this GPU.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fairbench.hardware.gpus import GPU
 from fairbench.hardware.model_shape import WEIGHT_BYTES, ModelShape
 from fairbench.profiling.fit import Column, Iterations
 
-COMPUTE_SHARE, ATTENTION_SHARE, MEMORY_SHARE = 0.70, 0.50, 0.80  # of the peaks
+COMPUTE_SHARE, ATTENTION_SHARE, MEMORY_SHARE = 0.70, 0.50, 0.80  # fractions of the peaks
 LAYER_US = 25.0  # launches, norms and activations of a layer, in a CUDA graph
-EXPERT_SHARE = 0.60  # of the peak, products of small experts
-ALL_REDUCE_US = 12.0  # before a byte is sent, two a layer
+EXPERT_SHARE = 0.60  # fraction of the peak for products of small experts
+ALL_REDUCE_US = 12.0  # latency before a byte is sent, twice per layer
 MS = 1e3
 
 
@@ -30,7 +30,7 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
-    """Return the time of attention: products of prefills, and reading all contexts' KV."""
+    """Return the time of attention: products of prefills, and the reads of all contexts' KV."""
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
     pair = (
@@ -47,7 +47,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the time of linear layers: reading weights or multiplying, if longer."""
+    """Return the time of linear layers: reading weights or multiplying, whichever takes longer."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     used = shape.experts.active if shape.experts else 0
@@ -67,7 +67,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
 
 
 def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
-    """Return the MLP weights read, with each expert that some token chooses."""
+    """Return the number of MLP weights that are read, with each expert that some token chooses."""
     moe = shape.experts
     assert moe is not None
     none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)

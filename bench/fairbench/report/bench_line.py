@@ -86,7 +86,7 @@ def _concurrency(summary: Summary) -> float | None:
 
 
 def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be appended to a file. Creates no file."""
+    """Raise UsageError unless lines can be appended to a file. The check creates no file."""
     is_new = not path.exists()
     try:
         path.open("a").close()

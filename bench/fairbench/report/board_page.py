@@ -33,12 +33,12 @@ from fairbench.report.table import cut_middle
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold
 
-SHOWN = 3  # metrics in the table, which a phone shows as it is
-MOST_CARDS = 5  # of the best rows; the baseline has one more
-MOST_LEADERS = 3  # that the title names
-MOST_NAMED, LABEL_CHARACTERS = 8, 16  # in a picture: rows that all have their names
+SHOWN = 3  # metrics in the table, which phones show unchanged
+MOST_CARDS = 5  # number of best rows; the baseline is added
+MOST_LEADERS = 3  # rows that the title names
+MOST_NAMED, LABEL_CHARACTERS = 8, 16  # rows in a picture that all have their names
 FEWEST_FOR_QUARTILES = 8
-FAR = 3.0  # quartile ranges beyond the quartiles, where a mark would compress the picture
+FAR = 3.0  # quartile ranges beyond the quartiles, beyond which a mark would compress the picture
 MARKS = {"+": "best", "!": "worst"}
 PERCENT = (Form.PERCENT, Form.WHOLE_PERCENT)
 
@@ -100,7 +100,7 @@ def _also(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def _value(row: BoardRow, metric: BoardMetric, board: Board) -> str:
-    """Return a value with its unit, or as a multiple of the baseline's."""
+    """Return a value with its unit, or as a multiple of the baseline's value."""
     value = value_text(row.scores[metric.key], metric)
     if metric.fold is Fold.RATIO:
         return f"{value} x {board.baseline}"

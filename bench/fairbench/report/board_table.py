@@ -25,7 +25,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-MOST_NAMED = 12  # of missing numbers, and of points without a run
+MOST_NAMED = 12  # limit on the missing numbers, and points without a run, that are named
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "

@@ -21,13 +21,13 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
-CROWD = 30  # clients, from which on they are a crowd without a row each
-FEW = "?"  # behind a percentile of too few latencies
+NAME_WIDTH = 16  # columns of a client's name; longer names are cut in the table, never in the files
+CROWD = 30  # number of clients from which on they are a crowd without a row each
+FEW = "?"  # follows a percentile of too few latencies
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the metrics of clients to show, with the carried high percentile and ``beside``."""
+    """Return the client metrics to show, with the supported high percentile and ``beside``."""
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return told(columns, {key for client in summary["clients"] for key in client})

@@ -22,9 +22,9 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 
-LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others
+LABEL_WIDTH = 30  # columns of a scheduler with the parameters that distinguish it from others
 LIMITED = "~"
-MAX_NAMED = 4  # cells of which a remark is
+MAX_NAMED = 4  # limit on the cells that a remark names
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
     "Sharing: latency of the worst-off well-behaved client, divided by its latency alone "
@@ -69,8 +69,9 @@ def comparison_text(
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Render the comparison; with several seeds, intervals stand below the means."""
-    sharing = any(cell.combined["simulated"] for cell in cells)  # which includes clients alone
+    """Render the comparison; with several seeds, intervals are below the means."""
+    # the group that includes clients alone
+    sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     table = stacked(known, lambda shown: _table(cells, shown), width)
@@ -162,7 +163,7 @@ def _cell(value: Shown) -> Text:
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, and the number of runs if not all have a value; "" without both.
+    """Return ``low-high``, and the number of runs if not all have a value; "" if there is neither.
 
     Equal ends, such as those of a replayed trace over seeds, are left out.
     """

@@ -13,18 +13,18 @@ from fairbench.results.store import Summary
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""The ends of the ranges of the ratio to the fair share; the last range has none."""
+"""The upper ends of the ranges of the ratio to the fair share; the last range has none."""
 
 
 class Lorenz(NamedTuple):
-    """The fraction of all service that the smallest clients have, by their fraction."""
+    """The fraction of all service that the smallest clients have, by their fraction of clients."""
 
     clients: list[float]
     service: list[float]
 
     @property
     def gini(self) -> float:
-        """The Gini index: 0 if all have the same by weight, near 1 if one has everything."""
+        """The Gini index: 0 if all have the same by weight, near 1 if one client has everything."""
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
@@ -73,7 +73,7 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
-    """Return the worst-off well-behaved clients: smallest fair share, then slowest.
+    """Return the worst-off well-behaved clients: smallest fair share first, then highest P99.
 
     Several runs are combined by their means. Without ratios, below saturation, only the P99 counts.
     A client whose P99 is unknown because of unfinished programs comes before those with a known

@@ -130,14 +130,14 @@ def _windows(summary: Summary) -> Iterator[str]:
             )
             continue
         yield (
-            f"From {whole(row['start_s'])} to {whole(row['end_s'])} s, {row['client']} received "
-            f"{percent(row['share'])} of its max-min fair share of this time, the lowest share of "
-            "any client that was held back in a window of this length."
+            f"From {whole(row['start_s'])} to {whole(row['end_s'])} s, {row['client']} "
+            f"received {percent(row['share'])} of its max-min fair share of this time, the "
+            f"lowest share of any client that had to wait in a window of this length."
         )
         if is_of_failures(summary):
-            yield "Requests that failed count as not served; no other client held them back."
+            yield "Requests that failed count as not served; no other client delayed them."
         elif row["heavy_client"] not in (None, "", row["client"]):
-            yield f"{row['heavy_client']} received most above its own share then."
+            yield f"In that window {row['heavy_client']} received most above its own share."
 
 
 def _whole_run(summary: Summary) -> Iterator[str]:

@@ -25,7 +25,7 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return the marks of the columns of each cell; none if nothing is significant.
+    """Return the marks of the columns of each cell; no marks if nothing is significant.
 
     A single seed shows no difference, except that a simulated replay of a trace is exact.
     """
@@ -58,8 +58,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
 
     Differences of times, ``in_seconds``, are differences of logarithms, as in `compare`. Over
     several seeds, the paired interval of every difference to another value decides; with one seed,
-    the numbers do. Values that agree in three digits are equal; if all are equal, none is marked.
-    Values that are only known to exceed all others are the worst together.
+    the numbers do. Values that agree in three digits count as equal; if all are equal, none is
+    marked. Values that are only known to exceed all others share the mark for the worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -10,7 +10,7 @@ from fairbench.report.numbers import number, percent, with_unit, written
 from fairbench.report.traffic_lines import window
 from fairbench.results.store import Summary
 
-MOST_TENANTS = 10  # tenants with their own lines, those with the least of their shares
+MOST_TENANTS = 10  # limit on tenants with their own lines; those with the smallest shares are shown
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -59,17 +59,17 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "", f"on time by class: {', '.join(classes)}"
 
 
-ALL_SERVED = "every client that was held back received at least its max-min fair share"
+ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-NEAR_ALL = 0.9  # of a fair share: what looks fair
-LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
+NEAR_ALL = 0.9  # fraction of a fair share from which on a client looks fairly served
+LITTLE = 0.75  # fraction in the worst window below which the whole run's share misleads
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield the worst window, and a warning if the share of the whole run hides it.
 
-    The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
-    versions stored have none.
+    The window has the longest judged length, because shorter windows are worse under every
+    scheduler. Summaries that older versions stored have no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -98,7 +98,7 @@ def is_hidden_burst(summary: Summary) -> bool:
     )
 
 
-IDLE = 0.99  # of the time with empty queues: then no other client delayed a request
+IDLE = 0.99  # fraction of the time with empty queues above which no other client delayed a request
 
 
 def is_of_failures(summary: Summary) -> bool:
@@ -109,12 +109,13 @@ def is_of_failures(summary: Summary) -> bool:
 
 def _cause(row: dict[str, object], summary: Summary) -> str:
     if is_of_failures(summary):
-        return "; its requests failed, and no client held it back"
+        return "; its requests failed, and no client delayed it"
     heavy = row["heavy_client"]
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-MOST_PAIRS = 6  # pairs of clients with their own lines, those with the most tokens
+# limit on pairs of clients with their own lines; those with the most tokens are shown
+MOST_PAIRS = 6
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:

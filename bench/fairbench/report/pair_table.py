@@ -27,8 +27,8 @@ STYLES: dict[str, str] = {
     Decision.WORSE: "red",
     Decision.CANNOT_TELL: "yellow",
 }
-NAME_WIDTH = 12  # of a side at the head of its column
-REFERENCE = "jain_index_maxmin"  # of Jain's index, which no scheduler should exceed
+NAME_WIDTH = 12  # columns of a side's name at the head of its column
+REFERENCE = "jain_index_maxmin"  # reference for Jain's index, which no scheduler should exceed
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
@@ -180,7 +180,7 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the decision; more or less for a metric of which more is not always better."""
+    """Return the decision; "more" or "less" for a metric without a better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):

@@ -1,6 +1,7 @@
 """The colours, marks and dashes of all figures and pages, by scheduler.
 
-Colours stay apart for colour-blind readers (after Okabe and Ito); marks and dashes do in grey.
+Colours remain distinct for colour-blind readers (after Okabe and Ito); marks and dashes remain
+distinct in grey.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""In the order in which series without a name of their own, such as clients, take them."""
+"""The series in the order in which names without their own series, such as clients, use them."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
@@ -61,7 +62,8 @@ SCHEDULERS = {
 def scheduler_series(names: Sequence[str]) -> list[int]:
     """Return each scheduler's index in ``SERIES``; ``dlpm dlpm.quantum=5000`` counts as DLPM.
 
-    The first entry of a scheduler gets the scheduler's own series, others get the remaining ones.
+    The first entry of a scheduler gets the scheduler's own series, and other entries get the
+    remaining series.
     """
     found: dict[str, int] = {}
     for name in names:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# Until then the pace is that of a run that has just begun.
+# Before that, the pace is that of a run that has just begun.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
@@ -146,7 +146,7 @@ class TerminalProgress:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, the line is shown."""
+        """Show the line inside the block."""
         console = Console(stderr=True)
         self._begun_s = monotonic()
         with Live(console=console, transient=True, refresh_per_second=8) as self._live:

@@ -50,7 +50,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
         jain = written(summary, "jain_index_paper_window")
         yield "", f"{jain} of service while all clients were active ({between})"
-    if summary.get("worst_windows"):  # summaries that older versions stored have none
+    if summary.get("worst_windows"):  # summaries that older versions stored have no such times
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
@@ -161,7 +161,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    if isclose(end_s, summary.get("duration") or 0.0):  # as long as its programs took
+    if isclose(end_s, summary.get("duration") or 0.0):  # long enough for its programs
         return
     times = 1.1 * ENOUGH[P99] / n
     longer_s = ceil(end_s * times / 100) * 100
@@ -231,13 +231,14 @@ def _time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")  # the gap's line says
+# shown in the gap's line
+OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield the reasons for undefined values; values with equal reasons share a line.
 
-    Values that the table does not show, or explains itself, are only in the JSON.
+    Values that the table omits or explains are only in the JSON.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -261,7 +262,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge the keys of reasons that differ only in numbers; the first of these stands for all."""
+    """Merge the keys of reasons that differ only in numbers; the first reason stands for all."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

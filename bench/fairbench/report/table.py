@@ -53,7 +53,7 @@ def stacked(
     """Return one table of all columns, or several, each of at most ``width`` columns of text.
 
     Columns with the lowest ``dropped`` go to the next table first. ``make`` builds a table of some
-    columns, labels of rows included.
+    columns, including the labels of rows.
     """
     ruler = Console(width=10 * width)
 
@@ -86,8 +86,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If several are then alike, their ends are kept instead, or else their beginnings. Names that
-    differ only in the middle may still come out alike.
+    If several names then become equal, their ends are kept instead, or else their beginnings. Names
+    that differ only in the middle may still become equal.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

@@ -13,10 +13,10 @@ from fairbench.errors import printable
 from fairbench.report.table import cut_apart
 from fairbench.workloads.traces.rows import ALL
 
-LEAST = 1e-9  # what is less is what sums of floats leave of 0
-BATCHED = 0.05  # of the requests: above this it is no chance
-NAME_WIDTH = 24  # of a client
-SHOWN = 20  # clients: those with the most requests
+LEAST = 1e-9  # a smaller number is a rounding error of a sum that should be 0
+BATCHED = 0.05  # fraction of the requests above which equal times are no coincidence
+NAME_WIDTH = 24  # columns of a client's name
+SHOWN = 20  # limit on the clients that are listed: those with the most requests
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:

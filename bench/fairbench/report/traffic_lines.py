@@ -91,6 +91,6 @@ def window_list(parts: Sequence[tuple[float, float]], clock: Clock | None = None
 
 
 def window(start_s: float, end_s: float, clock: Clock | None = None) -> str:
-    """Return a time from its start to its end in whole seconds, and by the clock if known."""
+    """Return a period in whole seconds, with the clock's times if known."""
     dated = f" ({clock.window(start_s, end_s)})" if clock is not None else ""
     return f"{start_s:,.0f} to {end_s:,.0f} s{dated}"

@@ -17,11 +17,12 @@ from fairbench.config.settings import as_toml, flat, flat_settings
 from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
-CHOSEN = "chosen"  # in a manifest
+CHOSEN = "chosen"  # a key of a manifest
 WHERE = "docs/appendix/migration.md"
 WORKLOAD = "workload."
-PROFILE = "timing profile"  # what ``gpu`` implies besides GPU and model
-OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")  # given again outside it
+PROFILE = "timing profile"  # further parts of a profile's id, besides GPU and model
+# keys that are repeated outside the workload
+OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
 SCHEDULER_PARTS = ("scheduler", "router", "local")
 SET_BY_FLAG = (".params.", ".misbehaving")  # values inside a workload that ``--set`` changes
@@ -30,7 +31,7 @@ FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Defaults, as TOML, from before manifests said what was chosen."""
+"""Former defaults, as TOML, from before manifests listed the chosen values."""
 
 
 class SpecChanges(NamedTuple):
@@ -58,8 +59,8 @@ def spec_changes(
 ) -> SpecChanges:
     """Return how two experiments differ, given the ``chosen`` keys of their manifests.
 
-    A value that affects no records of either, such as the rate of another scenario, is no
-    difference.
+    A value that affects no records of either experiment, such as the rate of another scenario,
+    counts as no difference.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)

@@ -134,11 +134,11 @@ def compared_summary(
 
     ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this
     configuration and seed. ``min_entitlement_best_ratio`` is the worst client's fraction of its
-    max-min fair share of that. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of
+    max-min fair share of this total. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of
     the worst-off well-behaved client. Each client gets ``entitlement_best_tok_s``,
-    ``entitlement_best_ratio`` and the incentives. Ratios of fair shares are undefined unless
-    the configuration was ``contended`` under some scheduler. ``upper_bounds`` lists incentives
-    that are upper bounds; lower bounds are in ``censored``. Reasons for nulls are in ``notes``.
+    ``entitlement_best_ratio`` and the incentives. Ratios of fair shares are undefined unless the
+    configuration was ``contended`` under some scheduler. ``upper_bounds`` lists incentives that are
+    upper bounds; lower bounds are in ``censored``. Reasons for nulls are in ``notes``.
     """
     notes, censored = dict(summary["notes"]), list(summary["censored"])
     upper_bounds: list[str] = []
@@ -209,7 +209,7 @@ def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, V
 
 PERCENTS = (50, 95, 99)
 NOT_SIMULATED = "the client alone was not simulated"
-LIVE = "only for simulated runs: what a client has alone is simulated"
+LIVE = "only for simulated runs, because a client alone is simulated"
 
 ClientRow = Mapping[str, Any]
 

@@ -17,14 +17,14 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records"}
 )
-OWN_POLICY = "schedule_policy"  # of a backend
+OWN_POLICY = "schedule_policy"  # a field of a backend
 OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # settings that are not a scheduler's
+)  # settings that do not belong to a scheduler
 
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset"})
 
-DEFAULT = "default"  # of a key that an experiment leaves out
+DEFAULT = "default"  # value of a key that an experiment leaves out
 
 Experiment = Mapping[str, Any]
 """The tables of an ``experiment.toml``."""
@@ -33,7 +33,7 @@ Experiment = Mapping[str, Any]
 def place_of(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment without scheduler, scheduler parameters and report options.
 
-    Experiments that may be compared have equal results.
+    Experiments with equal results are compared with each other.
     """
     kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | OF_THE_REPORT}
     if "backend" in kept:
@@ -66,10 +66,10 @@ class Label(NamedTuple):
 def labels(experiments: Sequence[Experiment]) -> list[Label]:
     """Return each experiment's names of its configuration and of its scheduler there.
 
-    Configurations are named like ``tot s1 dp 4``, followed by what distinguishes those with equal
-    names. Schedulers have their names, followed by the parameters that distinguish those with equal
-    names at a configuration. Seeds do not appear: a configuration has the same name under every
-    seed.
+    Configurations are named like ``tot s1 dp 4``, followed by the keys that distinguish
+    configurations with equal names. Schedulers have their names, followed by the parameters that
+    distinguish those with equal names at a configuration. Seeds do not appear: a configuration has
+    the same name under every seed.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])

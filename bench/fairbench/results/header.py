@@ -83,7 +83,7 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
     """Return the scheduler's name of an experiment or a summary, with a gateway if any.
 
-    ``detector`` adds the saturation detector, for use if there are several.
+    ``detector`` adds the saturation detector, which is needed if detectors differ.
     """
     name = str(described["scheduler"])
     if described.get("eviction") is not None:
@@ -118,7 +118,7 @@ NOBODY_NAMED = (
 
 
 def is_nobody_named(summary: Mapping[str, Any]) -> bool:
-    """Return whether recorded traffic of several clients was played and none is a heavy one."""
+    """Return whether traffic of several clients was replayed and no client is marked as heavy."""
     clients = summary.get("clients", ())
     heavy = any(one["misbehaving"] for one in clients)
     return bool(summary.get("trace")) and len(clients) > 1 and not heavy

@@ -1,8 +1,8 @@
 """Several runs of one experiment, seed by seed, as means with 95% intervals (Student's t).
 
-Every number of a summary is one value a run, percentiles too; over seeds, which draw the load, they
-are independent, and an interval is for their mean. The interval is exact for normal values, however
-few; for skewed values it holds less often (docs/guide/compare.md).
+Every number of a summary, percentiles included, is one value per run; over seeds, which draw the
+load, the values are independent, and the interval is for their mean. The interval is exact for
+normal values, even for few; for skewed values its coverage is lower (docs/guide/compare.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fairbench.metrics.catalogue import metric_of
 from fairbench.results.store import Summary
 
-HALVINGS = 60  # of a quarter turn: beyond the digits of a float
+HALVINGS = 60  # halvings of a quarter turn, beyond the digits of a float
 
 
 def central(t: float, degrees: int) -> float:
@@ -44,7 +44,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # raises for what is no number of degrees
+    central(0.0, degrees)  # raises for an invalid number of degrees
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -66,9 +66,10 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # what has one is a directory of such runs
+INTERVALS_FILE = "intervals.json"  # a directory with this file holds repeated runs
 LEVEL = 0.95
-METHOD = "mean and 95% interval (Student's t)"  # of a number with an interval, for people
+# description of a number with an interval, for people
+METHOD = "mean and 95% interval (Student's t)"
 
 
 class MeanInterval(NamedTuple):

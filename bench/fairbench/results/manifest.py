@@ -141,7 +141,8 @@ def library_version(library: str) -> str | None:
 
 TIMEOUT_S = 20.0
 MAX_VERSION = 200  # characters
-# Run by the Python next to a script: the distribution whose entry point has the script's name.
+# Run by the Python next to a script: prints the distribution whose entry point has the script's
+# name.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -161,7 +162,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results
+OWN_CODE = (".py", ".json", ".toml")  # suffixes of the files of our package that decide results
 
 
 @cache

@@ -111,8 +111,8 @@ LOCK_FILE = ".lock"
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
     """Open the folder of a run, created if needed, for one process at a time.
 
-    Raises UsageError while another process holds the folder. The system releases it when that
-    process dies.
+    Raises UsageError while another process holds the folder. The system releases the folder when
+    that process dies.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)
@@ -121,6 +121,6 @@ def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"{directory}: this run still goes on in another process; wait for its end"
+                f"{directory}: another process still runs this run; wait for its end"
             ) from None
         yield folder

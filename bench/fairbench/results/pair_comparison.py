@@ -16,16 +16,17 @@ from fairbench.results.intervals import LEVEL
 from fairbench.results.paired import Decision, Difference, difference, log_ratio, mean_value
 from fairbench.results.values import Value, more_is_better, value_of, values_of
 
-LEAST_CHANGE = 0.0005  # of the baseline: less prints as 0.0% and is neither better nor worse
+# fraction of the baseline: a smaller change prints as 0.0% and is neither better nor worse
+LEAST_CHANGE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
     """A metric of two sides: their means on the same seeds, and the difference.
 
-    ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
-    are, or where more would not help. ``ratios`` is the difference of logarithms, which decides
-    where it is known: of times.
+    ``more_seeds`` is the number of further seeds that would probably decide; None if no seeds are
+    needed, if too many are, or if more would not help. ``ratios`` is the difference of logarithms,
+    which decides for times if it is known.
     """
 
     metric: str
@@ -53,8 +54,8 @@ class MetricContrast:
 class Contrast:
     """A side against the baseline.
 
-    ``left_out`` are seeds that only one of them has, ``unlike`` the differing keys of the
-    experiments, without the scheduler.
+    ``left_out`` are seeds that only one side has, ``unlike`` the differing keys of the experiments,
+    without the scheduler.
     """
 
     baseline: SchedulerResults

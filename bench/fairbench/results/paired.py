@@ -1,8 +1,8 @@
 """Two sides on the same seeds: their difference, and which of them is better.
 
-A seed draws the load, so the two runs of a seed had the same one and their difference tells more
-than two means do. The interval is Student's for the mean of the differences. If a value is only a
-bound, so are its difference and one end of the interval. The other end is then unknown.
+A seed draws the load, so both runs of a seed have the same load, and their difference shows more
+than two separate means. The interval is Student's for the mean of the differences. If a value is
+only a bound, so are its difference and one end of the interval. The other end is then unknown.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from fairbench.metrics.metric import Better
 from fairbench.results.intervals import LEVEL, deviation, quantile, t_interval, two_sided_p
 from fairbench.results.values import Value
 
-ROUNDING = 1e-12  # processors add up in different orders; no decision changes so little
-POWER = 0.8  # the chance of an answer for which more seeds are counted
+# processors add up in different orders; a changed decision makes a larger difference
+ROUNDING = 1e-12
+POWER = 0.8  # the probability of a decision for which further seeds are counted
 MIXED = "some values are only lower bounds, others only upper bounds"
-MOST_SEEDS = 1000  # beyond, a difference is too small to be worth them
+MOST_SEEDS = 1000  # beyond this number, the difference is too small to be worth the seeds
 
 
 class Decision(StrEnum):
@@ -35,10 +36,11 @@ class Decision(StrEnum):
 class Difference:
     """The second side minus the first, on the same seeds.
 
-    ``runs`` is in how many seeds both have a value, ``undefined`` in how many one has none. ``low``
-    and ``high`` are the ends of the interval of ``mean``, None where they are not known.
-    ``deviation`` is that of single differences, ``p`` the two-sided p-value of no difference; both
-    are None for fewer than two, ``p`` also where differences are only bounds.
+    ``runs`` is the number of seeds in which both sides have a value, ``undefined`` the number in
+    which one has none. ``low`` and ``high`` are the ends of the interval of ``mean``, None if they
+    are unknown. ``deviation`` is the standard deviation of single differences, ``p`` the two-sided
+    p-value of no difference; both are None for fewer than two differences, and ``p`` also if
+    differences are only bounds.
     """
 
     runs: int
@@ -52,9 +54,9 @@ class Difference:
 
     @property
     def decisive(self) -> int | None:
-        """1 if the second is significantly larger, -1 if smaller, 0 if equal, else None.
+        """Return 1 if the second side is significantly larger, -1 if smaller, 0 if equal, or None.
 
-        A missing value leaves it open: values are rarely missing by chance.
+        With a missing value the result is None: values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -104,8 +106,8 @@ def difference(
 ) -> Difference:
     """Return the difference of two sides whose values have the order of their seeds.
 
-    Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
-    that is no number, ValueError for sides of different lengths.
+    Values are between 0 and ``most``, so that no difference exceeds ``most``. Raises DataError for
+    a value that is no number, ValueError for sides of different lengths.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -156,7 +158,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    low, high = 1, MOST_SEEDS  # not enough, and enough
+    low, high = 1, MOST_SEEDS  # numbers of seeds that are not enough, and enough
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -193,7 +195,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 def mean_value(values: Sequence[Value]) -> Value:
     """Return the mean of numeric values; a bound if one of them is.
 
-    The mean is undefined without values, and of lower bounds together with upper bounds.
+    The mean is undefined without values, and for lower bounds together with upper bounds.
     """
     bounds = {value.bound for value in values if value.bound}
     if not values or len(bounds) > 1:

@@ -26,7 +26,7 @@ from fairbench.targets import written_targets
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 
-SESSION = "session"  # a kind of programs; others say whether they have pauses
+SESSION = "session"  # a kind of programs; other kinds state whether they have pauses
 
 
 def run_facts(
@@ -154,10 +154,10 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
     """Return [end of warm-up, end of arrivals), or the whole run.
 
-    The whole run is the window where the spec says so, and where hardly a window would be left.
-    Fixed counts of programs may end within the warm-up, all of a trace may come at once, and a run
-    may be interrupted there. The end of the run itself (``now_s``) is included, since its last
-    tokens come just then.
+    The whole run is the window if the spec says so, or if hardly any window would remain. Fixed
+    numbers of programs may end within the warm-up, all programs of a trace may arrive at once, and
+    a run may be interrupted there. The end of the run itself (``now_s``) is included, because its
+    last tokens come exactly then.
     """
     whole = Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -196,7 +196,7 @@ def cluster_bound(
         )
     if router.holds or gateway:
         holder = gateway or router.name
-        return None, f"{holder} holds requests back, where {local.name} does not see them"
+        return None, f"{holder} queues requests, where {local.name} does not see them"
     if workers == 1:
         return bound, ""
     theorem = router.cluster_theorems.get(bound.source)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_TIME_S = 1e12
 MAX_COUNT = 2**53
-MAX_WORKER = 2**16 - 1  # metrics look at every worker up to the last, also without a request
-RANGES = {  # of columns of integers
+MAX_WORKER = 2**16 - 1  # metrics read every worker up to the last, even one without a request
+RANGES = {  # ranges of columns of integers
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),
@@ -50,7 +50,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> Service:
-    """Return the service log without other tables. Raises as ``read_tables`` does."""
+    """Return the service log without other tables. Raises the errors of ``read_tables``."""
     return _table(run, "service", Service)
 
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # only of a run that recorded the holders of KV memory
+MEMORY_TABLE = "memory"  # only in a run that recorded the holders of KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # what has one is a run
+MANIFEST = "manifest.json"  # a directory with this file is a run
 ROWS_PER_GROUP = 65_536
-MAX_RUN_NAME = 200  # file systems stop at 255, and a number may follow
+MAX_RUN_NAME = 200  # file systems limit names to 255 bytes, and a number may follow
 
 
 Summary = Mapping[str, Any]
@@ -194,7 +194,10 @@ def _write_spec(path: Path, spec: ExperimentSpec) -> None:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a run directory. Raises DataError if it is none, or of another schema version."""
+    """Read a run directory.
+
+    Raises DataError if the directory is not a run, or of another schema version.
+    """
     manifest = read_json(path / MANIFEST)
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -207,14 +210,14 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary with present keys; older summaries called unfinished requests failed."""
+    """Return the summary with current keys; older summaries called unfinished requests failed."""
     if "unfinished" in summary or "failed" not in summary:
         return summary
     return summary | {"failed": 0, "unfinished": summary["failed"]}
 
 
 def runs_in(folder: Path) -> list[StoredRun]:
-    """Return the saved runs in a directory, by name. Raises as ``read_run`` does."""
+    """Return the saved runs in a directory, by name. Raises the errors of ``read_run``."""
     return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
 
 

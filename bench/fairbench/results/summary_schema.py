@@ -151,7 +151,7 @@ def _schemas_of(metrics: tuple[Metric, ...]) -> Schemas:
         for metric in of_run
         if metric.presence is Presence.IN_REPORTS
     }
-    clients: Any = GenericAlias(list, client)  # of a type that is made here
+    clients: Any = GenericAlias(list, client)  # schema of a type that is built here
     return Schemas(
         create_model("_Summary", __base__=run, clients=(clients, ...)),
         create_model("_WholeSummary", __base__=_Whole, **in_reports),

@@ -30,10 +30,10 @@ from fairbench.results.store import (
     write_text,
 )
 
-SWEEP_FILE = "sweep.toml"  # what has one is a sweep
+SWEEP_FILE = "sweep.toml"  # a directory with this file is a sweep
 
 AloneRows = Sequence[Mapping[str, Any]]
-"""A row per client, as ``fairbench.sim.alone`` makes them."""
+"""A row per client, as ``fairbench.sim.alone`` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SweepStore:
         return {file.stem: read_json(file)["clients"] for file in files}
 
     def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
-        """Keep why a point failed."""
+        """Store the reason why a point failed."""
         failure = {"point": point, "error": error, "traceback": traceback}
         write_json(self.path / "failed" / f"{key}.json", failure)
 

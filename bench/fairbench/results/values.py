@@ -12,10 +12,10 @@ from fairbench.metrics.metric import Better
 
 
 class Value(NamedTuple):
-    """A metric as a summary has it.
+    """A metric in a summary.
 
-    ``bound`` is ``>`` or ``<`` where ``raw`` is only a bound of the true value, else empty.
-    ``reason`` is why ``raw`` is None.
+    ``bound`` is ``>`` or ``<`` if ``raw`` is only a bound of the true value, else empty. ``reason``
+    is the reason why ``raw`` is None.
     """
 
     raw: Any
@@ -78,7 +78,9 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 
 
 def more_is_better(metric: str, known: Collection[str]) -> bool:
-    """Return whether a higher metric is better. Raises UsageError if unknown or undirected.
+    """Return whether a higher metric is better.
+
+    Raises UsageError if the metric is unknown or has no better direction.
 
     ``known`` are the keys of the summaries that are compared.
     """

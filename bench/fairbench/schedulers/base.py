@@ -1,9 +1,9 @@
 """The two interfaces of this package: the methods of a local scheduler and of a router.
 
-Both are pure state machines. They read no clock, no random source and no socket; time and facts
-are passed in and decisions come out, so the very same object runs in the simulator, inside a real
-SGLang server (local schedulers), in the router process in front of real servers (routers), and in
-a queue before the cluster (``gateway``).
+Both are pure state machines. They read no clock, no random source and no socket; time and facts are
+passed in and decisions come out. The same object therefore runs in the simulator, inside a real
+SGLang server (local schedulers), in the router process in front of real servers (routers), and in a
+queue before the cluster (``gateway``).
 
 The hooks of a local scheduler, in the life of a request:
 
@@ -11,12 +11,13 @@ The hooks of a local scheduler, in the life of a request:
                   ^                                            |
                   +-- (waits again) <-- on_retract <-----------+
 
-``prepare`` comes before all of them, once. ``accepts`` may end it at once; one that is aborted
-while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs before the generator
-of ``select`` is resumed. At one instant steps end (``on_tokens``, then ``on_finish``), then
-requests arrive, then a pass is made. A router's hooks: ``prepare``, then for each request ``route``
-(again whenever it was None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker
-did nothing for it; ``on_evict`` comes late, at any time.
+``prepare`` is called once, before all of them. ``accepts`` may refuse a request at once; a request
+that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs
+before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``, then
+``on_finish``), then requests arrive, then a pass is made. A router's hooks: ``prepare``, then for
+each request ``route`` (again whenever it returned None), ``on_first_token`` and ``on_finish``, or
+``on_failure`` if the worker did nothing for the request; ``on_evict`` may be called late, at any
+time.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ __all__ = [
 class LocalScheduler(ABC):
     """The order of one worker's waiting queue. Subclass this, one policy per file.
 
-    The class must define ``name`` and a frozen dataclass ``Params`` (its fields are what ``--set
-    name.field=value`` reaches), and take ``Params`` in its constructor.
+    The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
+    sets its fields), and take ``Params`` in its constructor.
     """
 
     name: ClassVar[str]
     cache_aware: ClassVar[bool] = False
-    per_request_tokens: ClassVar[bool] = False  # wants on_request_tokens, which costs time
-    refunds_tokens: bool = False  # on_tokens below 0 gives back what was charged ahead
-    wants_costs: bool = False  # asks setup.costs, which a real server has to measure
-    times_steps: bool = False  # wants on_prompt_time and on_gpu_time
-    preempts: bool = False  # its passes are made even when the batch is full
-    swaps: bool = False  # it may preempt to the host's memory, see Preempt
-    orders_retraction: ClassVar[bool] = False  # instead of the engine, see retraction_order
-    preemption_optional: ClassVar[bool] = False  # its host may do without either
-    sizes_steps: bool = False  # says how many tokens a step may have, see step_tokens
-    work_conserving: ClassVar[bool] = True  # False: it may leave room unused, see wake_s
+    per_request_tokens: ClassVar[bool] = False  # needs on_request_tokens, which costs time
+    refunds_tokens: bool = False  # on_tokens below 0 refunds outputs that were charged in advance
+    wants_costs: bool = False  # uses setup.costs, which a real server has to measure
+    times_steps: bool = False  # needs on_prompt_time and on_gpu_time
+    preempts: bool = False  # passes are made even when the batch is full
+    swaps: bool = False  # may preempt to the host's memory, see Preempt
+    orders_retraction: ClassVar[bool] = False  # chooses instead of the engine, see retraction_order
+    preemption_optional: ClassVar[bool] = False  # the host need not support preemption or swapping
+    sizes_steps: bool = False  # limits the tokens of a step, see step_tokens
+    work_conserving: ClassVar[bool] = True  # False: the scheduler may leave room unused, see wake_s
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
@@ -72,7 +73,7 @@ class LocalScheduler(ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts about clients, weights and costs, once, before the first request.
 
-        Raises UsageError if the parameters do not fit, such as for a client that is not there.
+        Raises UsageError if the parameters do not fit, such as for an unknown client.
         """
         self.setup = setup
 
@@ -125,7 +126,8 @@ class LocalScheduler(ABC):
         """Charge the client for output tokens of its requests (calls may be merged).
 
         If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
-        may receive tokens still to come. The number may be negative if fewer came.
+        may receive expected tokens in advance. The number is negative if fewer tokens came than
+        expected.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -136,7 +138,7 @@ class LocalScheduler(ABC):
         ensure that a subclass with only its own ``on_tokens`` still receives each client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
-            return  # which does nothing, and steps are many
+            return  # the default does nothing, and steps are many
         for client, count in running.items():
             self.on_tokens(client, steps * count)
 
@@ -157,16 +159,17 @@ class LocalScheduler(ABC):
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return all running requests, when memory is out, in the order of losing their memory.
+        """Return all running requests in the order in which they lose memory when it runs out.
 
-        Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
+        Only called for a scheduler with ``orders_retraction``; without it, the engine's own order
+        applies.
         """
         raise RunFailed(
             f"{self.name} declares orders_retraction, so it must have a method retraction_order"
         )
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """Return the token limit of the step that begins, for prompts and outputs together.
+        """Return the token limit of the next step, for prompts and outputs together.
 
         Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix both
         (vLLM). The engine's own limit applies as well, and every running request gets its token.
@@ -177,9 +180,9 @@ class LocalScheduler(ABC):
         """Handle a running request that lost its memory or was preempted, and now waits again."""
 
     def on_read(self, request: Request, read: Read) -> None:
-        """Correct the charge of a prompt that was charged in full, because a part was cached.
+        """Correct the charge of a prompt that was charged in full, because a part of it was cached.
 
-        Only called before real servers, by a queue that must charge before it can know
+        Only called before real servers, by a queue that must charge before it knows the cached part
         (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the difference.
         """
 
@@ -206,13 +209,13 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    holds: ClassVar[bool] = False  # ``route`` may answer None
-    # By which theorem the workers' bounds, added up, bound the cluster: a local scheduler's
+    holds: ClassVar[bool] = False  # ``route`` may return None
+    # The theorem by which the sum of the workers' bounds bounds the cluster: a local scheduler's
     # theorem -> the cluster's.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
     served_params: ClassVar[
         Mapping[str, Any]
-    ] = {}  # defaults of ``fairbench serve``, not of Params
+    ] = {}  # defaults of ``fairbench serve``, different from those of Params
     Params: ClassVar[Any]
 
     setup: Setup = Setup()

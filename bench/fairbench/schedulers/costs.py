@@ -1,6 +1,6 @@
 """Cost of a request, h(input tokens, output tokens): linear, measured, or a user's function.
 
-[VTC] §4.2 asks of h only that it grows with both. A file of your own has one function,
+[VTC] §4.2 only requires that h grows with both. A file of your own has one function,
 ``cost(input_tokens, output_tokens)``; a setting names the file.
 """
 
@@ -22,7 +22,8 @@ Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
 SUFFIX, FUNCTION = COST_FILES
-TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)  # inputs and outputs that a file is tried on
+# inputs and outputs with which a user's file is tested
+TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
 def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:

@@ -11,21 +11,21 @@ from fairbench.errors import RunFailed, shortened
 
 
 class Preempt(NamedTuple):
-    """A wish that a selection yields: free the memory of this running request.
+    """A request that a selection yields: free the memory of this running request.
 
-    With ``swap`` its KV is copied to the host's memory and back instead (``Setup.swap_token_s`` is
-    what that takes); only for a scheduler that declares ``swaps``. The answer is whether it was
-    done: not for one that does not run, nor where the host has no room. Its outputs stay,
-    ``on_retract`` is called, and it waits again once the pass is over. Only for a scheduler that
-    declares ``preempts``.
+    With ``swap``, its KV cache is copied to the host's memory and back instead
+    (``Setup.swap_token_s`` is the time per token); only for a scheduler that declares ``swaps``.
+    The answer is True if the memory was freed: not for a request that does not run, nor if the host
+    has no room. Its outputs are kept, ``on_retract`` is called, and it waits again after the pass.
+    Only for a scheduler that declares ``preempts``.
     """
 
     request: Request
     swap: bool = False
 
 
-# The scheduler yields the next action, the host sends back whether it succeeded, or closes the
-# generator when the pass is over.
+# The scheduler yields the next action; the host sends back whether it succeeded, or closes the
+# generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
@@ -34,12 +34,12 @@ class Tried(Enum):
 
     ADMITTED = "it is in"
     NO_ROOM = "there is no room for it"
-    LAST = "it is in, and the pass is over"
-    OVER = "it was not tried: the pass is over"
+    LAST = "it is admitted, and the pass ends"
+    OVER = "it was not tried, because the pass has ended"
 
 
-# Module-level names: CPython 3.11 looks up the members of an enum the slow way, and they are asked
-# for with each candidate.
+# Module-level names, because CPython 3.11 looks up enum members slowly, and they are needed for
+# each candidate.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
@@ -55,15 +55,15 @@ def drive(
 ) -> None:
     """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
-    After an admission that ends the pass the scheduler is not asked again: it might refill, or move
-    on to another group, for a candidate that is never tried.
+    After an admission that ends the pass the scheduler is not resumed: otherwise it might refill,
+    or move on to another group, for a candidate that is never tried.
 
     Args:
         selection: Candidates and preemptions that the scheduler yields.
         try_admit: Function that tries a candidate and returns the outcome.
         preempt: Function that carries out a preemption and returns whether it was done.
 
-    Raises RunFailed if the selection is no generator, or yields anything else.
+    Raises RunFailed if the selection is not a generator, or yields anything else.
     """
     candidate = start(selection)
     try:
@@ -74,7 +74,7 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            try:  # as in ``resume``, without a call for each candidate
+            try:  # as in ``resume``, without a function call for each candidate
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
                 return
@@ -85,7 +85,7 @@ def drive(
 
 
 def start(selection: Selection) -> Request | Preempt | None:
-    """Return the first candidate, or None. Raises RunFailed if ``select`` is no generator."""
+    """Return the first candidate, or None. Raises RunFailed if ``select`` returned no generator."""
     if not hasattr(selection, "send"):
         raise RunFailed(
             f"select returned {shortened(repr(selection))}: must be a generator, which yields "
@@ -98,7 +98,7 @@ def start(selection: Selection) -> Request | Preempt | None:
 
 
 def resume(selection: Selection, answer: bool) -> Request | Preempt | None:
-    """Tell the scheduler the outcome of its candidate; return the next candidate, or None."""
+    """Send the outcome of a candidate to the scheduler; return the next candidate, or None."""
     try:
         return _checked(selection, selection.send(answer))
     except StopIteration:

@@ -1,7 +1,7 @@
 """Waiting queues as plain lists: an engine's, as in SGLang's ``calc_priority``, and one by client.
 
-Slow and obviously correct. A live server offers this view (a list to sort in place); it is also the
-oracle for the simulator's incremental queue.
+The lists are slow and obviously correct. A live server offers this view (a list to sort in place);
+it is also the oracle for the simulator's incremental queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        self._credit: Mapping[str, float] | None = None  # for which only creditors are offered
+        # if set, only requests of clients in credit are offered
+        self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
         return self
@@ -50,7 +51,7 @@ class ListScan:
 class ListView:
     """A view whose ``requests`` is the queue itself, shared with the host and sorted in place.
 
-    ``matched(request)`` returns how many tokens of its prompt are cached now, maybe all.
+    ``matched(request)`` returns how many tokens of its prompt are cached now, possibly all.
     ``prompt(request)`` is the prompt to prefill (a retracted request keeps its outputs).
     """
 
@@ -84,7 +85,7 @@ class ListView:
         self._requests.insert(0, request)
 
     def leave(self, request: Request) -> None:
-        """Take an admitted request out."""
+        """Remove an admitted request."""
         self._requests.remove(request)
         del self._arrival[request]
 
@@ -128,9 +129,9 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` are clients that wait at other routers, without their requests. For ``on_arrival``
-    only: a client that waits anywhere is not lifted, and no lift exceeds the counter of a client
-    that waits elsewhere.
+    ``elsewhere`` are clients that wait at other routers; their requests are not in the view. They
+    only affect ``on_arrival``: a client that waits anywhere is not lifted, and no lift exceeds the
+    counter of a client that waits elsewhere.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
@@ -161,7 +162,7 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The host's side.
+    # Methods for the host.
 
     def arrivals(self) -> Iterator[Request]:
         """Return the requests in queue order, regardless of the order that a scheduler sees."""

@@ -1,18 +1,17 @@
 """Load cap: an engine admits requests until its steps are efficient; the rest waits.
 
-With a large KV pool thousands may run at once, nothing waits, and no fair order has anything to
-order. A limit on requests (``max_running_requests``) cures that too, but the right one depends on
-how long they are; this one is a limit on their cost.
+With a large KV pool thousands of requests may run at once, no request waits, and a fair order has
+no effect. A limit on requests (``max_running_requests``) also solves this, but the right number
+depends on their lengths; the load cap limits their cost instead.
 
-A decode step takes a fixed time, however little runs (launches, reading the weights), and beyond it
-a time for each request and each token of context. Batches are therefore weighed in tokens of
-context:
+A decode step takes a fixed time (launches, reading the weights), and further time for each request
+and each token of context. Batches are therefore measured in tokens of context:
 
-    cost = sum over what runs of (prompt + expected output / 2 + request_tokens)
+    cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
-and the unit is the cost at which that time is as long as the fixed one (``unit_tokens``). A batch
-of n units takes (n + 1) times as long a step as an empty one, of which n / (n + 1) is useful: the
-efficiency. Both numbers are of the engine's own costs, and nothing here of any one GPU.
+The unit is the cost whose time equals the fixed time (``unit_tokens``). A step of a batch of n
+units takes n + 1 times as long as an empty step, of which the fraction n / (n + 1) is useful: the
+efficiency. Both numbers come from the engine's own costs, and do not depend on a particular GPU.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from fairbench.compiled import mypyc_attr
 from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 
-PRIOR_OUTPUT_TOKENS = 128.0  # expected of anybody before anything has finished
-RECENT = 32  # requests in a moving average
-MAX_CLIENTS = 10_000  # whose lengths are remembered
+PRIOR_OUTPUT_TOKENS = 128.0  # expected of every client before any request has finished
+RECENT = 32  # number of requests in a moving average
+MAX_CLIENTS = 10_000  # number of clients whose lengths are remembered
 
-# A cost model is asked at these, where a request has stopped to be free for its weights are read
-# anyway, and where a token of context is measured well.
+# A cost model is sampled at these points: with so many requests, a further one is no longer free,
+# and with so much context, the time of a token is measured accurately.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
     """The costs of a decode step, in context tokens that take the same time to read."""
 
-    unit_tokens: float  # on what does not depend on the batch
-    request_tokens: float  # on one more request, its context apart
-    context_token_s: float  # the time of one such token
+    unit_tokens: float  # tokens for the work that does not depend on the batch
+    request_tokens: float  # tokens for one more request, without its context
+    context_token_s: float  # the time of one context token
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
@@ -58,13 +57,14 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
-    For a client without finished requests, that of all clients; before anything has,
-    ``PRIOR_OUTPUT_TOKENS``. A client's limit (``max_new_tokens``) does not count.
+    A client without finished requests gets the mean of all clients; before any request has
+    finished, the value is ``PRIOR_OUTPUT_TOKENS``. A client's limit (``max_new_tokens``) does not
+    affect the value.
     """
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        self._of_client: dict[str, _Average] = {}  # the longest unheard of first
+        self._of_client: dict[str, _Average] = {}  # the client heard of longest ago comes first
 
     def expected(self, client: str) -> float:
         """Return the expected output tokens of the client's next request."""
@@ -91,21 +91,22 @@ class _Average(NamedTuple):
 
 
 class BatchCost:
-    """The cost of the running batch. A request keeps its initial cost, so that sums are exact.
+    """The cost of the running batch. A request keeps its initial cost, so that sums remain exact.
 
-    Several may learn the same ``lengths``.
+    Several batches may share the same ``lengths``.
     """
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
         self.lengths = lengths or OutputLengths()
-        self._context: dict[Request, int] = {}  # of what runs: prompt + expected output / 2
+        # cost of running requests: prompt + expected output / 2
+        self._context: dict[Request, int] = {}
         self._context_tokens = 0
 
     def __len__(self) -> int:
         return len(self._context)
 
     def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the cost of the batch, as in ``StepUnits``, as if some requests were not in it."""
+        """Return the cost of the batch in ``StepUnits``, excluding the requests ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
@@ -131,7 +132,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-CAP_UNITS = 5  # under which a step is 5/6 useful
+CAP_UNITS = 5  # units at which 5/6 of a step are useful
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -139,11 +140,11 @@ class LoadCap:
     """A limit on the total load of running requests, in addition to the memory limit.
 
     ``most_tokens`` is never exceeded, except by a single request that runs alone. The engine
-    reports requests that it admits (``enter``), takes memory back from (``leave``) and has finished
-    (``finish``).
+    reports requests that it admits (``enter``), that lose their memory (``leave``), and that have
+    finished (``finish``).
 
     ``setting`` is ``auto``, ``none`` or tokens. Before ``learn`` has provided the step costs,
-    ``auto`` is no cap, and requests cost their context alone.
+    ``auto`` sets no cap, and the cost of a request is its context alone.
     """
 
     def __init__(self, setting: str | float | None, units: StepUnits | None = None) -> None:

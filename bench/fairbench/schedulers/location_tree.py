@@ -1,4 +1,4 @@
-"""The location tree: which workers hold which prefixes, a router's view of every cache.
+"""The location tree: the prefixes that each worker holds, a router's view of every cache.
 
 ``BoundedTree`` keeps a limited number of recently used nodes.
 """
@@ -16,7 +16,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A node for a range of tokens. The bits of ``workers`` tell which workers hold it."""
+    """A node for a range of tokens, which the ``workers`` (bits) hold."""
 
     __slots__ = ("workers",)
 
@@ -47,15 +47,15 @@ class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 
     A request marks its whole prompt when it is dispatched, before any cache holds it ([DLPM] Alg. 2
-    line 18), so a node may be marked below one that is not: the request there will recompute the
-    evicted part above. The deepest mark therefore counts.
+    line 18), so a node may be marked below an unmarked one: the request will recompute the evicted
+    part above it. The deepest mark therefore counts.
     """
 
     def find(self, prompt: Prompt) -> Found[L]:
         """Return the end of the walk along a prompt, as an argument for the methods below.
 
         The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
-        be added anyway.
+        be added.
         """
         return Found(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
@@ -187,20 +187,20 @@ class RecentNode(LocationNode):
 class BoundedTree(LocationTree[RecentNode]):
     """A location tree that keeps at most ``limit`` nodes, or the nodes of one prompt if more.
 
-    A prompt that is added uses its whole path, whichever worker it goes to. Beyond the limit the
-    least recently used leaf is forgotten with its marks. The tree therefore always holds a prefix
-    of each prompt. A router that forgets a prefix of a worker's cache only loses a hit: the next
-    request is routed as if it were new. Each call takes the same time as unbounded.
+    Adding a prompt uses its whole path, whichever worker it goes to. Beyond the limit the least
+    recently used leaf is forgotten with its marks. The tree therefore always holds a prefix of each
+    prompt. A router that forgets a prefix of a worker's cache only loses a hit: the next request is
+    routed as if it were new. Each call takes as long as in an unbounded tree.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        self.size = 0  # nodes but the root
-        # The prompt that was added last, and its end while that is there: programs branch, and so
-        # the next prompt is often the very same one.
+        self.size = 0  # nodes except the root
+        # The prompt that was added last, and its end while the end exists: programs branch, so the
+        # next prompt is often the same.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        self._marked = NOBODY  # its worker, while nothing has changed since
+        self._marked = NOBODY  # the worker of that prompt, while nothing has changed since
 
     def find(self, prompt: Prompt) -> Found[RecentNode]:
         if (latest := self._latest) is not None and latest[0] is prompt:
@@ -210,7 +210,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            return latest[1]  # all of it is marked, and was used last
+            return latest[1]  # the whole path is marked, and was used last
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
             self._shrink(end)

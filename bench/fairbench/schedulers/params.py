@@ -31,7 +31,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""The ``Params`` of parts by name; a part's modules are imported when it is looked up."""
+"""The ``Params`` of parts by name; a part's modules are imported at its look-up."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
@@ -55,11 +55,11 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-COST_FILES = ".py", "cost"  # the suffix of their names, and the parameter that names them
+COST_FILES = ".py", "cost"  # the suffix of the files' names, and the parameter that names them
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:
-    """Return the files of users' cost functions (``costs``), as the settings name them."""
+    """Return the files of users' cost functions (``costs``) that the settings name."""
     suffix, parameter = COST_FILES
     return [
         value

@@ -1,7 +1,7 @@
 """The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
 
-Edges hold stretches of prompts, so the tree splits wherever two prompts part, inside a segment too,
-without ever listing tokens.
+Edges hold stretches of prompts, so the tree splits wherever two prompts differ, even inside a
+segment, without ever listing tokens.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A stretch of a prompt: its segments up to the end of the stretch, the first from its own
+# A stretch of a prompt: its segments up to the end of the stretch, the first one from its own
 # beginning.
 Edge = Prompt
-Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, offset in the segment
+# the position in the prompt where a walk stopped: segment index, offset in the segment
+Place = tuple[int, int]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,7 +41,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key under which the parent holds this node: the segment and where it begins."""
+        """The key under which the parent holds this node: the segment and its offset."""
         return self.edge[0].key, self.start
 
 
@@ -75,7 +76,8 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most are within one segment, named by the key, or all that is left of some.
+                # Most stretches are within one segment, which the key names, or are the rest of a
+                # segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -115,7 +117,8 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        node.children[prompt[index][0], child.start] = child  # by position: quicker than by name
+        # by position, because this is faster than by name
+        node.children[prompt[index][0], child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
@@ -158,7 +161,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    goes_on = False  # the last segment, in the edge below, which has all of it
+    goes_on = False  # the last segment, in the edge below, which has all of its tokens
     while (parent := node.parent) is not None:
         edge = node.edge
         segments += reversed(edge[:-1] if goes_on else edge)
@@ -231,7 +234,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
     raise AssertionError("a cut lies inside its edge")
 
 
-IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
+IN_BATCH_TOKENS = 32  # thresholds of SGLang's in-batch check and deprioritisation
 
 
 def head_of(prompt: Prompt) -> Prompt | None:

@@ -1,10 +1,10 @@
-"""The schedulers by name. To add one: write its file, add its line here.
+"""The schedulers by name. To add a scheduler, write its file and add its line here.
 
 A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``, where ``:``
 separates several files, or install it with an entry point in the group
 ``fairbench.local_schedulers`` or ``fairbench.routers`` whose name is the scheduler's name. The
-files are in a variable of the environment and no flag, so that every process of a run knows them:
-those of a sweep, emulated workers and SGLang servers.
+files are named by an environment variable, not a flag, so that every process of a run knows them,
+including those of a sweep, emulated workers and SGLang servers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from fairbench.schedulers.params import PartParams, make_params, params_of
 from fairbench.studies import PACKAGE as STUDIES
 from fairbench.studies import need_studies
 
-# Paths, not classes, so that a command imports only what it runs. Schedulers that only a study of a
-# paper uses are in the study, which a clone of the repository has, but not a wheel.
+# Paths instead of classes, so that a command imports only the schedulers that it runs. Schedulers
+# that only one study of a paper uses are part of the study, which is in a clone of the repository,
+# but not in a wheel.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -93,7 +94,7 @@ PAIRS = {
 VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
-ALIKE = 0.85  # of 1: a name that is so similar to a hook's is a misspelt hook
+ALIKE = 0.85  # similarity (at most 1) from which on a name counts as a misspelt hook
 
 
 def locals_by_name() -> Mapping[str, str]:
@@ -203,7 +204,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``."""
+    """Return a new router for ``workers`` workers, with the settings of ``build_local``."""
     router: Any = router_class(name)
     built: Router = router(make_params(name, router.Params, settings), workers)
     return built
@@ -256,7 +257,7 @@ def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
 def _unknown_hook(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a public name that looks like a hook of ``base`` and is none, or ""."""
+    """Return the error for a public name that resembles a hook of ``base`` but is none, or ""."""
     hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
     known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
     for name in vars(scheduler):

@@ -1,7 +1,7 @@
 """The work of a request: the time that the request adds at a worker, in tokens of prefill.
 
-A token of prefill costs the same for every client, so work of several clients can be added and
-divided. The fixed time of a step is no client's work: it is shared by the whole batch.
+A token of prefill costs the same for every client, so the work of several clients can be added and
+divided. The fixed time of a step belongs to no client's work: the whole batch shares it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from fairbench.core import CostModel
 from fairbench.schedulers.load_cap import step_units
 
-UNKNOWN_OUTPUT_WEIGHT = 2  # an output token, in tokens of prefill ([DLPM] §3), costs unknown
+# cost of an output token, in tokens of prefill ([DLPM] §3), if costs are unknown
+UNKNOWN_OUTPUT_WEIGHT = 2
 
-_PROMPT = 1_024  # tokens of the prompt whose mean token is the unit of work
+_PROMPT = 1_024  # tokens of the prompt whose mean token time is the unit of work
 
 
 class RequestWork:

@@ -25,14 +25,17 @@ def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The facts of an experiment or a server. A fact that the host does not know has a default.
+    """The facts of an experiment or a server.
 
-    ``clients`` is empty where clients just turn up, as at a server. ``weights`` are the clients'
-    entitlements, 1 where none is given: they belong to the experiment, not to a scheduler.
-    ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` what iterations take,
-    ``swap_token_s`` what it takes to copy a token's KV to the host's memory, or back (None: there
-    is no such way), ``fleet`` the workers' load, for routers and gateways only. ``tenant_paths``
-    are where clients are in the tree of tenants whose names do not say it (``fairbench.tenants``).
+    A fact that the host does not know has a default value.
+
+    ``clients`` is empty if clients are not known in advance, as at a server. ``weights`` are the
+    clients' entitlements, 1 by default: they belong to the experiment, not to a scheduler.
+    ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` the time of iterations, and
+    ``swap_token_s`` the time to copy a token's KV to the host's memory or back (None: impossible).
+    ``fleet`` is the workers' load, for routers and gateways only. ``tenant_paths`` are the
+    positions of clients in the tree of tenants if their names do not state them
+    (``fairbench.tenants``).
     """
 
     clients: tuple[str, ...] = ()
@@ -57,10 +60,10 @@ class Setup:
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
-        """Return the setup with other weights of some clients.
+        """Return the setup with other weights for some clients.
 
-        Later changes of others stay visible. Raises UsageError naming ``owner`` for a client that
-        is not there.
+        Later changes of the other weights remain visible. Raises UsageError naming ``owner`` for an
+        unknown client.
         """
         if not weights:
             return self

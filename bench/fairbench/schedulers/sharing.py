@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-REMEMBERED_TOKENS = 5_000_000  # limit of stored shared prefixes; beyond it all are forgotten
+REMEMBERED_TOKENS = 5_000_000  # limit on stored shared prefixes; beyond it all are forgotten
 
 
 class SharedNode(Node):
@@ -31,12 +31,12 @@ class _SharedTree(PrefixTree[SharedNode]):
 class SharedCharges:
     """The tokens that each client pays for a request that computes a part of its prompt.
 
-    ``split``: all users of a prefix have paid the same part of it: the n-th client pays 1/n, and
-    the n - 1 before it are refunded the excess. When the prefix is computed again, this starts
-    again. ``owner``: the client that brought it first pays for each computation. ``each``: every
-    user pays all of it, cached or not. Under the first two the tokens charged are always those
-    computed. Without sharing, the client that computes a prefix pays for it, and one that finds it
-    cached pays nothing.
+    ``split``: all users of a prefix have paid equal parts of it: the n-th client pays 1/n, and the
+    n - 1 clients before it are refunded the excess. When the prefix is computed again, the division
+    restarts. ``owner``: the client that first sent the prefix pays for each computation. ``each``:
+    every user pays the whole prefix, cached or not. Under the first two rules the charged tokens
+    always equal the computed tokens. Without sharing, the client that computes a prefix pays for
+    it, and a client that finds it cached pays nothing.
     """
 
     def __init__(self, sharing: Sharing) -> None:

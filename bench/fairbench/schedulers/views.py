@@ -28,9 +28,9 @@ class Scan(Protocol):
 class Running(NamedTuple):
     """A request of the running batch.
 
-    ``held_tokens`` is its context, a shared prefix included;
+    ``held_tokens`` is its context, including a shared prefix;
 
-    ``reserved_tokens`` is the memory that admission still keeps free for it, before any ratio.
+    ``reserved_tokens`` is the memory that admission still reserves for it, before any ratio.
     """
 
     request: Request
@@ -51,8 +51,8 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the pass began.
 
-    Requests preempted in this pass are no longer in it. Those admitted are in it only with vLLM,
-    whose running list has it at once, and cannot be preempted in this pass.
+    Requests preempted in this pass are no longer in the view. Admitted requests are in the view
+    only with vLLM, whose running list has them immediately; they cannot be preempted in this pass.
     """
 
     @property
@@ -71,17 +71,17 @@ class RunningView(Protocol):
         """Return whether the request would fit in this pass if ``without`` did not run.
 
         The engine's own memory test and load cap decide. The test counts the pass's admissions so
-        far and the memory reserved for outputs. The result is False where nothing is preempted.
-        Walks over the batch.
+        far and the memory reserved for outputs. The result is False if nothing is preempted. Walks
+        over the batch.
         """
 
 
 class WaitingView(Protocol):
     """The interface through which a scheduler sees the waiting queue of its host.
 
-    A request leaves the view the moment it is admitted, except that a scan made earlier has its own
+    A request leaves the view when it is admitted, except that a scan made earlier has its own
     frozen order (it never offers an admitted request again). Retracted requests re-enter at the
-    tail of the queue, preempted ones when the pass is over.
+    tail of the queue, preempted ones after the pass.
     """
 
     @property
@@ -106,8 +106,8 @@ class WaitingView(Protocol):
 
         The sort is stable over the previous order. Requests that share 32 tokens with an earlier
         waiting request and have at most 32 cached come last (in-batch deprioritisation). With
-        ``refresh=False`` nothing is matched or sorted: the last order stays, with newcomers at the
-        tail. Only schedulers that declare ``cache_aware`` may use this.
+        ``refresh=False`` nothing is matched or sorted: the last order remains, with newcomers at
+        the tail. Only schedulers that declare ``cache_aware`` may use this.
         """
 
     def matched_tokens(self, request: Request) -> int:
@@ -118,8 +118,8 @@ class WorkerLoad(NamedTuple):
     """The unfinished load at a worker. ``queued`` and ``running`` are None if unknown.
 
     ``in_flight`` requests were sent to the worker and have not finished. ``tokens`` are held by
-    running requests, or, where the worker is not asked, are the prompts of requests in flight.
-    ``saturated``: requests wait, and none of them gets in before a running request is over.
+    running requests; if the worker is not asked, they are the prompts of requests in flight.
+    ``saturated``: requests wait, and none of them is admitted before a running request ends.
     """
 
     in_flight: int

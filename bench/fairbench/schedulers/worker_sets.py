@@ -1,4 +1,4 @@
-"""Sets of workers as the bits of an integer, so that a thousand are compared at once."""
+"""Sets of workers as the bits of an integer, so that a thousand workers are compared at once."""
 
 from __future__ import annotations
 

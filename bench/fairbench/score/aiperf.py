@@ -14,7 +14,7 @@ from fairbench.score.files import Object
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-# Times by metric, then counts by what may hold them, best first.
+# Times by metric, then the metrics that may hold each count, best first.
 TIMES = ("time_to_first_token", "request_latency")
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
@@ -32,7 +32,7 @@ def is_aiperf(item: Object) -> bool:
 def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
     """Return the measured records without warm-up. The list is consumed: files are large.
 
-    Raises DataError naming the line that is no such record.
+    Raises DataError naming the line that is not such a record.
     """
     found = []
     for number, (where, item) in enumerate(objects):
@@ -66,10 +66,11 @@ def _flat(item: Object, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    if flat["time_to_first_token"] is None:  # of an answer in one piece all tokens come at once
+    if flat["time_to_first_token"] is None:  # all tokens of an answer in one piece arrive together
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    if isinstance(read, int) and isinstance(cached, int):  # aiperf counts one, the server the other
+    # aiperf counts one of them, the server the other
+    if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
 
@@ -102,7 +103,7 @@ def _count(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and unit; the unit is text in any case."""
+    """Return a metric's value and unit; the unit is always text."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""

@@ -27,7 +27,7 @@ from fairbench.score.times import (
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
-"""Fields that are whole numbers, with the least and the most that each can be."""
+"""Fields that are whole numbers, with their lowest and highest possible values."""
 
 OVERCACHED = "had more cached than input tokens, all of which count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
@@ -46,11 +46,11 @@ def arrays_of(
 
     Args:
         columns: The columns of the file.
-        where: What complaints call the file.
+        where: The file's name in error messages.
         unit_s: Seconds of a unit of times, None if unknown.
-        client: The client of all requests where the file names none.
-        part: The number of the file, by which the programs of several files differ.
-        mended: Where the requests are counted that were not taken as they stand.
+        client: The client of all requests if the file names none.
+        part: The number of the file, which distinguishes the programs of several files.
+        mended: Counts of the requests that were changed, by reason.
     """
     length = len(columns)
     made: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _ends(
 ) -> tuple[Floats, Floats, Any]:
     """Return when first and last token arrived, and the gaps between tokens if known.
 
-    ``nothing`` marks requests that failed so that their times mean nothing.
+    ``nothing`` marks failed requests whose times have no meaning.
     """
     length, skipped = len(start), nothing.tolist()
     firsts: list[Floats] = []
@@ -138,7 +138,7 @@ def _ends(
             check_moments(column, lasts[-1], start, where)
     if gaps is not None:
         streamed = np.array([len(one) > 0 for one in gaps])
-        if lasts:  # whose answer came in one piece may have no first token, or one after 0 s
+        if lasts:  # an answer in one piece may have no first token, or one after 0 s
             whole = ~streamed & ~(first > start) & ~np.isnan(lasts[0])
             first = np.where(whole, lasts[0], first)
         summed = first + np.array([one.sum() for one in gaps])
@@ -159,7 +159,7 @@ def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
 
 
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
-    """Return the state of each request in the tables' terms, and which failed.
+    """Return the state of each request in the tables' terms, and which requests failed.
 
     By default, ended requests have finished, and others have failed or were refused.
     """
@@ -235,6 +235,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
     """Return which known values are not whole numbers from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # infinity is no whole number either
+    with np.errstate(invalid="ignore"):  # infinity is not a whole number either
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

@@ -1,4 +1,4 @@
-"""The records of one run as columns of values, as they are in the file."""
+"""The records of one run as columns of values, as in the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MAX_KINDS = 100
 
 
 class Column(NamedTuple):
-    """The values of a field. ``name`` is its name in the file, ``unit`` that of its times."""
+    """The values of a field.
+
+    ``name`` is the field's name in the file, ``unit`` the unit of its times.
+    """
 
     field: str
     name: str
@@ -33,8 +36,8 @@ class Column(NamedTuple):
 class Columns:
     """A column for each field of a file; None for a record without a value.
 
-    ``others`` are columns with times of records that tell them otherwise than the first one does.
-    ``completed`` is how many requests succeeded by the file's own account, None if it has none.
+    ``others`` are columns with times of records that store them differently from the first record.
+    ``completed`` is the number of successful requests that the file itself states, or None.
     """
 
     layout: Layout
@@ -77,7 +80,7 @@ def columns_of(
 ) -> Columns:
     """Return the records of one run as columns. Raises DataError for another layout.
 
-    ``names`` are those that the user gave to fields.
+    ``names`` are the columns that the user chose for fields.
     """
     if layout.shape is Shape.REQUEST:
         if line is not None:
@@ -100,7 +103,7 @@ def columns_of(
 def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
     """Return the only run, or the run that ``line`` chooses.
 
-    Raises UsageError if it does not, or if there is no such run.
+    Raises UsageError if the choice is missing, or if there is no such run.
     """
     if line is None and len(runs) > 1:
         raise UsageError(
@@ -129,7 +132,7 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
 def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
     """Raise DataError for a successful request without a recognised end.
 
-    Such a record has output and no sign of a failure, but no field with its end, not even an empty
+    Such a record has output and no sign of a failure, but no field for its end, not even an empty
     one.
     """
     ends = [column.name for column in made.times(LAST)]
@@ -166,7 +169,7 @@ def _fill_clients(made: Columns, rows: list[Object]) -> None:
 
 
 def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> None:
-    """Add fields that some records hold under other names than the first record."""
+    """Add fields that some records store under names that differ from the first record's."""
     kinds = {tuple(row): row for row in rows[:: max(1, len(rows) // 10_000)]}
     kinds |= {tuple(row): row for row in rows} if len(kinds) < MAX_KINDS else {}
     seen = set(made.layout.columns.items())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-OBJECT_BYTES, VALUE_BYTES = 200, 100  # of a row, at most
+OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates per row and per value
 
 
 def read_objects(path: Path) -> list[tuple[str, Object]]:

@@ -1,6 +1,6 @@
 """Layouts of external records, and their conversion to columns.
 
-The fields of a request are ours; a layout names them in a file:
+The fields of a request are ours; a layout gives their names in a file:
 
 client                          whose it is; without it each file is one client, called as the file
 start                           when it was sent, on any clock
@@ -46,11 +46,11 @@ class Shape(Enum):
 class Layout:
     """Field -> name in the file. ``at_once`` means that all requests start at 0.
 
-    ``uncached``: the server has no prefix cache. ``keeps_clock``: times are of the run's own clock,
-    so its zero is kept. ``refuses``: a request without an end was turned away, by a rate limiter
-    for instance, and has not failed. ``sessions``: programs are distinguished within each client,
-    since two clients may use the same session numbers. ``also`` are columns that only some files
-    have.
+    ``uncached`` means that the server has no prefix cache. ``keeps_clock``: times are on the run's
+    own clock, whose zero is kept. ``refuses``: a request without an end was turned away, for
+    instance by a rate limiter, and has not failed. ``sessions``: programs are distinguished within
+    each client, since two clients may use the same session numbers. ``also`` are columns that only
+    some files have.
     """
 
     name: str
@@ -95,11 +95,11 @@ class Layout:
         )
 
 
-_TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # as ``tools`` has them
+_TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # in the format of ``tools``
 PLAIN = "lines"
 _BENCH = {"input_tokens": "input_lens", "output_tokens": "output_lens", "ttft": "ttfts"}
 _BENCH |= {"itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-_WHOLE = {"latency": "latencies"}  # instead of gaps, if nothing was streamed
+_WHOLE = {"latency": "latencies"}  # instead of gaps, if the answer was not streamed
 _VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_latency"}
 _VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
@@ -110,7 +110,7 @@ _AIPERF |= {"cached_tokens": "cached_tokens", "error": "error", "gaps": "gaps"}
 _SAME = ("client", "input_tokens", "output_tokens", "worker", "cached_tokens", "status", "error")
 _OURS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens", *OPTIONAL)
 
-# Our fields that have names which are common, and what ``files.column_names`` calls them.
+# Our fields whose names are common words, and their names in ``files.column_names``.
 ALIASES = {"start": "time", "program": "session", "id": "request_id"}
 _ALIKE = ("client", "input_tokens", "output_tokens", *FIRST, *LAST)
 ALIASES |= {field: field for field in _ALIKE}
@@ -130,7 +130,7 @@ LAYOUTS = {
         ),
         Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}, also=_WHOLE),
         Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True, also=_WHOLE),
-        Layout("aiperf", Shape.REQUEST, _AIPERF),  # as ``score.aiperf`` has flattened it
+        Layout("aiperf", Shape.REQUEST, _AIPERF),  # after ``score.aiperf`` has flattened it
         *(Layout(tool.name, Shape.REQUEST, _TOOL) for tool in TOOLS),
     )
 }
@@ -139,8 +139,8 @@ LAYOUTS = {
 def parse_map(texts: Iterable[str]) -> dict[str, str]:
     """Parse ``FIELD=NAME`` texts. Raises UsageError for another form or field.
 
-    An optional field with an empty name is one that the file does not have. ``session`` is another
-    name of ``program``.
+    An optional field with an empty name is missing in the file. ``session`` is a synonym of
+    ``program``.
     """
     names = {}
     for text in texts:
@@ -162,8 +162,8 @@ def choose_layout(
 ) -> Layout:
     """Return the layout with the name ``name``, or the first that fits.
 
-    The first objects may be of requests that failed and lack what the others have: the first one in
-    a layout decides. Raises UsageError for an unknown name, DataError if none fits.
+    The first objects may belong to failed requests and lack fields of the others; the first object
+    that fits a layout decides. Raises UsageError for an unknown name, DataError if none fits.
     """
     where, first = objects[0]
     if name is not None:
@@ -178,7 +178,7 @@ def choose_layout(
 
 def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
     plain = common(item).mapped(names)
-    if _plain(item).mapped(names).fits(item):  # before those that its names fit by chance
+    if _plain(item).mapped(names).fits(item):  # before layouts that fit by chance
         return plain
     own = (PLAIN, *(one.name for one in TOOLS))  # of which other signs tell
     others = (one.mapped(names) for one in LAYOUTS.values() if one.name not in own)

@@ -35,8 +35,8 @@ def export_of(
 ) -> tuple[Run, str, list[tuple[str, Object]]] | None:
     """Return the run that a known tool exported, the tool, and the located requests, or None.
 
-    ``layout`` is the only tool that counts, if there is one; ``line`` chooses among several runs,
-    from 1. Raises UsageError if it is not clear which, and DataError if the run has no requests.
+    ``layout`` restricts the search to one tool; ``line`` chooses among several runs, from 1. Raises
+    UsageError if the choice is ambiguous, and DataError if the run has no requests.
     """
     where, first = objects[0]
     known = [one for one in TOOLS if layout in (None, one.name)]
@@ -56,10 +56,10 @@ def export_of(
 class Scored:
     """Tables of records, their clients by name, and facts about the records.
 
-    ``last_token_s`` is when each request's last token came, NaN if that is not known; ``gaps_s``
-    are all gaps between tokens of the finished requests, None if the records do not have them.
-    ``failed`` requests broke off and were not refused. ``remarks`` name records that were changed.
-    ``clock`` has the dates of the times, if they are dates.
+    ``last_token_s`` is the time of each request's last token, NaN if unknown; ``gaps_s`` are all
+    gaps between tokens of the finished requests, None if the records lack them. ``failed`` requests
+    broke off and were not refused. ``remarks`` name records that were changed. ``clock`` has the
+    dates of the times, if they are dates.
     """
 
     clients: tuple[str, ...]
@@ -91,13 +91,13 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Return the records of files, which are one run with one clock, as tables.
+    """Return the records of files, which form one run with one clock, as tables.
 
     ``layout`` is one of ``LAYOUTS``, or detected; ``names`` maps fields to other column names.
     Times are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise.
-    Time 0 is the first start, unless the layout keeps the run's clock. Clients are those
-    ``registered``, served or not, then the others in order of appearance. Raises DataError naming
-    file, request and field, UsageError for a wrong layout.
+    Time 0 is the first start, unless the layout keeps the run's clock. The clients are the
+    ``registered`` ones, served or not, then the others in order of appearance. Raises DataError
+    naming file, request and field, UsageError for a wrong layout.
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []

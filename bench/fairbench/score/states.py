@@ -1,4 +1,4 @@
-"""The end states of a request, in the terms of several tools, and other signs of them."""
+"""The end states of a request, in the terms of several tools, and other signs of these states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbench.score.files import Object
 UNSAID = -1
 FAILED = 3
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
-"""The state of a request that broke off, which the metrics' tables have as refused."""
+"""The state of a request that broke off, which the metrics' tables show as refused."""
 
 WORDS = {
     FINISHED: (
@@ -39,8 +39,8 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 def states_of(values: Iterable[Any], where: str) -> Any:
     """Return the state of each value; ``UNSAID`` for an empty value.
 
-    Numbers, also in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx is finished, 4xx refused, anything
-    else from 100 to 599 failed. Raises DataError naming the request.
+    Numbers, including those in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx means finished, 4xx
+    refused, any other number from 100 to 599 failed. Raises DataError naming the request.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -77,11 +77,11 @@ def is_error(value: Any) -> bool:
 
 
 _YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
-LOOKED_AT = 10_000  # records, in which the columns of a file are found
+LOOKED_AT = 10_000  # number of records in which the columns of a file are searched
 
 
 def _state(value: Any) -> Any:
-    """Return a status, or None if it is none, such as gRPC's 0."""
+    """Return a status, or None if the value is not one, such as gRPC's 0."""
     try:
         return None if states_of([value], "")[0] == UNSAID else value
     except DataError:
@@ -89,7 +89,7 @@ def _state(value: Any) -> Any:
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state for a success that is true or false, in any spelling."""
+    """Return the state for a success flag, true or false in any spelling."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD
@@ -101,7 +101,7 @@ def _trouble(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return a failure for the reasons that are one; an answer that reached its limit is not."""
+    """Return a failure for reasons that mean one; reaching the output limit is no failure."""
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and states_of([state], "")[0] == FAILED else None
 
@@ -124,7 +124,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""The state that a column of this name reports, in words of a status. Failures come first."""
+"""The state that a column of this name reports, as a status. Failures come first."""
 
 
 def signed(rows: Sequence[Object]) -> list[Any] | None:

@@ -25,8 +25,8 @@ def score_run(
     """Return the summary of a run's directory in a window, and its requests.
 
     ``percentiles`` replace those that were chosen when the run was made, if any. A window's end of
-    None is the stored one. Facts that the tables do not hold, such as the workload, stay as stored.
-    Raises DataError if the directory is no run or its files were changed.
+    None is the stored one. Facts that the tables lack, such as the workload, keep their stored
+    values. Raises DataError if the directory is not a run or its files were changed.
     """
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)
@@ -58,7 +58,7 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Keep the stored values that the tables lack: token gaps and queueing."""
+    """Keep stored values that the tables cannot give: token gaps and queueing."""
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

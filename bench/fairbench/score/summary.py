@@ -44,9 +44,9 @@ def scored_summary(
 ) -> dict[str, Any]:
     """Return every metric that the records allow; ``notes`` explains the others.
 
-    ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency targets
-    by LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
-    ``goodput`` is no client, for an invalid weight, or for a multiple of a latency alone.
+    ``weights`` are the clients' weights by name, 1 by default; ``goodput`` holds latency targets by
+    LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
+    ``goodput`` is not a client, for an invalid weight, or for a multiple of a latency alone.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)
@@ -108,10 +108,10 @@ LEAST_SHARE = 0.1
 each client's first request; otherwise a window that ends there can miss all of the service."""
 
 ASKED = "as asked for"
-ARRIVALS = "when the last request came, that request included"
+ARRIVALS = "when the last request came, including that request"
 SESSIONS = "at the last answer, since programs of several requests go on after they have come"
-AT_ONCE = "at the last answer, since the requests came all but at once"
-NO_TIME = "where it begins, since nothing took any time after that"
+AT_ONCE = "at the last answer, because the requests came almost all at once"
+NO_TIME = "where it begins, because nothing took any time after that"
 LATE = "at the last answer, since a client came too late to be served before the last request came"
 
 

@@ -1,4 +1,4 @@
-"""Times of external records in seconds, from numbers in a unit or ISO 8601."""
+"""Times of external records in seconds, from numbers in a unit or from ISO 8601."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fairbench.metrics.records import Flags, Floats
 from fairbench.score.columns import Column
 
 MOMENTS = ("start", "first_token", "end", "admitted")
-"""Fields that are times by a clock, not lengths of time."""
+"""Fields that are times on a clock, not lengths of time."""
 
-DATED_S = 1e8  # moments from here on (March 1973) are of a calendar: no run is so long
+DATED_S = 1e8  # larger times (from March 1973 on) are dates, because no run is so long
 
-APART = 100  # moments of one clock are less than this factor apart, if some are of a calendar
+APART = 100  # times on one clock differ by less than this factor, if some are dates
 
-MOST_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
+MOST_S = 1e12  # a larger time (30,000 years) is a mistake, and its square overflows
 
 SLOWEST_TOKEN_S = 2.0
-"""No server always takes longer for a token: longer times are in another unit than seconds."""
+"""No server always takes longer per token: longer times are in another unit than seconds."""
 
-FAST_PERCENT = 10  # of the answers are fast
+FAST_PERCENT = 10  # fraction of the answers that are fast
 
 NEVER = -1  # a duration that VTC-artifact writes for missing events, in any unit
 
@@ -33,14 +33,14 @@ class Times:
     """A reader of the times of one file, in seconds.
 
     Unix times too large for seconds are read in ms, us or ns by their size, unless the user sets
-    another unit than seconds. Beside such moments a length of time in no unit may be in seconds or
-    in theirs: ``unit_s`` None means unknown.
+    another unit than seconds. Beside such dates, a length of time without a unit may be in seconds
+    or in their unit: ``unit_s`` None means unknown.
     """
 
     def __init__(self, where: str, unit_s: float | None) -> None:
         self._where = where
         self._said, self._unit_s = unit_s is not None, 1.0 if unit_s is None else unit_s
-        self._guessed = "s"  # the unit of its moments, where only their size says it
+        self._guessed = "s"  # the unit of the file's dates, if only their size shows it
 
     def of(self, column: Column) -> Floats:
         """Return the times; NaN for none. Raises DataError naming the request."""
@@ -53,7 +53,7 @@ class Times:
     def lengths(self, column: Column) -> Floats:
         """Return durations; NaN for none or for -1.
 
-        Raises DataError naming the request, for any other negative length too.
+        Raises DataError naming the request for any other negative length.
         """
         found = numbers(column.values, column.field, self._where)
         found[found == NEVER] = np.nan
@@ -64,7 +64,7 @@ class Times:
         return found * self._scale(column, found)
 
     def gaps(self, column: Column) -> list[Floats]:
-        """Return all gaps between the tokens of each request. Raises DataError as ``of`` does."""
+        """Return all gaps between the tokens of each request. Raises the errors of ``of``."""
         for row, values in enumerate(column.values):
             if not isinstance(values, list | None):
                 raise problem(self._where, row, f"{column.field} must be a list of numbers")
@@ -105,7 +105,7 @@ class Times:
 
 
 def check_decoding(length: Column, decoded_s: Floats, tokens: Floats, where: str) -> None:
-    """Raise RecordError if answers take so long a token that their unit must be another one.
+    """Raise RecordError if answers take so long per token that their unit must be another one.
 
     Args:
         length: A column of lengths of time without a unit.
@@ -130,7 +130,7 @@ def check_decoding(length: Column, decoded_s: Floats, tokens: Floats, where: str
 def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
     """Raise DataError if start times mix dates and other numbers, or units.
 
-    ``shown`` are the times as the file has them.
+    ``shown`` are the times as in the file.
     """
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
@@ -145,9 +145,9 @@ def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
 
 
 def check_moments(column: Column, moments: Floats, start: Floats, where: str) -> None:
-    """Raise DataError for moments that do not fit the clock of the request's start.
+    """Raise DataError for times that do not fit the clock of the request's start.
 
-    This detects a column of durations that was read as moments.
+    This detects a column of durations that was read as times.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (_of_other_clock(moments, start) & (moments <= MOST_S)) | (moments < start)
@@ -169,7 +169,7 @@ def _of_other_clock(times: Floats, others: Floats) -> Flags:
 
 
 def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
-    """Return numbers, also from texts; NaN for none. DataError names the request."""
+    """Return numbers, also from texts; NaN for none. Raises DataError naming the request."""
     found = []
     for row, value in enumerate(values):
         try:

@@ -1,4 +1,4 @@
-"""Clients alone: the result of each on its own part of the cluster, the bar for sharing.
+"""Clients alone: the result of each on its own part of the cluster, the reference for sharing.
 
 A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
 and routing stays the same. Such a replica takes n times as long for each iteration, fixed costs
@@ -26,7 +26,7 @@ from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
 # Alone there is no other client to be fair to; whether locality or balance pays depends on the
-# workload, and a client alone takes the better one.
+# workload, and a client alone gets the better of both routers.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -37,9 +37,9 @@ def simulate_alone(
     """Return the latency of each well-behaved client alone on 1/n of the cluster.
 
     A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``, ``p95_s`` and ``p99_s`` (null if
-    among refused requests); ``censored`` names those that are lower bounds. Each is the better of
-    both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec`` does not matter. The cohort is that
-    of the shared run. Incomplete if ``interrupted``.
+    among refused requests); ``censored`` names the values that are lower bounds. Each is the better
+    of both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec`` does not matter. The cohort is the
+    one of the shared run. The result is incomplete if ``interrupted``.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -86,7 +86,8 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        simulation.cluster.last_arrival_ps = last_ps  # the window ends with everyone's arrivals
+        # the window ends with the arrivals of all clients
+        simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()
         tables = tables_of(simulation.cluster.clients, simulation.logs)

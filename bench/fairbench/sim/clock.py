@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# At one instant: requests arrive, then iterations end (worker by worker), then workers decide.
+# At one instant, requests arrive first, then iterations end (worker by worker), then workers
+# decide.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
 Event = tuple[int, int, int, int, Callable[[], None]]
-"""Time, priority, key, number of its insertion, and its action."""
+"""Time, priority, key, insertion number, and action of an event."""
 
 
 class Clock:
@@ -18,8 +19,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ps = 0
-        self.events: list[Event] = []  # a heap, the next one first
-        self._latest: Event = (0, -1, 0, 0, _nothing)  # in their order, of those that have run
+        self.events: list[Event] = []  # a heap with the next event first
+        # the positions, in order, of events that have run
+        self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 
     def at(self, time_ps: int, priority: int, key: int, action: Callable[[], None]) -> None:
@@ -29,7 +31,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at this instant in its turn, at once if nothing else is due."""
+        """Run ``action`` at this instant in its turn, immediately if nothing else is due."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:
@@ -55,7 +57,7 @@ class Clock:
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:
-        """Advance to ``time_ps``, before which all due events have run."""
+        """Advance to ``time_ps``; all events due before it have run."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
         self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
 

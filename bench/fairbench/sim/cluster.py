@@ -41,7 +41,7 @@ PROGRAM_COLUMNS = (
 
 @dataclass(slots=True)
 class _Started:
-    """A program under way."""
+    """A program in progress."""
 
     program_id: int
     client: str
@@ -77,9 +77,9 @@ class Cluster:
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        self._limit_ps: int | None = None  # known once the last program has arrived
+        self._limit_ps: int | None = None  # known after the last program has arrived
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
-        self._requests = 0  # made so far
+        self._requests = 0  # number of programs started so far
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines
         if ingress is None and router.holds:
@@ -89,7 +89,8 @@ class Cluster:
         self._times_requests = router.wants_gpu_time
         for worker in workers:
             worker.batch.times_requests = self._times_requests
-        self.ingress = ingress  # where requests are queued; None: each is sent at once
+        # the queue before the router; None: each request is sent immediately
+        self.ingress = ingress
 
     @property
     def now_s(self) -> float:
@@ -126,7 +127,7 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        turn = getattr(program, "turn", None)  # which not every job has that is none of ours
+        turn = getattr(program, "turn", None)  # a user's own kind of job may lack a turn
         turn = number if turn is None else turn
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
@@ -149,7 +150,7 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # After hours a float of seconds is no longer exact to the picosecond.
+        # After hours, a float of seconds is no longer exact to the picosecond.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
@@ -169,7 +170,8 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            request = Request(  # all by position: names would make a dictionary of them for each
+            # all by position, because names would create a dictionary for each request
+            request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
             )  # fmt: skip
@@ -221,7 +223,7 @@ class Cluster:
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        if sequence.worker >= 0:  # no router knows of requests refused before it
+        if sequence.worker >= 0:  # no router knows requests that were refused earlier
             if self._times_requests:
                 self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             now_s = self.clock.now_ps / PS_PER_S

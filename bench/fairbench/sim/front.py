@@ -96,7 +96,7 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue before the router, or None. Raises UsageError as ``share`` does."""
+    """Return the queue before the router, or None. Raises the errors of ``share``."""
     fleet = SimFleet(workers[: spec.routed_workers])
     seen = replace(setup, fleet=fleet)
     admission = spec.admission
@@ -145,7 +145,7 @@ def eviction_reports(
     params: ClusterParams,
     rng: Random,
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost."""
+    """Return an ``on_evict`` that informs the router with a delay, unless the message is lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

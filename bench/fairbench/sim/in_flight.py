@@ -12,7 +12,7 @@ from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
-"""Begins a program, and calls back at its end."""
+"""A function that begins a program, and calls back at its end."""
 
 
 class InFlight:
@@ -31,7 +31,7 @@ class InFlight:
         self._begin()
 
     def _begin(self) -> None:
-        if self._beginning:  # one that began has ended at once, refused: the loop below continues
+        if self._beginning:  # a program that began ended at once, refused: the loop below continues
             return
         self._beginning = True
         while self._waiting and self._running < self._most:

@@ -17,15 +17,15 @@ from fairbench.sim.clock import DECIDE, Clock
 from fairbench.sim.engine.contract import Replica
 from fairbench.sim.sequence import REFUSED, Sequence
 
-BEFORE_WORKERS = -1  # its key among those that decide at one instant
+BEFORE_WORKERS = -1  # its key among the events that decide at one instant
 
 
 class Ingress:
     """A queue that keeps requests until the ``queue`` policy releases them to a worker.
 
-    The queue is asked again when a request arrives or ends, and when a worker has decided its next
-    step. The question comes at that instant, after every iteration that ends then, and never in the
-    middle of a pass. The queue receives ends and arrivals in the order in which they come.
+    The queue is called again when a request arrives or ends, and when a worker has decided its next
+    step. The call comes at that instant, after every iteration that ends then, and never in the
+    middle of a pass. The queue receives ends and arrivals in their order.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -34,16 +34,17 @@ class Ingress:
         self._workers = workers
         self._held: dict[Request, Sequence] = {}
         self._sent: set[Request] = set()
-        self._news: list[Callable[[], None]] = []  # events that the queue has yet to receive
-        self._due_ps: int | None = None  # when it is asked next
-        self.before: Callable[[], None] | None = None  # called before the queue is asked
-        self.turn: Callable[[], int] = lambda: BEFORE_WORKERS  # among those asked at one instant
+        self._news: list[Callable[[], None]] = []  # events that the queue has not received yet
+        self._due_ps: int | None = None  # the time of its next call
+        self.before: Callable[[], None] | None = None  # called before the queue is called
+        # its key among the queues that are called at one instant
+        self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress for a router that may keep requests, asked in order of arrival."""
+        """Return an ingress for a router that may keep requests, called in order of arrival."""
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:
@@ -53,7 +54,7 @@ class Ingress:
 
     def finished(self, sequence: Sequence) -> None:
         if sequence.request not in self._sent:
-            return  # it was refused here
+            return  # the request was refused here
         self._sent.remove(sequence.request)
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
@@ -64,7 +65,7 @@ class Ingress:
         return iter(self._held.values())
 
     def soon(self) -> None:
-        """Ask the queue at this instant, because something has changed."""
+        """Call the queue at this instant, because something has changed."""
         if self._held or self._news:
             self._ask_at(self._clock.now_ps)
 

@@ -7,24 +7,24 @@ from typing import Self
 from fairbench.schedulers.prefix_tree import Edge, Node
 from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
-# When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
-# at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
-# one by one in that order).
+# The time of a node's last use: a stamp, and, for the touch that every waiting request gives its
+# prefix at a refresh (with one stamp for all), the request's place in the list, because SGLang
+# touches the prefixes one by one in that order.
 Access = tuple[int, int, int]
 
 
 class KVNode(Node):
     """A cached stretch of some prompt.
 
-    Facts of a path are kept at its end, to avoid a walk. ``locks`` counts the locks of the node
-    itself, and one for each child that has any. ``last_access`` is when the node was the end of a
-    use, or of one that has since been dropped below it. For a leaf both are complete.
+    Facts of a path are stored at its end, to avoid a walk. ``locks`` counts the locks of the node
+    itself, and one for each child with locks. ``last_access`` is the time when a use ended at the
+    node, or at a node below it that has since been dropped. For a leaf both values are complete.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # Inlined from Node, because there are many.
+        # Inlined from Node, because there are many nodes.
         self.parent = parent
         self.edge = edge
         self.start = 0
@@ -33,8 +33,8 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        self.number = 0  # creation order, breaks LRU ties
-        self.listed = False  # has an entry in the eviction heap
+        self.number = 0  # creation order, which breaks LRU ties
+        self.listed = False  # whether it has an entry in the eviction heap
         self.waiters: Waiters | None = None
 
 

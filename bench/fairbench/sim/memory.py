@@ -16,7 +16,7 @@ from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from fairbench.workloads.plan import ClientPlan
 
-MOST_ALONE = 16  # clients: each is simulated once more
+MOST_ALONE = 16  # limit on clients, each of which is simulated once more
 
 
 def managed_memory(
@@ -37,9 +37,9 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone on its share of every pool.
 
-    The share is by weight, and ``with_pool`` returns its settings; engine, router and speed stay as
-    they are, and eviction is LRU. ``run`` simulates one client. A client that was refused
-    everything is left out, and so are all where there are more than ``MOST_ALONE``.
+    The share is by weight, and ``with_pool`` returns settings with this share; engine, router and
+    speed stay the same, and eviction is LRU. ``run`` simulates one client. A client whose requests
+    were all refused is left out, and so are all clients if there are more than ``MOST_ALONE``.
     """
     found: dict[str, float] = {}
     if not 1 < len(plans) <= MOST_ALONE:

@@ -36,10 +36,10 @@ class Waiter(Protocol[N]):
 
 
 class MatchCache(Protocol[N]):
-    """Cached prefixes as a queue in match order needs them.
+    """Cached prefixes, as a queue in match order needs them.
 
-    ``on_moved`` receives a waiter whose match may have changed, once it is attached.
-    ``refresh_stamp`` is the access stamp of the last refresh.
+    ``on_moved`` receives an attached waiter whose match may have changed. ``refresh_stamp`` is the
+    access stamp of the last refresh.
     """
 
     on_moved: Callable[[Waiter[N]], None] | None

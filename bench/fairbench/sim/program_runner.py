@@ -11,7 +11,7 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.errors import ProgramFailed
 from fairbench.sim.clock import ARRIVE, Clock
 
-# Starts something and later calls back with (result, error), exactly one of them set.
+# Starts an operation and later calls back with (result, error), exactly one of them set.
 Callback = Callable[[Any, ProgramFailed | None], None]
 # Awaited by a program: called with the callback once the program is suspended.
 Pending = Callable[[Callback], None]
@@ -45,7 +45,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine. This is an object because a closure that refers to itself is a cycle."""
+    """A running coroutine, an object because a closure that refers to itself is a cycle."""
 
     __slots__ = ("_done", "_program")
 
@@ -67,7 +67,7 @@ class _Task:
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Run a coroutine until it ends; ``done`` gets its result or the ProgramFailed it raised."""
+    """Run a coroutine until it ends; ``done`` gets its result or its ProgramFailed."""
     _Task(program, done).resume(None, None)
 
 

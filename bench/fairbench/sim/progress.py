@@ -10,7 +10,7 @@ from fairbench.sim.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a simulation. ``shares``: each client's part of service so far.
+    """The progress of a simulation. ``shares`` are each client's fractions of the service so far.
 
     ``measuring`` is true when the run is over and only its metrics are pending.
     """

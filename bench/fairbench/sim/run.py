@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
 PROGRESS_EVERY_PS = PS_PER_S
-EVENTS_AT_ONCE = 64  # between two checks for an interruption, milliseconds
+EVENTS_AT_ONCE = 64  # milliseconds between two checks for an interruption
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
     """Turn off the cycle collector in the block, which saves a third of the time.
 
-    Earlier objects are set aside, unless a caller has done so: a collection inside then only covers
-    objects made inside, not all imported ones, which took longer than to simulate a few hundred
-    requests.
+    Earlier objects are excluded, unless a caller has done so: a collection in the block then covers
+    only objects created there, and not all imported ones, which would take longer than simulating a
+    few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -89,12 +89,12 @@ def simulate(
 ) -> RunResult:
     """Run an experiment.
 
-    With a ``folder`` records go there while it runs, out of memory, for ``recovery``.
-    ``interrupted`` is asked between events; once it is true the run ends there, and the result
-    holds the finished requests, with ``complete`` False.
+    With a ``folder``, records are stored there while the simulation runs, outside memory, for
+    ``recovery``. ``interrupted`` is called between events; once it returns true the run ends, and
+    the result holds the finished requests, with ``complete`` False.
 
-    Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec asks
-    for real servers; RunFailed if the folder cannot be written or a scheduler of the user fails.
+    Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
+    real servers; RunFailed if the folder cannot be written or a user's scheduler fails.
     """
     if spec.backend is not None:
         raise UsageError(
@@ -117,7 +117,7 @@ def simulate(
 
 
 class Simulation:
-    """The cluster of one experiment. ``run`` once, then ``result``.
+    """The cluster of one experiment. Call ``run`` once, then ``result``.
 
     ``slowdown`` multiplies every iteration time. ``profile`` and ``worker_of`` replace the bundled
     timing profile and the engine of the experiment.
@@ -153,7 +153,7 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            from fairbench.sim.disaggregated.build import disaggregated  # few runs are
+            from fairbench.sim.disaggregated.build import disaggregated  # few runs have it
 
             workers = disaggregated(spec, self.engine, parts)
         # The list itself, not a copy, which would keep the workers alive after the cluster.
@@ -219,7 +219,7 @@ class Simulation:
         self.cluster.settle()
         facts = replace(self.facts(), hit_alone=self._hit_alone(source) if complete else {})
         self.cluster.abandon()
-        gc.collect()  # the KV trees are cycles: 100 MiB of 670 in an overloaded run
+        gc.collect()  # the KV trees are cycles, which take 100 of 670 MiB in an overloaded run
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(

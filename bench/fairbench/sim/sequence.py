@@ -1,4 +1,4 @@
-"""A request on its way through a simulated worker: all that changes about it."""
+"""A request on its way through a simulated worker: all of its facts that change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 class DecodeTime:
     """Sums over the steps of a batch, in picoseconds.
 
-    ``each`` is every request's part of the fixed cost, ``read`` the time that one token of context
-    took, ``numbered`` the latter times the number of the step. A request whose context is ``base +
-    n`` in step n has cost ``each + base * read + numbered``, of what was added since it joined.
+    ``each`` is every request's part of the fixed cost, ``read`` the time per token of context, and
+    ``numbered`` that time multiplied by the number of the step. A request whose context is ``base +
+    n`` in step n has cost ``each + base * read + numbered``, counting only additions since it
+    joined.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -34,7 +35,7 @@ class DecodeTime:
         """Add ``steps`` steps, from step number ``first`` on.
 
         ``context`` is the context of all requests in the first step. ``fixed_ps`` is the part of
-        the time that is not reading.
+        the time that is not spent on reading context.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
@@ -56,10 +57,10 @@ NEVER = -1
 
 
 class Sequence:
-    """State of one request. Times are picoseconds, NEVER if it has not happened.
+    """The state of one request. Times are in picoseconds, NEVER if the event has not happened.
 
-    ``prompt`` and ``total`` are the tokens of a prefill: the request's prompt, and after a
-    retraction the outputs so far as well. ``output`` is the segment that the request produces,
+    ``prompt`` and ``total`` are the tokens of a prefill: the request's prompt and, after a
+    retraction, also the outputs so far. ``output`` is the segment that the request produces,
     ``output.length`` its true length.
     """
 
@@ -123,15 +124,15 @@ class Sequence:
         self.node: KVNode | None = None  # end of the locked prefix while running
         self.place: Place = (0, 0)  # where that prefix ends in the prompt
         self.filled = 0  # tokens with KV: cached at admission, then computed
-        self.private = 0  # tokens of a prefill under way that are not in the tree yet
-        self.gpu_ps = 0.0  # its part of the iterations that are over
-        self.joined_time = NO_TIME  # what the worker's batch had taken when it joined
-        self.due = NEVER  # after which step of its batch it is done
+        self.private = 0  # tokens of a prefill in progress that are not in the tree yet
+        self.gpu_ps = 0.0  # its part of the iterations that have ended
+        self.joined_time = NO_TIME  # the time sums of the worker's batch when it joined
+        self.due = NEVER  # the step of its batch after which it ends
         self.joined_step = 0  # the worker's decode step count when it joined the batch
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         self.retractions = 0
-        self.host_tokens = 0  # a copy in the host's memory, of the first tokens
-        self.swapped_tokens = 0  # copied there and back so far
+        self.host_tokens = 0  # tokens at its beginning with a copy in the host's memory
+        self.swapped_tokens = 0  # tokens copied to and from the host so far
 
     def refuse(self) -> None:
         """End the sequence as refused, without an answer."""
@@ -139,7 +140,7 @@ class Sequence:
         self.on_done(self)
 
     def retract(self, now_ps: int) -> None:
-        """Back to waiting, keeping the outputs produced so far."""
+        """Return to waiting, keeping the outputs produced so far."""
         self.retractions += 1
         self.retracted_ps, self.readmitted_ps = now_ps, NEVER
         self.prompt = (*self.request.prompt, Segment(self.output.key, self.produced))
@@ -147,7 +148,7 @@ class Sequence:
         self.node, self.filled, self.private = None, 0, 0
 
     def not_admitted(self, cached_tokens: int) -> None:
-        """Take back the records of its last admission, because the run ended before its end."""
+        """Undo the records of its last admission, because the run ended before its end."""
         if self.retractions:
             self.readmitted_ps = NEVER
             self.recompute_tokens -= self.total - cached_tokens

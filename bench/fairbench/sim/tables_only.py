@@ -23,7 +23,7 @@ class Simulated(NamedTuple):
 def simulate_tables(
     spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
 ) -> Simulated:
-    """Run an experiment to its end. Raises RunFailed if it is interrupted before."""
+    """Run an experiment to its end; raises RunFailed if it is interrupted."""
     simulation = Simulation(spec, spec.client_plans(), spec.source())
     with no_collector():
         complete = simulation.run(interrupted=interrupted)

@@ -46,9 +46,9 @@ def plan_clients(
     The workload's own rate is per GPU and is multiplied by ``dp``. ``gpu`` is the id of a timing
     profile, for which a workload may give another rate. The rates of clients that run another
     program change in proportion. A client with m times the rate, or m times the size, sends m times
-    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name, 1
-    where none is given. ``goodput`` holds targets that override the workload's
-    (``client_targets``). Raises UsageError naming the impossible value.
+    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name, 1 by
+    default. ``goodput`` holds targets that override the workload's (``client_targets``). Raises
+    UsageError naming the impossible value.
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
@@ -89,14 +89,14 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    for wrong in chosen.misbehaving:  # whose prefixes they use is known by now
+    for wrong in chosen.misbehaving:  # the clients whose prefixes they copy are known by now
         for index in wrong.numbers:
             plans[index] = _disguised(plans[index], wrong, plans)
     return tuple(plans)
 
 
 Changed = Iterator[tuple[int, dict[str, Any]]]
-"""Clients by number, and the deviations of their plans from the usual one."""
+"""Clients by number, and the differences of their plans from the default plan."""
 
 
 class _Run(NamedTuple):

@@ -1,4 +1,4 @@
-"""Real input for programs: files and hub datasets, as token lengths handed out in a fixed order."""
+"""Real input for programs: files and hub data sets, as token lengths returned in a fixed order."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fairbench.workloads.schemas import (
 from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Kinds in whose data one text has many questions."""
+"""Kinds whose data have several questions about one text."""
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Articles are joined to about this length: the public ones average 705 (paper's prefix: 2701)."""
+"""Articles (705 tokens on average) are joined to about this length, the paper's prefix of 2701."""
 
 
 class Source:
-    """Items of one dataset for one program kind; token counts are made when first needed."""
+    """Items of one data set for one program kind; token counts are made when first needed."""
 
     def __init__(self, name: str, kind: str, texts: Sequence[Texts], counter: TokenCounter) -> None:
         self._name = name
@@ -52,10 +52,10 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """Return the ``number``-th item that is handed out under a seed.
+        """Return the ``number``-th item under a seed.
 
-        The order is shuffled on each pass. From the second pass on, items are fresh copies with
-        their own keys: a program is new content, and nine documents used repeatedly would all be
+        The order is shuffled on each pass. From the second pass on, items are new copies with their
+        own keys: a program has new content, whereas nine documents used repeatedly would all be
         cache hits.
         """
         turn, position = divmod(number, len(self._texts))
@@ -145,7 +145,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """Return the layout of the first record. Raises ValueError if the kind does not fit."""
     schema = schema_of(record)
-    if list(record) == ["text"]:  # a plain text, which several kinds read, each in its way
+    if list(record) == ["text"]:  # a plain text, which each of several kinds reads in its own way
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema

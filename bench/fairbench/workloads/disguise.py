@@ -14,19 +14,19 @@ from typing import Any
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-KEEP_ALIVE_S = 60.0  # from a program's end, or a repetition of its padding, to the next
+KEEP_ALIVE_S = 60.0  # gap between a program's end, or a repetition of its padding, and the next one
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
     """Padding before each prompt in tokens, and factors on the length and limit of answers.
 
-    Padding is the beginning of a copied client's latest first prompt, if any, and then the
-    ``owner``'s own text, with ``fresh`` a new text for each call. None of it is useful. After its
-    work, a program sends its padding ``keep_alive`` times alone, for an answer of one token, so
-    that all of it stays cached. An answer continues to ``output_multiple`` times its length; only
-    its beginning is in later prompts. ``max_new_multiple`` is the client's claimed factor, never
-    below the real length.
+    Padding is the beginning of a copied client's latest first prompt, if any, followed by the
+    ``owner``'s own text; with ``fresh``, the own text is new for each call. No part of the padding
+    is useful. After its work, a program sends its padding ``keep_alive`` times alone, for an answer
+    of one token, so that all of it stays cached. An answer continues to ``output_multiple`` times
+    its length; only its beginning is in later prompts. ``max_new_multiple`` is the client's claimed
+    factor, never below the real length.
     """
 
     owner: str
@@ -58,7 +58,7 @@ def beginning(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object that tells which of these programs arrived last at a given time."""
+    """Return an object that finds which of these programs arrived last at a given time."""
     return _Latest(iter(arrivals))
 
 
@@ -89,7 +89,7 @@ class _Latest:
 
 
 class _Disguised(Job):
-    """A program whose calls are padded and ask for more than they need."""
+    """A program whose calls are padded and request more than they need."""
 
     def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
         wanted = program.demand
@@ -175,7 +175,7 @@ class _Probe:
         raise _AskedError
 
     async def sleep(self, seconds: float) -> None:
-        """Return at once: no time passes."""
+        """Return immediately: no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.files.toml_text import file_of, is_path, read_toml
 
 KEY = "workload"
-MAX_DEPTH = 8  # files that build on files: beyond that it is a circle
+MAX_DEPTH = 8  # limit on files that build on files; beyond it they form a circle
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
 SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT  # a wheel has a copy of the checkout's folder

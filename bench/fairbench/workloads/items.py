@@ -13,9 +13,9 @@ from fairbench.core import Prompt
 class Item:
     """Token lengths of one piece of real input.
 
-    ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
+    ``text_tokens`` is the question, article or document (0 without one); ``exchanges`` are
     (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
-    with one ``text_key`` have the same text, such as a system prompt. ``turn``: see ``Job``.
+    with one ``text_key`` have the same text, such as a system prompt. ``turn`` is that of ``Job``.
     """
 
     key: str

@@ -160,7 +160,7 @@ class WorkloadSpec(Workload):
     of the columns: a whole program, or the first token of each request. ``client_names`` name the
     first clients, optionally with tenants (``org/team/user``); the rest are ``client-N``.
     ``client_weights`` are weights by name, 1 by default; names of tenants end in /.
-    ``client_owners`` map clients to the name of their owner, which may be a client or not.
+    ``client_owners`` map clients to the name of their owner, which may be another client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
     with their own targets. ``arrivals`` is the arrival process, Gamma by default. ``machine`` is
     the default GPU, model and engine. Times are in seconds.

@@ -38,12 +38,12 @@ class ClientPlan:
 
     ``client`` is its name and ``index`` its position among the ``clients`` clients of the run.
     ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised to
-    each of its requests, and ``service_class`` is the class that shares them ("" without a class).
-    ``owner`` names the owner of several clients (else the outermost tenant in the client's name, or
-    the client itself). ``disguise`` changes its programs; its padding begins as the last program of
-    ``copied`` does, if given. At most ``in_flight`` of its programs run at once, if given, or it
-    starts programs in response to its requests (``reactions``). ``presence`` says when the client
-    is present; None means always.
+    each of its requests, and ``service_class`` is the class that shares these targets ("" without a
+    class). ``owner`` names the owner of several clients (otherwise the outermost tenant in the
+    client's name, or the client itself). ``disguise`` changes its programs; if ``copied`` is given,
+    its padding begins like that client's last program. If given, ``in_flight`` limits the number of
+    its running programs; or it starts programs in response to its requests (``reactions``).
+    ``presence`` defines when the client is present; None means always.
     """
 
     index: int
@@ -108,8 +108,8 @@ def program_stream(
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
     """Yield the same programs, created a few at a time.
 
-    Making programs in batches keeps the code and data that this needs in the processor's caches,
-    from which the simulation drives them.
+    Making programs in batches keeps the required code and data in the processor's caches, in which
+    the simulation then works on the programs.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -161,7 +161,7 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
+LEAST_GAP_S = 0.01  # time between two starts, because a refused program ends at once
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
@@ -176,7 +176,7 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 class User:
     """A closed-loop user, who runs every n-th program of the client.
 
-    Before each program, also the first, the user thinks and waits until the client is present.
+    Before each program, including the first, the user thinks and waits until the client is present.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Reactions: the decision of a client when one of its requests ends.
 
-The client sees what any client of a server sees: the start and end of a request, and the cached
+The client sees only what a client of a server sees: the start and end of a request, and the cached
 part of its prompt, which servers report at the end of an answer.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-LONG_S = 1.0  # from arrival to the first token, for a request that had to wait
-LOST = 0.5  # of the part of its prompts that was cached at best
+LONG_S = 1.0  # seconds from arrival to first token from which on a request had to wait
+LOST = 0.5  # fraction of the largest cached part of its prompts
 
 
 class Ended(NamedTuple):
@@ -22,18 +22,18 @@ class Ended(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[Ended], bool]
-"""Called at the end of every request: whether all that it holds back goes now. May keep state."""
+"""Returns, at the end of every request, whether all waiting programs start now; may keep state."""
 
 
 class AtRefill:
-    """A client that starts when its waiting request was served: it may now be in credit."""
+    """A client that starts when its waiting request was served, and it may be in credit again."""
 
     def __call__(self, ended: Ended) -> bool:
         return ended.ttft_s >= LONG_S
 
 
 class AtEviction:
-    """A client that starts when fewer tokens of a prompt were cached: it was evicted."""
+    """A client that starts when fewer tokens of a prompt were cached, because of an eviction."""
 
     def __init__(self) -> None:
         self._best = 0.0

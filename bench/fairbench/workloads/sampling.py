@@ -1,6 +1,7 @@
 """Random token lengths and gaps.
 
-A length is a lognormal, clipped, whose mean after clipping is the one asked for.
+A length is drawn from a clipped lognormal distribution, whose mean after clipping is the requested
+one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
 
-# Sampled inputs are clipped at this multiple of their mean: a tail, but no giant.
+# Sampled inputs are clipped at this multiple of their mean, which leaves a tail without giants.
 LONGEST_INPUT = 8
 
 _PHI = NormalDist().cdf
@@ -24,8 +25,8 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
     """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its log.
 
-    The location is solved for, so that clipping does not change the mean. With ``sigma`` 0 (or a
-    mean of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
+    The location is computed so that clipping does not change the mean. With ``sigma`` 0 (or a mean
+    of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))

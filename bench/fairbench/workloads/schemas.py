@@ -21,7 +21,8 @@ from fairbench.workloads.programs.samples import Samples
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 
-MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred times as much
+# limit on the characters of a Python literal, whose tree takes a hundred times as much memory
+MAX_LITERAL = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def schema_of(record: Mapping[str, Any]) -> Schema | None:
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """Return the layout for this program kind that is nearest to a record."""
+    """Return the layout for this program kind that is closest to a record."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
@@ -204,7 +205,7 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# The first whose marks a record has is its layout, so the more particular ones come first.
+# The first layout whose marks a record has applies, so the more specific layouts come first.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         LongQA.kind,

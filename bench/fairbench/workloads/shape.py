@@ -57,7 +57,7 @@ def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
 CALM = "none"
 """The scenario in which every client is well-behaved; every workload has it."""
 
-MAX_NAME = 64  # characters; it is part of a directory's name
+MAX_NAME = 64  # limit on characters, because the name is part of a directory's name
 
 
 def _plain(name: str) -> str:
@@ -130,16 +130,16 @@ class ServiceClass(FileTable):
 class Misbehaving(Group):
     """Heavy clients, and how they differ from the well-behaved clients.
 
-    ``rate_multiple`` multiplies the program rate, until the part ``until_fraction`` of the run if
-    given. ``arrivals`` and ``presence`` replace those of the workload and the scenario.
+    ``rate_multiple`` multiplies the program rate, up to the fraction ``until_fraction`` of the run
+    if given. ``arrivals`` and ``presence`` replace those of the workload and the scenario.
     ``padding_tokens`` is the length of a constant prefix of each prompt. ``padding_of`` names a
-    client whose latest program beginning is copied as padding, followed by unique text.
-    With ``padding_fresh`` this text is new for each call. After its work, a program sends its
-    padding ``keep_alive`` times alone.
-    ``max_new_multiple`` multiplies the claimed output limit, and ``output_multiple`` the real
-    output length, of which the additional tokens are not useful. A program waits while
-    ``in_flight`` programs of the client are under way, or, with ``reaction``, for an event of its
-    own requests (``reactions``). ``targets`` and ``weight`` are those that the client claims.
+    client whose latest program beginning is copied as padding, followed by unique text. With
+    ``padding_fresh`` this text is new for each call. After its work, a program sends its padding
+    ``keep_alive`` times alone. ``max_new_multiple`` multiplies the claimed output limit, and
+    ``output_multiple`` the real output length, of which the additional tokens are not useful. A
+    program waits while ``in_flight`` programs of the client are running, or, with ``reaction``, for
+    an event of its own requests (``reactions``). ``targets`` and ``weight`` are those that the
+    client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -198,14 +198,14 @@ class Scenario(FileTable):
     params: dict[str, Value] = Field(default_factory=dict)
     settings: dict[str, Value] = Field(default_factory=dict)
     clients: Annotated[int, Field(ge=1)] | None = None
-    # Strict would refuse a TOML array for a tuple.
+    # Strict mode would refuse a TOML array for a tuple.
     misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
     sizes: Sizes | None = None
     presence: Presence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for a profile: that of the longest matching prefix, else the default."""
+        """Return the rate for a profile: that of the longest matching prefix, or the default."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -241,7 +241,7 @@ class Workload(FileTable):
 
     @property
     def plays_trace(self) -> bool:
-        """Whether its arrivals are those of a trace."""
+        """Return whether its arrivals are those of a trace."""
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
-MAX_CLIENTS = 1000  # of a workload file
+MAX_CLIENTS = 1000  # limit for a workload file
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -28,7 +28,7 @@ class Group(FileTable):
     """Consecutive clients: ``count`` of them from number ``client`` on."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # 1, and not stored
+    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # a count of 1 is not stored
 
     @property
     def numbers(self) -> range:
@@ -75,16 +75,17 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-Mean = Annotated[Positive, Field(ge=0.001)]  # below that a run would have millions
+# shorter times would give millions of intervals in a run
+Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
 
 class Presence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random.
 
-    A random client stays, and then is away, for exponential times of these means (s), independently
-    of other clients and in the stationary state: the probability of being present at the beginning
-    is ``stay_s`` over the sum. Arrivals of an absent client do not happen.
+    A random client is present, and then absent, for exponential times of these means (s),
+    independently of other clients and in the stationary state: the probability of presence at the
+    beginning is ``stay_s`` over the sum. The arrivals of an absent client are left out.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None

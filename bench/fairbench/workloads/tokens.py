@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile, decoded, read_whole
 
-PANIC = "PanicException"  # of a package in Rust; no module has it by name
+PANIC = "PanicException"  # class of a package in Rust, which no module exports by name
 TRIED = "A word, and 3 more."
 
 
@@ -76,7 +76,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    tokenizer.no_padding()  # which is no part of a text, and may be a billion tokens long
+    tokenizer.no_padding()  # padding is not part of a text, and may have a billion tokens
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):
         tokenizer.encode(TRIED)
@@ -87,7 +87,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
     """Convert every error of the package within the block to a DataError of one line.
 
-    The library raises bare Exception, and panics, which are no Exception.
+    The library raises bare Exception, and panics, which are not an Exception.
     """
     try:
         yield

@@ -15,7 +15,7 @@ from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.replay import Replay
 
-KIND = "replay"  # of arrivals and of programs
+KIND = "replay"  # kind of both arrivals and programs
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -25,7 +25,7 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 def trace_workload(params: TraceParams) -> WorkloadSpec:
     """Return the workload that replays a trace, with the trace's digest.
 
-    The name of a synthetic trace says so, and every output shows the name.
+    The name of a synthetic trace says so, and every output shows this name.
     """
     check_params(params)
     read = read_trace(params)
@@ -60,7 +60,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload with these clients as its heavy ones. Raises UsageError.
 
-    They follow the trace; metrics of the well-behaved clients leave them out.
+    The heavy clients follow the trace; metrics of the well-behaved clients leave them out.
     """
     if not names:
         return workload

@@ -2,9 +2,9 @@
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
-Writes results/tables/default-loads.csv (of a GPU of its own: default-loads-GPU.csv). Half an hour
-on two cores. The rule, and why, is in docs/studies/assumptions.md. The search begins at the rates
-in the workload files; three times these rates must overload a replica.
+The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). It
+takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md. The
+search begins at the rates in the workload files; three times these rates must overload a replica.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CELLS = (
     *("tool-use.s1", "agent.s1", "programming.s1", "video-qa.s1", "loogle.s1", "preble-mix.s1"),
     *("reasoning.s1", "reasoning.s2"),
 )
-MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))  # of the capacity
+MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))  # fractions of the capacity
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-FLOOD_S, FLOOD = 300.0, 3.0  # duration, with the file's own rate multiplied by this
-LONG_FLOODS_S = {"reasoning.s2": 1200.0}  # one answer takes five minutes
+FLOOD_S, FLOOD = 300.0, 3.0  # duration, and multiple of the file's own rate
+LONG_FLOODS_S = {"reasoning.s2": 1200.0}  # a single answer takes five minutes
 MOST_EMPTY = 0.05
 
 
@@ -75,8 +75,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return the programs/s per well-behaved client that one replica completes under overload.
 
-    All clients flood the replica. The result is the number of arrivals in five minutes or more,
-    divided by the time until the last of them is done.
+    All clients flood the replica. The result is the number of arrivals in at least five minutes,
+    divided by the time until the last of them has finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -93,7 +93,7 @@ def two_digits(rate: float) -> float:
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the worst seed's P99 of well-behaved clients under VTC, and the window (s).
 
-    Infinite if some seed leaves requests unfinished or queues empty.
+    The value is infinite if some seed leaves requests unfinished or queues empty.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -128,7 +128,7 @@ def choose(cell: str, machine: Machine) -> Choice:
 
 
 def main(*arguments: str) -> None:
-    """Choose and write."""
+    """Choose the loads, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", default="a100")
     parser.add_argument("--model", default="llama-3.1-8b")

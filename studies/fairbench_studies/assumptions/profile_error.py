@@ -46,7 +46,7 @@ def column_of(summary: Summary) -> str:
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return each seed's result for a conclusion."""
+    """Return the result of each seed for a conclusion."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -78,7 +78,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return whether the sign without error stays, or where it does not."""
+    """Return whether the sign without error holds, or where it does not."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

@@ -3,9 +3,10 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # these rows alone, the others unchanged
 
-Relates runs with limits to runs without, at the same seeds. One load has an honest client that
-sends four times as much, the other four equal clients. The workload is judge unless a row names
-another. Writes results/client-limits.csv, and the table.
+The table compares runs with limits to runs without, at the same seeds. In one load, an honest
+client sends four times as much as the others; in the other load, all four clients are equal. The
+workload is judge unless a row names another. The script writes results/client-limits.csv, and the
+table.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ COLUMNS = {
 
 
 class Served(NamedTuple):
-    """The results of a run for all clients, and for those that are not the heavy one.
+    """The results of a run for all clients, and for the clients that are not heavy.
 
     ``p95_s`` is a lower bound if ``more``.
     """

@@ -18,7 +18,7 @@ LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
 REQUESTS = "gateway.client_requests=64"  # the running limit of a worker
 LOWER = "gateway.client_limit=420000"  # instead of auto: three units here, not five
 RESERVE = "gateway.client_reserve=2"  # as if two more clients were present
-LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
+LIMITING = {"gateway": "fcfs", "saturation": "none"}  # the gateway has no other effect
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:

@@ -3,7 +3,7 @@
     python studies memory-attacks            # about two minutes of CPU
     python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
 
-Writes results/memory-attacks.csv, a row per run, and the tables.
+The script writes results/memory-attacks.csv, with a row per run, and the tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
     "long-qa": (0.0042, ("long-qa.document_tokens=5000", "long-qa.gap_mean_s=60")),
     "tool-use": (0.05, ()),
 }
-"""Programs per second of a victim, and settings."""
+"""Rate of a victim in programs per second, and settings."""
 
 
 def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:

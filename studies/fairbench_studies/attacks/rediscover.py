@@ -20,7 +20,7 @@ from fairbench.config.resolve import experiment
 from fairbench.execute.context import RunContext
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts
+TRIALS, DURATION_S = 192, 120.0  # the duration contains whole periods of the known bursts
 
 
 def sought_all(
@@ -57,7 +57,7 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{row['attack']} under {row['scheduler']} takes {row['loss']:.3f} of the victims' service"
     )
     if row["its_loss"] is None:
-        return f"{head}: nothing of its kind in {row['trials']} trials"
+        return f"{head}: no attack of this kind in {row['trials']} trials"
     found = "found" if row["found"] else "not found"
     what = f"{row['about']} ({row['its_loss']:.3f}, trial {row['trial'] + 1} of {row['trials']})"
     return f"{head}: {found}: {what}"

@@ -18,7 +18,7 @@ from fairbench.attack.search import Search
 from fairbench.attack.store import Trial
 from fairbench.results.new_directories import run_folder
 
-PART = 0.9  # as a share of the known attack's harm
+PART = 0.9  # fraction of the known attack's harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Sought:
     choice: str
 
 
-# In the order of their schedulers, each of which is searched once.
+# In the order of their schedulers; each scheduler is searched once.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),

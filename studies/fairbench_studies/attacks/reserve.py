@@ -3,9 +3,9 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-Runs the known attacks on judge and five found ones. Fifteen victims that each send a fifth as much
-replace the three, so that victims and attacker load each replica as on the rest of the page. Writes
-results/attack-reserve.csv, and the table.
+The script runs the known attacks on judge and five attacks that a search found. Fifteen victims
+that each send a fifth as much replace the three, so that victims and attacker load each replica as
+in the other tables of the page. The script writes results/attack-reserve.csv, and the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
 from fairbench_studies.kit.table_text import put_table
 
 TABLE = ROOT / "results/attack-reserve.csv"
-FIRST_SEED = 115  # the reserve of half of the weight was chosen at 110 to 112
+FIRST_SEED = 115  # the reserve of half of the weight was chosen at seeds 110 to 112
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
 STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)

@@ -3,7 +3,8 @@
     python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
     python studies attacks        # picture and tables again, of results/attacks.csv
 
-Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/appendix/attacks.md.
+The script writes results/attacks.csv, plots/attacks.svg, and the tables of
+docs/appendix/attacks.md.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# Each lasts a whole number of its periods, so that it sends as much as its twin.
+# Each attack lasts a whole number of its periods, so that it sends as much as its twin.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -177,7 +178,7 @@ def draw(rows: Sequence[Row]) -> None:
         fontsize=9, x=0.01, ha="left",
     )  # fmt: skip
     figure.tight_layout(rect=(0.01, 0, 1, 1))
-    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # reproducible bytes
         figure.savefig(FIGURE, metadata={"Date": None})
 
 

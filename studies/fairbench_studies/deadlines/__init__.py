@@ -1,1 +1,1 @@
-"""The cost of meeting deadlines for fair shares, and the reverse."""
+"""The cost of meeting deadlines in fair shares, and the cost of fair shares in deadlines."""

@@ -1,12 +1,12 @@
-"""The cost of meeting deadlines for fair shares, and the reverse: table and figure.
+"""The cost of meeting deadlines in fair shares, and the reverse: table and figure.
 
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-Takes the schedulers of the sweep: another sweep of the same load may name any. Writes
-results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel per scheduler:
-attainment of the worst well-behaved client against that of the heavy client, along the load, with
-the other schedulers in grey.
+The schedulers are those of the sweep: another sweep of the same load may name any. The script
+writes results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg. Each panel shows one
+scheduler: the worst well-behaved client's attainment against the heavy client's, as the load rises,
+with the other schedulers in grey.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
 CAPACITY = 0.37  # conversations/s of each interactive client that a replica completes under lpm
-KEPT = 0.9  # share of a well-behaved client's requests in time, below which it has collapsed
-ORDER = (  # first these, then all others by name
+KEPT = 0.9  # fraction of a well-behaved client's requests in time, below which it has collapsed
+ORDER = (  # these first, then all others by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
@@ -42,13 +42,14 @@ SHOWN = {  # key -> its name and format
     "wasted": ("computed in vain", ".0%"),
 }
 COLUMNS = 5
-BLUE, GREY = "#0072b2", "0.8"  # of Okabe and Ito; every panel has one blue line with markers
+# a colour of Okabe and Ito; every panel has one blue line with markers
+BLUE, GREY = "#0072b2", "0.8"
 
 
 def name_of(spec: ExperimentSpec) -> str:
     """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0: by its rule
+    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0 means by its rule
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
     return " ".join([spec.local, *set_])
@@ -59,7 +60,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        "kept_worst": min(one for one in kept if one is not None),  # None: it asked for nothing
+        "kept_worst": min(one for one in kept if one is not None),  # None if it requested nothing
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],
         "goodput_tok_s": summary["goodput_tok_s"],
@@ -68,7 +69,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""Means by scheduler and load, over the seeds that every scheduler has there."""
+"""Means by scheduler and load, over the seeds that every scheduler has at that load."""
 
 
 def ordered(names: set[str]) -> list[str]:
@@ -84,7 +85,7 @@ def curves(store: Path, sweep: Path) -> Curves:
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # of another form of the sweep
+            continue  # the run belongs to another form of the sweep
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]

@@ -3,9 +3,10 @@
     python studies disaggregation-order results.csv
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
-06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. Writes
-results/tables/disaggregation-order.csv: by lengths and metric, how many pairs of ratios the
-simulation puts in the measured order. Ten seconds of CPU.
+06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
+script writes results/tables/disaggregation-order.csv: for each pair of lengths and metric, the
+number of pairs of ratios that the simulation puts in the measured order. It takes ten seconds of
+CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairbench_studies.kit.table_store import write
 
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"  # there is no profile of TP 2
 NVLINK_GB_S = 450.0
-RATIOS = ("1:3", "2:2", "3:1")  # of eight GPUs; 1:1 had four
+RATIOS = ("1:3", "2:2", "3:1")  # ratios of eight GPUs; 1:1 had four
 ALIKE = 0.05  # values this close have no order
 METRICS = {
     "output_throughput": "throughput",
@@ -34,7 +35,7 @@ METRICS = {
 
 
 class Shape(NamedTuple):
-    """A benchmark: lengths asked for, and requests at a time."""
+    """A benchmark: requested lengths, and number of concurrent requests."""
 
     input_tokens: int
     output_tokens: int
@@ -66,7 +67,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
     params |= {"output_min": 1, "output_max": round(2 * answer) - 1}
     workload = {
         "name": "closed-loop",
-        "description": "requests of one client, so many at a time",
+        "description": "concurrent requests of one client",
         "program": "single",
         "latency": "ttft",
         "clients": 1,
@@ -95,7 +96,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """How many pairs of ratios the measurement orders, and how many the simulation orders alike."""
+    """The pairs of ratios that the measurement orders, and that the simulation orders alike."""
 
     pairs: int
     alike: int
@@ -142,5 +143,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measured points, simulate each, write the table."""
+    """Read the measured points, simulate each, and write the table."""
     write("disaggregation-order", table(measured(Path(file))))

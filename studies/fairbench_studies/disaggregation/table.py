@@ -1,12 +1,13 @@
-"""Fairness with prefill and decode apart: a table and a picture of two sweeps.
+"""Fairness with separate prefill and decode workers: a table and a picture of two sweeps.
 
     fairbench sweep results/tables/disaggregation.toml
     FAIRBENCH_DATA=FOLDER fairbench sweep results/tables/disaggregation-sessions.toml
     python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
 
-Writes results/tables/disaggregation.csv (latency and throughput, means over seeds), its shares in
-disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50 latency under
-each scheduler, with four replicas and with two and two.
+The script writes results/tables/disaggregation.csv (latency and throughput, means over seeds),
+shares in disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50
+latency under each scheduler, with four colocated replicas and with two prefill and two decode
+workers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FORMS = {  # name -> colour (of Okabe and Ito) and marker
 }
 SHARES = ("colocated", "SGLang", "at admission")
 LOGARITHMIC = "long-qa"  # its latencies span a factor of a hundred
-CONTENDED = ("tot", "long-qa")  # where some client is short of service
+CONTENDED = ("tot", "long-qa")  # configurations in which some client is short of service
 NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
 
 Means = Mapping[str, float]
@@ -42,7 +43,7 @@ Found = Mapping[tuple[str, str, str], Means]
 
 
 def form_of(run: StoredRun) -> str:
-    """Return how a run's cluster is divided."""
+    """Return the form of a run's cluster: colocated or disaggregated."""
     if run.summary.get("prefill") is None:
         return "colocated"
     if run.summary.get("engine") == "vllm":
@@ -92,7 +93,7 @@ def table(found: Found) -> list[dict[str, str]]:
 def shares(found: Found) -> list[dict[str, str]]:
     """Return a row for each workload and scheduler: the worst minute of the worst client.
 
-    Under vLLM a request counts as served from its prefill on, so that its share means little.
+    Under vLLM a request counts as served from its prefill on, so its share has little meaning.
     """
     return [
         {

@@ -48,7 +48,9 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure. Its module has the same name, with functions ``draw`` and ``rows``.
+    """A figure.
+
+    A figure of the paper; its module has the same name, with functions ``draw`` and ``rows``.
 
     The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
     ``preset`` the sweep is the bundled one called NAME-PRESET.
@@ -66,8 +68,8 @@ class PaperFigure:
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
         """Draw the runs in ``folder`` into ``output``, with numbers as CSV; return the files.
 
-        Raises DataError if the store cannot be read or is of something else, UsageError if a file
-        cannot be written.
+        Raises DataError if the store cannot be read or belongs to another figure, UsageError if a
+        file cannot be written.
         """
         check_drawable()
         module = import_module(f"fairbench_studies.dlpm.{self.name}")
@@ -92,7 +94,7 @@ FIGURES = _figures()
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     """Return a figure by name, with the settings of a preset if given.
 
-    Raises UsageError for an unknown name, or a preset at which the figure was not run.
+    Raises UsageError for an unknown name, or a preset with which the figure was not run.
     """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)
@@ -107,7 +109,10 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures with a preset's settings, by name. Raises UsageError if unknown."""
+    """Return the figures with a preset's settings, by name.
+
+    Raises UsageError if the preset is unknown.
+    """
     read_preset(preset)
     known = [replace(one, preset=preset) for one in FIGURES.values()]
     return {one.name: one for one in known if one.sweep in sweep_names()}

@@ -55,7 +55,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # no point of DLPM is finished
+    if not quanta:  # no point of DLPM has finished
         return ""
     least, most = min(quanta), max(quanta)
     return f" DLPM: the larger the mark, the larger Qᵘ, {least:,} to {most:,} tokens."

@@ -1,6 +1,6 @@
 """Figure 10: throughput and fairness over D2LPM's quantum Q^w, with and without a heavy client.
 
-[DLPM] §7.2. The other schedulers, which have no such quantum, are level lines.
+[DLPM] §7.2. The other schedulers, which have no such quantum, appear as horizontal lines.
 """
 
 from __future__ import annotations

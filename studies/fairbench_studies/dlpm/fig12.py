@@ -1,4 +1,4 @@
-"""Figure 12: a mix on one A10G: clients 0 and 1 chat, 2 sends trees, 3 judges.
+"""Figure 12: a mix on one A10G: clients 0 and 1 chat, client 2 sends trees, client 3 judges.
 
 [DLPM] §7.4: response time and actual service of each client over time.
 """

@@ -1,7 +1,7 @@
 """Figure 7: three workloads, two heavy scenarios, four schedulers, 1 to 8 replicas.
 
-[DLPM] §6.2. A row of panels per workload and scenario; service rate, Jain's index of it, and the
-latency of the well-behaved clients.
+[DLPM] §6.2. The figure has a row of panels per workload and scenario: service rate, its Jain's
+index, and the latency of the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = {
     "victim_p99_s": "well-behaved P99, s",
 }
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # a column only where the KV pool was set
+POOL = "pool_tokens"  # a column only if the KV pool was set
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -51,7 +51,7 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the drawn metrics and the title of each.
 
     Over a whole run of a fixed set of programs every client gets the same under any scheduler.
-    Jain's index is then that of the time in which all clients were active.
+    Jain's index then covers the time in which all clients were active.
     """
     if not _whole(cells):
         return COLUMNS

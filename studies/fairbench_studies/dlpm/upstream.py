@@ -15,9 +15,9 @@ from fairbench.schedulers.local.dlpm_edf import ReorderedDLPM
 class UpstreamDLPM(ReorderedDLPM):
     """Most upstream call first among clients in credit, then the longest cached prefix.
 
-    [DLPM] §9 leaves it as future work: a call may produce the input of many others, so it had
-    better go first, even if that breaks prefix sharing or strict fairness. Here it breaks the
-    former alone: credit is as in DLPM, and so is the bound.
+    [DLPM] §9 leaves this as future work: a call that produces the input of many others should go
+    first, even if that breaks prefix sharing or strict fairness. Here it breaks only prefix
+    sharing: credit and the bound are as in DLPM.
     """
 
     name = "dlpm-upstream"

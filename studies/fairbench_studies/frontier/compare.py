@@ -1,4 +1,4 @@
-"""Fair-finish against every other configuration: dominance per cell, and tests over all."""
+"""Fair-finish against every other configuration: dominance by cell, and tests over all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # in place of 0, which has no logarithm
+LEAST = 1e-9  # replaces 0, which has no logarithm
 
 
 class Relation(StrEnum):
@@ -34,7 +34,7 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # worse, by no more than the margin
+    A_LITTLE_WORSE = "=!"  # worse, but by no more than the margin
     WORSE = "!"
     OPEN = "?"
 
@@ -61,7 +61,7 @@ def gain(name: str, ours: float, rival: float) -> float:
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
     """Return which scheduler dominates: at most ``margin`` worse, and better in one measure.
 
-    To count as better, a scheduler must be ahead by more than the margin.
+    A scheduler is only better if it is ahead by more than the margin.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)

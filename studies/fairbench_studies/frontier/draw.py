@@ -1,4 +1,4 @@
-"""The frontier's picture: completion time, latency and minimum fair share by cell."""
+"""The frontier's picture: completion time, latency and minimum fair share by configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies per cell, and one of shares; dominated ones are hollow.
 
-    Shares are left out if every client of every run got all that it was due.
+    Shares are left out if every client of every run received all the service due to it.
     """
     cells = list(found)
     columns = min(COLUMNS, len(cells))

@@ -18,7 +18,7 @@ from fairbench.files.toml_text import read_toml
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The frozen file by preset; None is for the defaults."""
+"""The frozen file by preset; None stands for the defaults."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -39,8 +39,8 @@ class Configuration(NamedTuple):
 class Cell(BaseModel):
     """A workload in a scenario, and the seeds of its load in order of running.
 
-    ``full`` is their default number, ``quick`` the number in the quick form. Development cells are
-    those that settings were tuned on; test cells have seeds on which no setting was tuned.
+    ``full`` is the default number of seeds, ``quick`` the number in the quick form. Settings were
+    tuned on development cells; no setting was tuned on the seeds of test cells.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -58,7 +58,9 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The whole file. ``capped`` are settings of all capped pairs, ``tuned`` of each pair.
+    """The content of a frozen file.
+
+    ``capped`` are the settings of all capped pairs, ``tuned`` those of each pair.
 
     ``preset`` names the settings of a paper under which everything runs, None for the defaults.
     """
@@ -96,7 +98,7 @@ class Frozen(BaseModel):
 
 @lru_cache(maxsize=len(FILES))
 def frozen(preset: str | None = None) -> Frozen:
-    """Return the content of a preset's frozen file. Raises UsageError where there is none."""
+    """Return the content of a preset's frozen file. Raises UsageError if there is none."""
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))
 

@@ -95,7 +95,7 @@ def victims(run: StoredRun) -> Samples:
 class Outcome:
     """A configuration in a cell: its runs by seed, and the latencies of each.
 
-    ``bounds`` are the fields that are only a lower bound in one of the runs.
+    ``bounds`` are the fields that are only lower bounds in one of the runs.
     """
 
     runs: Mapping[int, Measured]

@@ -1,8 +1,8 @@
 """Tests of fair-finish against a rival: paired by seed, stratified, and corrected.
 
 A gain is the logarithm of a ratio, above 0 where fair-finish is better. A seed draws the load, so
-both sides of a pair had the same one. Cells are fixed and may have different gains. The test is of
-the mean over cells, whose variance comes from the seeds within each cell.
+both sides of a pair had the same load. Cells are fixed and may have different gains. The test
+concerns the mean over cells, whose variance comes from the seeds within each cell.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def estimate(gains: Gains) -> Estimate:
 
     Cells with a single seed count in the mean but add nothing to the error, which then comes from
     the other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
-    with nothing significant, if a gain is not finite.
+    without significance, if a gain is not finite.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):

@@ -3,11 +3,11 @@
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
-Writes results/frontier-robustness.csv, a row per configuration, and two tables of geometric means
-over the configurations. results/tables/frontier-robustness.csv holds the factor by which
-fair-finish is better than each rival at each value of an axis. results/tables/frontier-levers.csv
-holds the factor by which the whole is better than itself without a part. Incomplete stores give
-partial rows.
+The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
+geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
+which fair-finish is better than each rival at each value of an axis.
+results/tables/frontier-levers.csv holds the factor by which the whole is better than itself without
+a part. Incomplete stores give incomplete rows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # one, under any name without a half
+            for without in here.values()  # one name, and names without the half
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:

@@ -1,4 +1,4 @@
-"""The runs of the frontier study: which exist, which are missing, and which are finished."""
+"""The runs of the frontier study: planned, missing and finished runs."""
 
 from __future__ import annotations
 

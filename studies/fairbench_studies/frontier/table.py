@@ -189,7 +189,7 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield the comparison of fair-finish in a form with the rivals in that form."""
+    """Yield the comparison of fair-finish in a form with the rivals in the same form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()

@@ -3,10 +3,10 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-Writes results/frontier-tuning.csv, a row per trial: geometric means over the development
-configurations of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's
-trials within the margin of its best time, the one with the lowest P95 is chosen; frozen.toml has
-it. With a preset such as dlpm-paper, the files' names end in its name.
+The script writes results/frontier-tuning.csv, with a row per trial: geometric means over the
+development configurations of the time to 90% completion and of the P95 of the well-behaved clients.
+Among a pair's trials within the margin of its best time, the one with the lowest P95 is chosen;
+frozen.toml contains it. With a preset such as dlpm-paper, the files' names end in its name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Over the cells, in s."""
+    """Means over the cells, in seconds."""
 
     to_90_s: float
     p95_s: float

@@ -36,8 +36,9 @@ class Finding:
 class Claim:
     """A claim of the paper at ``source``; ``paper`` is its number or wording.
 
-    ``judge`` takes what the figure ``figure`` is drawn from. ``cause`` says why the verdict is not
-    ``REPRODUCED``, and is shown only then. It is not ``testable`` if the paper says too little.
+    ``judge`` takes the data of the figure ``figure``. ``cause`` is the reason why the verdict is
+    not ``REPRODUCED``, and is shown only then. A claim is not ``testable`` if the paper says too
+    little.
     """
 
     number: int

@@ -32,7 +32,7 @@ class Filling:
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Run it; return the failures."""
+        """Run the missing points; return the failures."""
         return run_jobs(self.store, self.jobs, context)
 
 
@@ -63,7 +63,7 @@ def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None =
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        store.sweep()  # raises for a path that is no store
+        store.sweep()  # raises for a path that is not a store
         store.extend(sweep, specs)
         store.discard_partial()
     return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

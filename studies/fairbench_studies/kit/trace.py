@@ -1,7 +1,7 @@
-"""A run of which only the requests' latencies are known.
+"""A run whose requests' latencies alone are known.
 
-Measured runs of other people have no service log and no admission times. Simulated replays are
-reduced to the same columns, so that both sides of a comparison go through the same functions.
+Measured runs of others have no service log and no admission times. Simulated replays are reduced to
+the same columns, so that both sides of a comparison go through the same functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # the least time over which a request's service is spread
+_INSTANT_S = 1e-6  # the shortest time over which a request's service is spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Trace:
 
     @property
     def refused(self) -> int:
-        """Number of requests that the rate limit refused."""
+        """The number of requests that the rate limit refused."""
         return int(np.count_nonzero(~self.finished))
 
     @property
@@ -60,7 +60,7 @@ class Trace:
 
 
 def throughput_tok_s(trace: Trace) -> float:
-    """Input and output tokens served per second of the run's own duration; 0 if none."""
+    """Return the input and output tokens served per second of the run's own duration; 0 if none."""
     tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
     return float(tokens / trace.duration_s) if tokens else 0.0
 
@@ -77,8 +77,8 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
     """Return the largest difference between two clients' accumulated service by the last arrival.
 
     A request's service is spread evenly from its first to its last token, as in VTC-artifact
-    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. After the last
-    arrival, the difference only shows which clients still have queued requests.
+    (192c2e2, plot_6.2_work_diff.py), because nothing else is known of a measured run. After the
+    last arrival, the difference only shows which clients still have queued requests.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

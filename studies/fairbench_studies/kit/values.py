@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Estimate(NamedTuple):
     """The mean of a metric over seeds with its interval; ``at_least`` marks a bound.
 
-    Of one seed, which has no interval, both ends are the value.
+    For a single seed, which gives no interval, both ends equal the value.
     """
 
     mean: float

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Colours of Okabe and Ito; shapes tell the kinds apart without colour.
+# Colours of Okabe and Ito; shapes distinguish the kinds without colour.
 KINDS = {
     "queue before the cluster": ("#d55e00", "s"),
     "fair local scheduler": ("#0072b2", "o"),
@@ -32,7 +32,7 @@ PLAIN = (
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15  # width of the list below the plot
-POINTS = 72  # in an inch
+POINTS = 72  # points in an inch
 DIGIT_POINTS = 5.6  # width of a digit at 8 points
 
 
@@ -52,7 +52,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)  # many points, enlarged
+CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)  # a dense region, enlarged
 
 
 class Point(NamedTuple):
@@ -92,7 +92,7 @@ def draw(points: Sequence[Point]) -> None:
         close.tick_params(labelsize=7)
         close.locator_params(axis="x", nbins=4)
         _list(figure, points)
-        figure.savefig(FIGURE, metadata={"Date": None})  # the same bytes each time
+        figure.savefig(FIGURE, metadata={"Date": None})  # reproducible bytes
 
 
 def _size(view: View) -> tuple[float, float]:
@@ -123,8 +123,8 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
     """Yield positions of numbers in a view, so that none overlaps a mark or another number.
 
-    Each is x and y in points from the lower left corner, the number, and whether a line joins the
-    number and its mark. Numbers of the enlarged points are only there.
+    Each position has x and y in points from the lower left corner, the number, and whether a line
+    joins the number and its mark. Numbers of the enlarged points are shown only there.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
@@ -147,7 +147,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return the name of a row as the list has it, with the values of a row outside the axes."""
+    """Return the name of a row in the list, with the values of a row outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

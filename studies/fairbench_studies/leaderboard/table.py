@@ -4,8 +4,8 @@
     python studies leaderboard results/runs/leaderboard [MORE ...]
     python studies leaderboard     # picture and tables again, of results/leaderboard.csv
 
-Writes results/leaderboard.csv, a line a run, plots/leaderboard.svg, and the tables of
-docs/appendix/leaderboard.md.
+The script writes results/leaderboard.csv, with a line per run, plots/leaderboard.svg, and the
+tables of docs/appendix/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE = ROOT / "results/leaderboard.csv"
 PAGE = ROOT / "docs/appendix/leaderboard.md"
 SHARE, SERVICE = "min_entitlement_best_ratio", "service_rate_tok_s"
 LATENCY = "victim_p95_s"
-Values = dict[str, dict[str, float]]  # row -> place -> mean over seeds
+Values = dict[str, dict[str, float]]  # row -> configuration -> mean over seeds
 
 
 def values(name: str) -> Values:

@@ -1,6 +1,7 @@
 """Draws the example of docs/concepts/fairness.md: ``python studies fairness``.
 
-Writes plots/fairness.svg: demand, service in order of arrival, and fair share of three clients.
+The script writes plots/fairness.svg: demand, service in order of arrival, and fair share of three
+clients.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ TOTAL = 12_000.0
 DEMANDS = {"a": 2_000.0, "b": 5_000.0, "c": 20_000.0}
 FIGURE = ROOT / "plots" / "fairness.svg"
 COLOURS = {"asks for": "#bbbbbb", "order of arrival": "#d55e00", "max-min fair share": "#0072b2"}
-SCALE = 0.024  # pixels a token per second
+SCALE = 0.024  # pixels per token per second
 
 
 def series() -> dict[str, list[float]]:

@@ -21,9 +21,10 @@ from fairbench_studies.kit.table_text import (
 
 
 def runs_table(rows: Iterable[Row]) -> str:
-    """Return every number of some runs, a row per scheduler.
+    """Return a table of all numbers of some runs, with a row per scheduler.
 
-    Runs whose rows have no field for it do not say whether they were below saturation.
+    If rows have no field for saturation, the table does not state whether the runs were below
+    saturation.
     """
     rows = list(rows)
     kept_limits = all("demand_limited" in row for row in rows)
@@ -99,7 +100,7 @@ def headline() -> str:
 
 
 def quantum() -> str:
-    """Return the table of D2LPM's quantum in long-qa, also with few questions."""
+    """Return the table of D2LPM's quantum in long-qa, including runs with few questions."""
     cells = {
         row["scenario"]: row
         for row in read("cells")

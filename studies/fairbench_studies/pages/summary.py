@@ -26,6 +26,6 @@ def main(folder: str, picture: str, command: str) -> None:
         console = Console(record=True, width=table.MAX_WIDTH, file=nowhere, force_terminal=True)
         console.print(shown(Path(folder)))
     svg = console.export_svg(title=command)
-    # The theme asks a web server for its font; any monospace font of the reader's will do.
+    # The theme requests its font from a web server; any monospace font of the reader is suitable.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     Path(picture).write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")

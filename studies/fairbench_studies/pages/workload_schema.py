@@ -1,7 +1,7 @@
 """The JSON Schema of a workload file, with which editors complete keys and mark errors.
 
-It knows the parameters of every program kind. What no schema can say is checked when a file is
-loaded: that clients exist, say, and that parameters fit each other.
+The schema has the parameters of every program kind. Conditions that no schema can express are
+checked when a file is loaded, for example that clients exist and that parameters fit each other.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fairbench_studies.preble.experiments import (
 )
 from fairbench_studies.preble.store import Latency, Results
 
-NEAR = 1.02  # two latencies within this ratio count as equal
+NEAR = 1.02  # latencies within this ratio count as equal
 
 
 def gains(results: Results, workload: str) -> list[tuple[float, float]]:
@@ -65,7 +65,7 @@ def steps(results: Results) -> Mapping[str, Latency]:
     return {step: results.latencies[Key("fig5", "tool-use", step, rate)] for step in ABLATION}
 
 
-MEAN_TOO = ("E2 alone", "prefill/decode balancing")  # the others help the P99 only
+MEAN_TOO = ("E2 alone", "prefill/decode balancing")  # the other mechanisms help only the P99
 
 
 def judge_ablation(results: Results) -> Finding:

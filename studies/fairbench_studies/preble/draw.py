@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
-LETTERS = 100  # a line below
+LETTERS = 100  # letters of a line below the figure
 
 # Figure -> its title and its axis label ("" for the ablation's steps).
 FIGURES = {

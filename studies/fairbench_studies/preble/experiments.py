@@ -22,8 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients for each GPU: 0.4, 0.8 and 1.2 of the workload's own load,
-# at which one of four floods. Without a flood agents do not fill the GPUs even at the highest.
+# Programs/s of each of the four clients per GPU: 0.4, 0.8 and 1.2 times the workload's own load, at
+# which one of the four clients floods. Without a flood, agents do not fill the GPUs even at the
+# highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -37,7 +38,8 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# [Preble] Fig. 5 in its order: one mechanism more at each step. The names say what is added.
+# [Preble] Fig. 5 in its order: one mechanism more at each step. The names state the added
+# mechanism.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -52,7 +54,7 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-BURSTS = 0.25  # for the mix: CV 2, as the gaps of Azure's trace; its file is not shipped
+BURSTS = 0.25  # for the mix: CV 2, like the gaps of Azure's trace, whose file is not shipped
 
 
 class Key(NamedTuple):

@@ -10,10 +10,10 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class MemServe(PrefixRouter):
-    """The longest matched prefix; ties and prompts without a match go to the least loaded worker.
+    """Longest matched prefix first; ties and no match go to the least loaded worker.
 
-    [Preble] says no more than "longest-prefix-match regardless of the existing load". Load is
-    requests in flight, and ties of those rotate.
+    [Preble] only says "longest-prefix-match regardless of the existing load". Load is the number of
+    requests in flight, and ties rotate.
     """
 
     name = "memserve"

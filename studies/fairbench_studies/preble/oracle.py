@@ -14,11 +14,11 @@ from fairbench.schedulers.prefix_tree import truncate
 
 
 class Oracle(Router):
-    """Prompts with the same prefix group go to one GPU, and stay there.
+    """Prompts of the same prefix group go to one GPU, and stay there.
 
-    [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions by
-    hand and splits it evenly. Its code sends each new group to the next GPU in turn, and so does
-    this scheduler. The scheduler uses neither load nor caches.
+    [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions
+    manually and splits it evenly. The authors' code sends each new group to the next GPU in turn,
+    and so does this scheduler. The scheduler uses neither load nor caches.
     """
 
     name = "oracle"
@@ -40,7 +40,8 @@ class Oracle(Router):
         self._workers = list(range(workers))
         self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # group -> worker
         self._last = -1
-        self._shared: Prompt | None = None  # over all prompts seen; None before the first
+        # the common prefix of all prompts so far; None before the first
+        self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
         group = request.client if self.params.by == "client" else self._group(request.prompt)
@@ -60,7 +61,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that were separated too far down become one, at the position of the first.
+            # Groups that were separated too far down are merged, at the position of the first
+            # group.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

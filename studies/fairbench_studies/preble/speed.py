@@ -57,7 +57,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A ``core.LLM`` that answers at once and lists its prompts."""
+    """A ``core.LLM`` that answers immediately and lists its prompts."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []

@@ -2,8 +2,9 @@
 
     python studies routers-d2lpm
 
-Simulated, about four minutes of CPU. Writes results/tables/router-scaling.csv,
-results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
+The script simulates for about four minutes of CPU. The script writes
+results/tables/router-scaling.csv, results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg,
+which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of well-behaved clients and of charges at workers.
 
-    ``shares`` is by seed. Other values are means over seeds, but the drift and unheard charges are
-    maxima and the bound is the minimum.
+    ``shares`` is by seed. The other values are means over seeds, except that the drift and
+    unreceived charges are maxima and the bound is the minimum.
     """
 
     shares: tuple[float, ...]
@@ -243,7 +244,7 @@ def draw(found: Mapping[Case, Drift]) -> None:
         fontsize=9, x=0.01, ha="left",
     )  # fmt: skip
     figure.tight_layout()
-    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # reproducible bytes
         figure.savefig(FIGURE, metadata={"Date": None})
 
 

@@ -2,8 +2,9 @@
 
     python studies routers
 
-Runs examples/two-routers.toml over forms, skews and intervals: about two minutes of CPU. Writes
-results/tables/routers.csv and plots/routers.svg, which docs/studies/routers.md shows.
+The script runs examples/two-routers.toml over forms, skews and intervals: about two minutes of CPU.
+The script writes results/tables/routers.csv and plots/routers.svg, which docs/studies/routers.md
+shows.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def outcome(case: Case) -> Outcome:
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
     """Return the drift of the clients' charges over weights, and U of the theorem.
 
-    A prompt is charged when its request is sent, outputs when the request is over.
+    A prompt is charged when its request is sent, outputs when the request has ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -197,7 +198,7 @@ def draw(found: Mapping[Case, Outcome]) -> None:
     title = "Simulated on an A100: two routers before one worker, one seed"
     figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     figure.tight_layout()
-    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # reproducible bytes
         figure.savefig(FIGURE, metadata={"Date": None})
 
 

@@ -4,7 +4,7 @@
     python studies sharing results/runs/sharing
 
 Writes results/tables/sharing.csv. In s1 all clients describe their tools with the same words; in s2
-the last client has words of its own, and shares nothing.
+the last client has its own words, and shares nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: all clients share, the last does not, and the value of sharing."""
+    """Return a row: all clients share, the last one does not, and the value of sharing."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]

@@ -14,26 +14,26 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.local.kept_order import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # a request with no more tokens to go than this is not preempted
+SPARED = 100  # a request with at most this number of remaining tokens is not preempted
 
 
 class TextbookEDF(LocalScheduler):
     """A textbook's EDF: by deadline, then by length; starving requests preempt the longest.
 
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and
-    its own numbers show each of them:
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept; the
+    listing's own numbers show each of them:
 
-    - A request counts as starving if it has fewer steps until its deadline than tokens in
-    prompt *and* answer, as if a prompt token took a step. That includes requests that are
-    already late and cannot be helped.
+    - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
+      *and* answer, as if a prompt token took a step. That includes requests that are already late
+      and cannot be helped.
     - Room is made for the first starving request in the queue, not for the most urgent.
     - In the next pass the room goes to the first request by deadline, often the one just preempted.
-    - Nothing checks whether running requests outgrow the memory. The printed loop exceeds its
-    own budget; an engine here retracts then.
+    - Nothing checks whether running requests outgrow the memory. The printed loop exceeds its own
+      budget; an engine here retracts in that case.
 
-    Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
-    Preempted requests keep their tokens here and are computed again; in the listing their
-    tokens are lost.
+    Steps last ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
+    Preempted requests keep their tokens here and are recomputed; in the listing their tokens are
+    lost.
     """
 
     name = "edf-textbook"
@@ -73,7 +73,7 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Yield requests to preempt until the prompt fits, in blocks; most tokens to go first.
+    """Yield requests to preempt until the prompt fits, in blocks; most remaining tokens first.
 
     Args:
         starving: Request whose prompt needs room.

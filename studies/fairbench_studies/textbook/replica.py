@@ -97,7 +97,7 @@ class Replica:
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:
-        """Run until all requests are done, or the listing stops."""
+        """Run until all requests have finished, or the listing stops."""
         done: dict[Request, int] = {}
         peak = over = 0
         while (self._waiting or self._produced) and self._step < MOST_STEPS:

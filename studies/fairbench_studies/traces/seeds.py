@@ -40,7 +40,7 @@ def rows(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> str:
-    """Mean, and least to most."""
+    """Return the mean, and the lowest and highest value."""
     values = [summary[key] * factor for summary in summaries]
     mean, low, high = sum(values) / len(values), min(values), max(values)
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

@@ -15,7 +15,7 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# --schedule-policy of the server -> local scheduler. With one replica the router decides nothing.
+# --schedule-policy of the server -> local scheduler. With one replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),

@@ -20,7 +20,7 @@ class Kind(Enum):
 
 
 def kind_of(path: Path) -> Kind:
-    """Return the kind of the first run of a file that is whole.
+    """Return the kind of the first complete run in a file.
 
     Raises:
         DataError: the file cannot be read, or no record looks like a run.

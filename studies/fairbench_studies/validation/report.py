@@ -71,9 +71,8 @@ def each(
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item, and collect the items that cannot be converted.
 
-    Raises:
-        UsageError: every item failed; the message is that of the first one, after its name if it is
-            one of the ``replayed`` runs, whose errors lack it.
+    Raises: UsageError: every item failed; the message is that of the first item, with its name if
+    it is one of the ``replayed`` runs, whose errors lack the name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []

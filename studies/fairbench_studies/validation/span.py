@@ -7,8 +7,8 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-CLOCK_S = 1e-3  # by which two times of a request may contradict each other
-MAX_SPAN_S = 1e7  # between requests: 116 days
+CLOCK_S = 1e-3  # tolerance for contradictions between two times of a request
+MAX_SPAN_S = 1e7  # limit on the time between requests: 116 days
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:

@@ -1,12 +1,12 @@
 """Service in windows of a run, simulated and measured, computed in the same way.
 
-Whole-run totals are fixed by the trace where nothing is refused, because late service counts too.
-The scheduler's decisions are visible only while work arrives, so service is counted up to the last
-arrival, and in slices of that time.
+If nothing is refused, the trace determines the totals of a whole run, because late service counts
+too. The scheduler's decisions are visible only while work arrives, so service is counted up to the
+last arrival, and in slices of that time.
 
-Of a request only arrival, first token and end are known. Its input and first output token count at
-the first token, the other output tokens evenly from there to the end. (VTC-artifact spreads the
-input over the decode as well; a server has read it by the first token.)
+Only arrival, first token and end of a request are known. Its input and first output token count at
+the first token, the other output tokens evenly from there to the end. (VTC-artifact also spreads
+the input over the decode, although a server has read it by the first token.)
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from fairbench.metrics.fairness import jain
 from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
-SLICE_S = 60.0  # about so long; as VTC-artifact's windows
+WEIGHTS = ServiceWeights()  # prices 1 and 2, as in VTC-artifact
+SLICE_S = 60.0  # approximate length of a slice, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# Differences up to this are no miss, however small the client (% of the window's service).
+# Differences up to this do not count as a miss, however small the client is (% of the window's
+# service).
 TINY_SHARE_PCT = 1.0
-# A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of what
-# it does in a slice, so a slice may be off by such a minibatch or, of all service, a third of it.
+# A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of its
+# work in a slice, so a slice may be off by such a minibatch or, of all service, by a third of it.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Change in Jain's index if the rates of two clients at 1 : 2 miss their targets oppositely.
+# Change in Jain's index if the rates of two clients at 1 : 2 miss their targets in opposite
+# directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -45,7 +47,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    names: tuple[str, ...] = ()  # of the clients by number, where they have some
+    names: tuple[str, ...] = ()  # tolerances of the clients by number, if they have some
 
     @property
     def target_pct(self) -> float:
@@ -149,7 +151,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # all at one instant: no service in it
+    length_s = end_s - start_s or 1.0  # all requests at one instant: there is no service in it
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

@@ -1,6 +1,6 @@
 """The measures of VTC-artifact: service in windows, differences, response times.
 
-Of a request only arrival, first token and end are known, so its whole service is spread evenly from
+Only arrival, first token and end of a request are known, so its whole service is spread evenly from
 the first token to the last (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). Refused
 requests do not count. Service is input + 2 x output tokens, or any ``weights``.
 """
@@ -16,7 +16,7 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# From the revision's tables: windows around 19 points of the 570 s after a warm-up.
+# The values come from the revision's tables: windows around 19 points of the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
 SHORTEST_S = 1e-5  # a request that ends sooner after its first token does not count
 
@@ -26,7 +26,8 @@ WEIGHTS = ServiceWeights()
 class Differences(NamedTuple):
     """Largest, mean and variance of a difference over time, and throughput.
 
-    Differences in service a second, throughput in input and output tokens served a second.
+    Differences are in service per second, throughput is in input and output tokens served per
+    second.
     """
 
     largest: float
@@ -105,7 +106,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
     """Return mean time to first token (s) in windows, shape (clients, points).
 
-    NaN where none did.
+    The value is NaN if no request in the window had a first token.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]

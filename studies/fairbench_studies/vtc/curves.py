@@ -17,7 +17,7 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-POINTS = 60  # of a curve
+POINTS = 60  # points of a curve
 ARENA_RANKS = (12, 13, 25, 26)  # clients by their number of requests, as [VTC] §5.3 shows them
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-LETTERS = 90  # a line below
-HEADROOM = 1.25  # above curves, for the legend
-MARKS = 12  # of a curve
+LETTERS = 90  # letters of a line below the figure
+HEADROOM = 1.25  # space above curves, for the legend
+MARKS = 12  # number of marks on a curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:

@@ -30,7 +30,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        self._first: Counter[str] = Counter()  # first tokens yet to come
+        self._first: Counter[str] = Counter()  # requests whose first token is yet to come
         self._running: Counter[str] = Counter()
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:

@@ -23,7 +23,8 @@ from fairbench_studies.vtc.experiments import possible
 class Results(NamedTuple):
     """The runs by name, as traces, with facts about them.
 
-    ``gaps`` are the largest differences in service while both of two clients wait, NaN if none do.
+    ``gaps`` are the largest differences in service while both of two clients wait, NaN if no two
+    clients do.
     """
 
     traces: Mapping[str, Trace]

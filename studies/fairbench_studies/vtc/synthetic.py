@@ -55,7 +55,7 @@ def judge_proportional(results: Results) -> Finding:
 
 
 def judge_on_off(results: Results) -> Finding:
-    """Judge that an on-off, backlogged client gets as much as one that is always on."""
+    """Judge that a backlogged on-off client gets as much as a client that is always on."""
     trace = results.traces["vtc-on-off-overload vtc"]
     one, other = rates(trace, 0, 600)
     gap = difference_of(trace)

@@ -106,7 +106,7 @@ class SeedFlags(TypedDict, total=False):
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
-    """Flags of ``run``, ``compare`` and ``plan``, of which a sweep takes several values or none."""
+    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` lacks or takes as lists."""
 
     workload: Annotated[
         str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")

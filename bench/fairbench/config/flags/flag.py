@@ -24,13 +24,8 @@ class Flag:
 
     - ``help`` explains it, ``panel`` is where ``--help`` shows it.
     - ``key`` is what it sets: a key of an experiment file, ``engine.PARAM`` or another setting,
-      ``backend.KEY``, or ``trace.KEY`` of a trace that is played. The flag's name is the key if
-      that is empty, and completes a key that ends with a dot.
-    - ``default`` is its default in words, ``unit`` the unit of a number.
-    - ``option`` is its name on the command line, ``metavar`` the placeholder after it.
-    - ``least`` and ``most`` are the lowest and the highest number allowed.
-    - ``read`` makes the value of the option's name and text, or texts if it ``repeats``.
-    - ``axis`` is whether it takes several values, each of which a sweep runs.
+      ``backend.KEY``, or ``trace.KEY`` of a trace that is played. The flag's name is used as the
+      key if the key is empty, and completes a key that ends with a dot.
     """
 
     help: str
@@ -55,7 +50,7 @@ class Flag:
 
 
 def flags_of(table: type) -> dict[str, Flag]:
-    """Return the flags of a table by name: a TypedDict whose types are ``Annotated`` with one."""
+    """Return the flags of a table (a TypedDict whose types are ``Annotated``) by name."""
     found = {}
     for name, hint in get_type_hints(table, include_extras=True).items():
         flag: Flag = hint.__metadata__[0]

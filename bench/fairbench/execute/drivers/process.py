@@ -49,7 +49,7 @@ class Ready(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End as it stands."""
+    """A message that the driver should end its run now."""
 
 
 class Failed(NamedTuple):
@@ -73,7 +73,7 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
                 case Begin() as begin:
                     hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
                     pipe.send(_driven(begin, pipe, clock, hearing, stop))
-                    if hearing.ident:  # not if it failed before
+                    if hearing.ident:  # the answer, unless the driver failed before
                         hearing.join()
 
 

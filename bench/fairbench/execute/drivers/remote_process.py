@@ -2,7 +2,7 @@
 
     python -m fairbench.execute.drivers.remote_process HOST PORT NUMBER
 
-with the key in the environment, where no list of processes shows it.
+The key is passed in the environment, which no list of processes shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY = "FAIRBENCH_DRIVER_KEY"
 class Telling:
     """A pipe that sends the records that the driver writes into a folder.
 
-    They are sent before the next message, a few times a second.
+    The records are sent before the next message, a few times a second.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:
@@ -57,7 +57,7 @@ def main(host: str, port: str, number: str) -> None:
     """Connect, identify this driver, receive its work, and drive."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # the other end is closed
+        suppress(EOFError, OSError),  # the other end has closed the connection
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):

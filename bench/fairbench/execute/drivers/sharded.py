@@ -31,7 +31,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal
 
 POLL_S = 0.1
-LEAD_S = 0.2  # from telling them all when to start to the start
+LEAD_S = 0.2  # from the message to all drivers to the start that it names
 
 
 class Written(NamedTuple):
@@ -52,7 +52,7 @@ class Driver:
 
 
 class Crew(Protocol):
-    """A fixed number of drivers, on this or other machines."""
+    """A fixed number of drivers, on this or on other machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
@@ -67,7 +67,7 @@ class Crew(Protocol):
 class Team:
     """The drivers of one run, as their parent process sees them.
 
-    Their records are appended in ``folders``, one each.
+    Each driver's records are appended in its folder of ``folders``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Team:
         """Return each driver's result. An interruption or a failed driver stops all.
 
         Raises RunFailed for a driver that disappears before it has sent its result. A driver may
-        disappear afterwards.
+        disappear after sending its result.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -173,7 +173,8 @@ class Team:
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
         """Return whether a driver has sent a message. Raises RunFailed if it never will."""
-        lost = self._drivers[number].is_lost()  # first: its earlier messages are here
+        # checked first, because the driver may have sent messages before it died
+        lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True
         if lost:
@@ -216,9 +217,9 @@ def drive_sharded(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """Drive with a ``crew`` of drivers, each with a part of the clients, as ``drive`` does.
+    """Drive with a ``crew`` of drivers, each with some of the clients, like ``drive``.
 
-    Finished requests are written to the drivers' folders at once, and to ``folder`` at the end.
+    Finished requests are written to the drivers' folders immediately, and to ``folder`` at the end.
     Raises RunFailed if a driver dies, or a driver's own error.
     """
     with crew.started(folder, interrupted) as drivers:
@@ -229,7 +230,8 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, Comparison(offset, host=host))
-            with Journal(one):  # there, even of a driver that dies before its first message
+            # the file exists even for a driver that dies before its first message
+            with Journal(one):
                 pass
         for number, one in enumerate(folders):
             shard = Shard(number, len(drivers))
@@ -239,7 +241,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, Comparison(early, after, host))
-    with Journal(folder):  # there, even if none had begun
+    with Journal(folder):  # the files exist even if no request had begun
         pass
     merge(folder, target.time_scale)
     return DriveResult(

@@ -22,8 +22,8 @@ from fairbench.execute.sent_files import SentFiles
 from fairbench.live.processes.process import Place, Process
 
 POLL_S = 0.2
-ANSWER_S = 10  # for a caller to show the key, whole seconds
-START_S = 120.0  # a first import on a busy machine
+ANSWER_S = 10  # time for a caller to send the key, whole seconds
+START_S = 120.0  # a first import takes long on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # it has died; the next reader gets the error
+                with suppress(OSError):  # the driver has died; the next reader gets the error
                     driver.pipe.send(self.sent_files)
             yield drivers
 
@@ -181,5 +181,5 @@ def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection]
 
 
 def _patience(connected: socket.socket, seconds: int) -> None:
-    """Set the socket's own receive timeout, in seconds; 0 waits for ever."""
+    """Set the socket's own receive timeout, in seconds; 0 means no timeout."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

@@ -25,8 +25,8 @@ from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals
 
-FEW = 20  # programs, below which percentiles of a client say little
-IDLE, FLOODED = 0.7, 2.0  # of the cluster's capacity
+FEW = 20  # number of programs below which a client's percentiles are unreliable
+IDLE, FLOODED = 0.7, 2.0  # fractions of the cluster's capacity
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
     ``load`` is the requested GPU time over the available time, with an unlimited cache and without
     a cache. ``peak_load`` is the load of the busiest minute, without a cache, and ``peak`` its
-    ratio to the mean. Rates are per second, on average over the seeds, of the whole group.
+    ratio to the mean. Rates are per second, averaged over the seeds, for the whole group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

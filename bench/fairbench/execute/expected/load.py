@@ -13,8 +13,8 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
 from fairbench.workloads.programs.base import Job
 
-SAMPLE = 600  # programs of a group
-MOST_CALLS = 3000  # of them together
+SAMPLE = 600  # sampled programs per group
+MOST_CALLS = 3000  # sampled programs of all groups together
 
 
 class Call(NamedTuple):
@@ -93,7 +93,8 @@ class Group(NamedTuple):
     @property
     def clients(self) -> str:
         """The client names as text, ``client-3..9`` for consecutive numbers; a few at most."""
-        words: list[tuple[str, str]] = []  # the first name of each run, and the last
+        # the first name of each run of consecutive numbers, and the last
+        words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
             if plan.client == expected:
@@ -130,8 +131,8 @@ class Asked(NamedTuple):
 def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield some programs of a group with their clients, one client after the other.
 
-    A client has as many as its part of all programs, so that the requests of a heavy client count
-    as often as they come. The first of a replayed trace stand for all of a client's.
+    A client gets samples in proportion to its programs, so that a heavy client's requests have
+    their true weight. For a replayed trace, a client's first programs represent all its programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -156,8 +157,8 @@ def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
 def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
     """Return some programs of each group, which share one endless cache.
 
-    The first half of a client's programs warms the cache up, so that tokens shared by all programs
-    do not count as missed.
+    The first half of a client's programs warms up the cache, so that tokens shared by all programs
+    do not count as misses.
     """
     cache = EndlessCache()
     found = []
@@ -187,13 +188,13 @@ def _weighted(group: Group, calls: Mapping[str, Sequence[list[Call]]]) -> list[A
     ]
 
 
-BATCHED_TOKENS = 2048  # of short prompts that are computed together
+BATCHED_TOKENS = 2048  # tokens of short prompts that are computed together
 MOST_TOGETHER = 8
-PEAK_S, PEAK_PARTS = 60.0, 10  # a minute, or a tenth of a run that is shorter than ten
+PEAK_S, PEAK_PARTS = 60.0, 10  # a minute, or a tenth of a run shorter than ten minutes
 
 
 class Machine(NamedTuple):
-    """A replica: its times, its KV pool in tokens, and how many requests run at a time."""
+    """A replica: its times, its KV pool in tokens, and its limit of concurrent requests."""
 
     profile: TimingProfile
     pool_tokens: int
@@ -201,7 +202,7 @@ class Machine(NamedTuple):
 
 
 def gpu_s(calls: Sequence[Call], machine: Machine, *, cached: bool) -> float:
-    """Return the seconds of one replica for some requests, with an endless cache or none."""
+    """Return the GPU seconds of one replica for some requests, with an endless cache or none."""
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 
@@ -215,7 +216,7 @@ def _prefill_s(call: Call, machine: Machine, cached: bool) -> float:
 def _decode_s(call: Call, machine: Machine) -> float:
     """Return the request's share of the decode steps of a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    held = max(1, call.input_tokens + call.output_tokens)  # engines reserve little beyond
+    held = max(1, call.input_tokens + call.output_tokens)  # engines reserve little more than this
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
     return call.output_tokens * step_s / batch
@@ -228,9 +229,9 @@ def busiest_minute(
     duration_s: float,
     dp: int,
 ) -> dict[str, float | None]:
-    """Return the load of the busiest minute, its ratio to the mean, and when it is.
+    """Return the load of the busiest minute, its ratio to the mean, and its start time.
 
-    Every client's programs count with their own GPU time, without a cache. ``peak`` is None if no
+    Every client's programs count with their own GPU time, assuming no cache. ``peak`` is None if no
     client sends anything.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))

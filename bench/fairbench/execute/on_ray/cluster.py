@@ -24,9 +24,9 @@ from fairbench.results.new_directories import made, renamed_to_fresh
 
 AUTO = "auto"
 POLL_S = 0.2
-CONNECT_S = 180.0  # Ray, too, takes its time on a busy machine
-PATIENCE_S = 300.0  # how long a cluster's head may be away
-MOST_LOSSES = 3  # of the head, without a result between
+CONNECT_S = 180.0  # Ray is slow on a busy machine
+PATIENCE_S = 300.0  # how long a cluster's head may be unreachable
+MOST_LOSSES = 3  # limit on losses of the head without a result between them
 
 
 class _NotThere(Exception):
@@ -36,9 +36,9 @@ class _NotThere(Exception):
 class RayCluster:
     """Runs as many tasks at a time as a Ray cluster has processors.
 
-    A task is as ``LocalProcesses`` has it, and is begun again when its node is lost, or the whole
-    cluster for a while. Files that a ``Saving`` saves come back and are written here, once. Nothing
-    of it outlives this process.
+    Tasks are as in ``LocalProcesses``; a task is restarted when its node is lost, or when the whole
+    cluster was away for a while. Files that a ``Saving`` task saves are sent back and written here,
+    once. Nothing that the executor starts outlives this process.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -119,7 +119,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # it would not receive our request
+        if not connected:  # the process would not receive our request
             child.process.kill()
 
 

@@ -23,14 +23,14 @@ class Connected(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """There is no such cluster."""
+    """A message that no cluster was found at the address."""
 
     reason: str
 
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Return Ray connected to the cluster, or None; the pipe receives which.
+    """Yield Ray connected to the cluster, or None; the pipe receives which of the two.
 
     Tasks begun inside end with the block. The block also ends, without an error, when the other end
     of the pipe is closed. The process ends once its node is lost.
@@ -55,14 +55,14 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            give_up()  # the node is dying just now: the parent connects again
+            give_up()  # the node is about to die: the parent connects again
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has its own
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray handles this signal itself
         try:
             yield ray
         finally:
-            ray.shutdown()  # which ends our remaining tasks
+            ray.shutdown()  # this ends our remaining tasks
 
 
 def give_up() -> NoReturn:
@@ -77,8 +77,8 @@ def give_up() -> NoReturn:
 def _watch(host: str, port: int) -> None:
     """End this process once the address does not answer any more.
 
-    If the head is back at the same address within a minute, Ray takes it for the one that was there
-    and waits for ever. The head, which may be away for a while, is therefore not asked.
+    If the head returns at the same address within a minute, Ray takes the new head for the old one
+    and waits forever. The head may be away for a while, and is therefore not asked.
     """
     while True:
         sleep(LOOK_S)
@@ -87,4 +87,4 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            continue  # a busy machine
+            continue  # slack for a busy machine

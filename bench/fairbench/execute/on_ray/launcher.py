@@ -21,7 +21,7 @@ from fairbench.live.processes.process import Place
 
 POLL_S = 0.2
 DISMISS_S = 90.0
-ASK_S = 120.0  # a first import on a busy node
+ASK_S = 120.0  # a first import takes long on a busy node
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """Places replicas on the nodes of a Ray cluster, each with a processor and its GPUs.
 
-    Nothing of it outlives this process. A replica whose node is lost is lost; the others continue.
+    Nothing that the launcher starts outlives this process. A replica whose node is lost is lost;
+    the others continue.
     """
 
     def __init__(self, address: str | None) -> None:

@@ -23,7 +23,7 @@ LOST = 255  # the exit code of an unreachable process
 
 
 class ReplicaLost(Exception):
-    """A replica that will not answer any more."""
+    """A replica that can no longer be reached."""
 
 
 class ReplicaCalls:
@@ -114,7 +114,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    environment: Mapping[str, str] = field(default_factory=dict)  # Ray has told the actor
+    environment: Mapping[str, str] = field(default_factory=dict)  # Ray has notified the actor
 
     @property
     def host(self) -> str:
@@ -142,7 +142,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that a actor started. Its log is copied here as it is written."""
+    """A server that an actor started. Its log is copied here as it is written."""
 
     def __init__(
         self,

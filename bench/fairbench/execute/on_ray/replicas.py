@@ -23,11 +23,11 @@ from fairbench.live.processes.server_python import ServerPython
 POLL_S = 0.05
 IDLE_POLL_S = 0.5
 CLOSE_S = 30.0
-AT_ONCE = 4  # calls of one actor: a look must not wait for a stop
+AT_ONCE = 4  # concurrent calls of one actor, because a look must not wait for a stop
 CPU, GPU = "CPU", "GPU"
 
-# Ray kills the children of an actor that ends, and no grandchildren: so the reaper is one, and has
-# the time to end its server.
+# Ray kills the children of an actor that ends, but no grandchildren: the reaper is a grandchild,
+# and has time to end its server.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
@@ -73,7 +73,8 @@ class ReplicaActor:
     def look(self) -> tuple[int | None, bytes]:
         """Return the server's exit code, None while it runs, and its new output."""
         assert self._server is not None
-        exit_code = self._server.exit_code  # first, so that all that it said is there
+        # checked first, so that all of the server's output is read
+        exit_code = self._server.exit_code
         with self._log.open("rb") as log:
             log.seek(self._read)
             said = log.read()
@@ -81,12 +82,12 @@ class ReplicaActor:
         return exit_code, said
 
     def stop(self) -> None:
-        """End it, if there is one."""
+        """End the server, if there is one."""
         if self._server is not None:
             self._server.stop()
 
     def close(self) -> None:
-        """Leave nothing on the node."""
+        """End everything that the actor started on the node."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -148,7 +149,7 @@ class Close(NamedTuple):
 def serve(pipe: Connection, address: str) -> None:
     """Place ``Bundles``, then answer each ``Call``, until ``Close``.
 
-    Without its parent, or the cluster, everything ends.
+    If the parent or the cluster disappears, everything ends.
     """
     with connected(pipe, address) as ray:
         if ray is None:

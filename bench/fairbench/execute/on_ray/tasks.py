@@ -21,7 +21,7 @@ from fairbench.execute.sent_files import SentFiles
 
 POLL_S = 0.2
 STOP = "stop"
-MOST_LOST = 5  # nodes that one task may lose: the task may break them
+MOST_LOST = 5  # limit on lost nodes per task, because the task may break them
 
 
 class Desk:
@@ -54,13 +54,13 @@ class Desk:
 def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
     """Do one task; return its pickled result or ``Failure``, and the files that it saved, by path.
 
-    The answer is empty if it may not start. ``desk`` is Ray's handle of a ``Desk``. Raises
+    The answer is empty if the task may not start. ``desk`` is Ray's handle of a ``Desk``. Raises
     UsageError if no task may run on this node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # No `ray.get`: a task that waits in it lends its processor to another task.
+    # A task that waits in `ray.get` lends its processor to another task, so it is not used here.
     if not desk.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -103,7 +103,7 @@ class Over(NamedTuple):
 def serve(pipe: Connection, address: str) -> None:
     """Receive the pickled files and numbered tasks, and do the tasks; take ``STOP`` meanwhile.
 
-    Without its parent everything ends.
+    If the parent disappears, everything ends.
     """
     with connected(pipe, address) as ray:
         if ray is not None:
@@ -123,7 +123,7 @@ class _Bridge:
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
         self._desk = actor.remote()
-        # Ray itself would do a task again also if the task had broken its process.
+        # Ray itself would also retry a task that had crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
         self._lost = dict.fromkeys(tasks, 0)
@@ -161,10 +161,11 @@ class _Bridge:
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            pass  # it had not begun
-        except errors.RayTaskError as error:  # not the task, whose errors are part of its outcome
+            pass  # the task had not started
+        # not an error of the task, because those are part of its outcome
+        except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                give_up()  # the desk is lost, which is on this process's node
+                give_up()  # the desk is lost, and it runs on this process's node
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")

@@ -60,7 +60,7 @@ def bars(cells: Cells) -> Figure:
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     """Return the drawn metrics by key: label, and factor to the label's unit.
 
-    Metrics without a value in any cell are left out, such as shares where demand limits service.
+    Metrics without a value in any cell are left out, such as shares below saturation.
     """
     tail = tail_key(cells)
     metrics = {
@@ -103,7 +103,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Requests that never finished or were refused keep a line below 100%.
+    The curve stays below 100% by the requests that never finished or were refused.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -177,8 +177,8 @@ def provenance_of(cells: Cells) -> str:
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
     """Return ascending latencies in seconds, and the percentage that is at most as long.
 
-    None where no run is on disk, or nothing finished. Latencies that are not known count in the
-    total, so that the last percentage is below 100 then.
+    The result is None if no run is stored on disk, or no request finished. The total includes
+    unknown latencies, so that the last percentage is below 100 if there are any.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -211,7 +211,7 @@ class Swept(NamedTuple):
 
 
 def swept(cells: Sequence[SchedulerResults]) -> dict[int, Swept]:
-    """Return the swept parameter of each cell by index; empty unless one has two values."""
+    """Return the swept parameter of each cell by index; empty unless a parameter has two values."""
     found = {}
     for index, cell in enumerate(cells):
         matches = list(VALUE.finditer(cell.scheduler))

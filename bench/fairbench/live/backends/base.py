@@ -28,7 +28,7 @@ from fairbench.workloads.plan import program_stream
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # below are special tokens in most vocabularies
+FIRST_TOKEN = 16  # lower ids are special tokens in most vocabularies
 LOOKED_AT = 16  # clients whose first program is examined
 COMMON_TOKENS = 32_000  # every common model has these; larger ones have special tokens above
 
@@ -168,7 +168,7 @@ def vocabulary(model: str) -> range:
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
     """Return why a KV pool is too small for the workload, "" if it is large enough or unknown.
 
-    The pool is too small if it holds no mean prompt of the first program of any client.
+    A pool is too small if no client's mean first prompt fits into it.
     """
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):

@@ -69,7 +69,7 @@ class EmulatorBackend(WorkerBackend[Emulator]):
             self.config.kind,
             name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}{behind}",
             emulated=True,
-            unbounded="the router is somebody else's" if behind else "",
+            unbounded="the router is another project's" if behind else "",
             pool_tokens=info.get("max_total_num_tokens"),
             mem_fraction_static=None if params.max_total_tokens else fraction,
             chunked_prefill_size=info.get("chunked_prefill_size"),
@@ -84,8 +84,8 @@ class EmulatorBackend(WorkerBackend[Emulator]):
         if _clients_of(workers) <= ours:
             return {}
         return {
-            "router": "it passes on neither our headers nor x-request-id: workers knew neither "
-            "the clients nor the lengths of all answers"
+            "router": "the router passes on neither our headers nor x-request-id, so workers "
+            "would know neither the clients nor the lengths of all answers"
         }
 
     def target(self, url: str, options: LiveOptions) -> Target:

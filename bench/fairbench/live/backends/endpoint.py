@@ -33,7 +33,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
             name=f"{self.config.base_url}{model}",
             emulated=emulated,
             workers=1,
-            unbounded="the scheduler is the server's own",
+            unbounded="the server uses its own scheduler",
             timing_profile=info.get("timing_profile") if emulated else None,
             timing_grade=info.get("timing_grade") if emulated else None,
         )

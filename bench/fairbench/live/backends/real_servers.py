@@ -42,7 +42,7 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # despite this process's own setting
+            return {LOCAL: ""}  # set here even if this process has another value
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
@@ -67,7 +67,7 @@ class RealServerBackend(WorkerBackend[R]):
         if given and (reason := too_small(self.spec, given)):
             raise UsageError(f"{POOL} = {given}: {reason}")
         if config.schedule_policy is not None:
-            python = replace(python, release="")  # no plugin has to fit
+            python = replace(python, release="")  # no plugin is installed
         return Wanted(
             self.spec.dp,
             python,

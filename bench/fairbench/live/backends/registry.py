@@ -21,7 +21,7 @@ from fairbench.live.requirements import require_live_extra
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
     """Return the backend of an experiment. Precondition: the backend is not the simulator."""
-    assert spec.backend is not None, "the simulator serves no live run"
+    assert spec.backend is not None, "the simulator cannot serve a live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
     return backend(spec, spec.backend)

@@ -22,10 +22,11 @@ from fairbench.live.server_facts import info_in
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")  # before its memory fraction
+# used before its memory fraction
+POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
 SERVER = "fairbench.live.plugins.vllm"
 SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
-# vLLM binds what has a "*" in it, or is a socket of this machine; a name behind "@" is no file.
+# vLLM binds a path that contains "*", or a socket of this machine; a name after "@" is not a file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
 BUILT_FOR_CPU = """
@@ -52,7 +53,8 @@ class VLLMBackend(RealServerBackend[VLLM]):
         return self._wanted(python, options, on_cpu=False)
 
     def recipe(self, number: int, place: Place) -> Recipe:
-        environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}  # for the flush page
+        # for the page that flushes the cache
+        environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",
             command=lambda ports: [place.python, "-m", SERVER, *self._arguments(place, ports)],

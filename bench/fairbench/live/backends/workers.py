@@ -23,8 +23,8 @@ RETRY_S = 0.2
 class Workers:
     """Servers that are ready, and verified to run the experiment's local scheduler.
 
-    Runs that differ in the router or in what is sent can share them, one after another, with
-    ``flush_cache`` between them: see ``serve``.
+    Runs that differ in the router or in what is sent can share them, one run after another, with
+    ``flush_cache`` between runs: see ``serve``.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:

@@ -29,7 +29,7 @@ from fairbench.live.request_tag import REQUEST_ID, tag, worker_in
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program's call. ``due_s`` is the time at which the call should be sent."""
+    """A program's call of the model. ``due_s`` is the time at which the call should be sent."""
 
     program_id: int
     client: str
@@ -159,8 +159,9 @@ class Caller:
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
         """Retry while the server reports overload, if the run asks for retries.
 
-        The request counts as sent when it was sent first: the wait is the server's. The request
-        fails, at once, if the server asks for more than is left of the longest wait.
+        The request's send time is that of its first attempt: the wait is attributed to the server.
+        The request fails immediately if the server asks for more time than is left of the longest
+        wait.
         """
         sent_s, loop = attempt.sent_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

@@ -17,9 +17,9 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Return at ``at_s`` or slightly later; at once if the time has passed.
+        """Return at ``at_s`` or slightly later; return immediately if that time has passed.
 
-        Deadlines are absolute, so that being late once does not delay what comes after.
+        Deadlines are absolute, so one late event does not delay the following ones.
         """
         wall_s = self._start_s + at_s / self._scale
         await asyncio.sleep(max(0.0, wall_s - self._loop.time()))

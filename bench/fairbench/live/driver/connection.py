@@ -1,7 +1,8 @@
-"""HTTP/1.1 over asyncio's transports, with connections that are kept and reused.
+"""HTTP/1.1 over asyncio's transports, with connections that are kept open and reused.
 
-At 16 chunks a stream this takes three quarters of the CPU of aiohttp's client, where every chunk
-wakes a task: here it is a call of the stream that waits for it. httptools does the parsing.
+With 16 chunks a stream, this takes three quarters of the CPU time of aiohttp's client: that client
+wakes a task for every chunk, and this one calls a method of the waiting stream. httptools does the
+parsing.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # nothing was asked
+        if self._listener is None:  # no request was sent
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # a mistake of ours, not of the server
+            raise  # our mistake, not the server's
         except httptools.HttpParserError as error:
             self._end(Disconnected(f"not HTTP: {error}"))
             self.abort()
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one server, as many as are needed at the same time.
+    """Connections to one server, as many as there are concurrent requests.
 
     Close the pool at the end.
     """
@@ -146,4 +147,4 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # a transport that was aborted is closed by the loop's next round
+        await asyncio.sleep(0)  # the loop closes an aborted transport in its next round

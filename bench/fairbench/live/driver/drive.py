@@ -67,18 +67,19 @@ async def drive(
 ) -> DriveResult:
     """Run every client's programs, and append records to ``records_dir`` when they end.
 
-    The programs and their arrivals are those of the simulator. The run ends when all programs have,
-    ``max_drain_s`` after the arrivals at the latest, or once ``interrupted`` says so; what is under
-    way then is cancelled and recorded as unfinished. ``vocab`` supplies the tokens of prompts if
-    the API takes token ids. Only the clients of the ``shard`` are driven. ``starts_in_s`` is asked,
-    once all is loaded, in how many seconds the run begins.
+    The programs and their arrivals are those of the simulator. The run ends when all programs have
+    ended, at the latest ``max_drain_s`` after the arrivals, or once ``interrupted`` returns true;
+    requests in progress are then cancelled and recorded as unfinished. ``vocab`` supplies the
+    tokens of prompts if the API takes token ids. Only the clients of the ``shard`` are driven.
+    ``starts_in_s`` is called after everything is loaded, and returns the number of seconds until
+    the run begins.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        ids = count(shard.number, shard.drivers)  # no two drivers have the same
+        ids = count(shard.number, shard.drivers)  # different for any two drivers
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
@@ -200,7 +201,8 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs, each of which is prepared before it is due."""
-        await self.clock.sleep_until(0.0)  # users think from the start on, not from before it
+        # users start to think at the beginning of the run, not before
+        await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)
             self.last_arrival_s = max(self.last_arrival_s, arrival_s)

@@ -42,7 +42,7 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 class TokenFragments:
     """Converts prompt segments to JSON without brackets, and caches the most recent results.
 
-    A document of 21k tokens is asked about again and again, and making it costs a millisecond.
+    A document of 21k tokens is sent repeatedly, and its conversion takes a millisecond.
     """
 
     def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:

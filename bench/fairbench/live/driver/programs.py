@@ -15,12 +15,12 @@ from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, Journal, Progr
 from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.programs.base import Job
 
-# When what comes next in this branch of a program should happen (seconds of the run).
+# When the next action in this branch of a program is due (seconds of the run).
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The LLM that one program calls; keeps the outputs from which later prompts are made."""
+    """The LLM that one program calls; it keeps the outputs that become parts of later prompts."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock

@@ -17,8 +17,8 @@ from fairbench.live.openai_shapes import Choice, ReportedUsage
 # Siblings of a tree send the identical prompt. With equal answers they would share a cached prefix
 # that the workload does not have.
 TEMPERATURE = 1.0
-ABORTED = "abort"  # why an answer ended that the server gave up
-DONE = b"[DONE]"  # the payload after the last event
+ABORTED = "abort"  # reasons for which the server gave up an answer
+DONE = b"[DONE]"  # the payload that follows the last event
 
 
 class BadEvent(Exception):
@@ -28,8 +28,9 @@ class BadEvent(Exception):
 class Answer(ABC):
     """The answer so far, updated by every event.
 
-    Counts are None if the server does not report them. ``queue_s`` is how long the request waited
-    for its first admission, on the server's clock; ``answer_id`` what the server calls its answer.
+    A count is None if the server does not report it. ``queue_s`` is the time from arrival to the
+    request's first admission, on the server's clock; ``answer_id`` is the server's name for its
+    answer.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Answer(ABC):
         self.finished = False
 
     def take(self, payload: bytes) -> int:
-        """Read an event's payload; return how many tokens it brought, as far as known.
+        """Read an event's payload; return the number of its tokens, as far as known.
 
         Raises BadEvent.
         """
@@ -119,7 +120,7 @@ def rendered(
 
 
 class AskGenerate:
-    """Prompts of exact token ids, which are taken from ``vocab``."""
+    """Prompts of exact token ids from ``vocab``."""
 
     path = "/generate"
 
@@ -179,7 +180,7 @@ class GenerateAnswer(Answer):
             raise BadEvent("an event without meta_info")
         check_reason(meta.finish_reason)
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later it grows with every retraction
+        if self.queue_s is None:  # read only once, because later it grows with every retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         new = meta.completion_tokens - self.output_tokens
@@ -224,7 +225,7 @@ class _AskOpenAI:
 
 
 class AskCompletions(_AskOpenAI):
-    """The prompt as one text."""
+    """The completions API, with the prompt as one text."""
 
     path = "/v1/completions"
 
@@ -233,7 +234,7 @@ class AskCompletions(_AskOpenAI):
 
 
 class AskChat(_AskOpenAI):
-    """The prompt as messages: earlier outputs are the assistant's, the text between the user's."""
+    """The chat API: earlier outputs are messages of the assistant, other text is the user's."""
 
     path = "/v1/chat/completions"
 
@@ -263,7 +264,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 class OpenAIAnswer(Answer):
     """An answer in which an event with text counts as one token until the final usage.
 
-    (When each token of an event of several came is not known.)
+    (If an event has several tokens, the time of each token is unknown.)
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Shards: the records and clocks of several drivers, each with some of the clients, merged.
 
-Each has a folder with its records and the difference of its clock. Records are there at once, as of
-any run, and a run that was killed is completed in the same way.
+Each driver has a folder with its records and the offset of its clock. Records are written
+immediately, as in any run, and a run that was killed is completed in the same way.
 """
 
 from __future__ import annotations
@@ -119,9 +119,10 @@ def clocks(folder: Path) -> list[Comparison]:
 
 
 def merge(folder: Path, time_scale: float) -> None:
-    """Write the records of all drivers into ``folder``, by our clock; nothing if there was one.
+    """Write the records of several drivers into ``folder``, by our clock.
 
-    ``time_scale`` are the run's seconds in one of a clock. Done again, it writes the same.
+    ``time_scale`` is the number of the run's seconds per second of a clock. A second call writes
+    the same records.
     """
     found = clocks(folder)
     if not found:

@@ -14,7 +14,7 @@ from fairbench.live.headers import WORKER
 
 OK, TOO_MANY = 200, 429
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # of the body of a refusal, kept to say why
+MAX_ERROR_BYTES = 500  # bytes of a refusal's body that are kept for the error message
 _WORKER = WORKER.encode()
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 MAX_EVENT_BYTES = 16 * 2**20
@@ -38,7 +38,7 @@ class EventSplitter:
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait by a Retry-After header; 1 s if it is not valid."""
+    """Return the seconds to wait according to a Retry-After header; 1 s if it is invalid."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -50,9 +50,10 @@ def waiting_s(retry_after: bytes) -> float:
 class Stream:
     """The ``Listener`` of one request. ``over`` is done when nothing more will arrive.
 
-    ``chunk_s`` and ``chunk_tokens`` are when tokens came, and how many: seconds of the run.
-    ``error`` is None if the answer is complete. ``untouched`` until the server has said anything.
-    ``unnamed`` is the worker of an answer whose head names none.
+    ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes of the chunks
+    received. ``error`` is None if the answer is complete. ``untouched`` is true until the server
+    has sent anything. ``unnamed`` is the worker that is assumed if the head of an answer names
+    none.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router there is only one; a router that refuses may have asked none.
+        # Without a router there is only one worker; a router that refuses a request may not have
+        # called any.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if worker.isdigit() else -1
 

@@ -12,7 +12,7 @@ from fairbench.config.backend import Api
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-LONGEST_WAIT_S = 600.0  # after answers 429, in all
+LONGEST_WAIT_S = 600.0  # total wait after answers 429
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
@@ -22,20 +22,22 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
 class Target:
     """A server, or a router in front of several servers.
 
-    ``lengths`` is how an answer gets its true length. ``exact``: the server must produce exactly
-    this number of tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys the
-    header (the emulator). ``free``: it only gets the maximum length.
+    ``lengths`` decides how an answer gets its true length. ``exact``: the server must produce
+    exactly this number of tokens. ``header``: the limit is the workload's ``max_new_tokens``, and
+    the server obeys the header (the emulator). ``free``: the request only contains the maximum
+    length.
 
     Before the first token there is no timeout, since starvation is measured; after it, a stream
-    that is silent for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` caps the
-    requests under way. ``time_scale`` is the server's seconds per wall second. Behind a
-    ``foreign_router`` facts of ours travel in the request id too, and a worker is known only if the
+    that sends nothing for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` limits
+    the requests in progress. ``time_scale`` is the server's seconds per wall second. Behind a
+    ``foreign_router`` our facts also travel in the request id, and a worker is known only if the
     answer names it. ``objectives``: the names sent with each client's requests, by which a router
-    of ours knows their targets. ``names``: the client name in a client's requests, if not its own
-    name. ``extra_body`` are more fields of every body, and ``max_tokens_field`` the field of
-    OpenAI's APIs for an answer's maximum length. ``rate_limited`` is the meaning of an answer 429:
-    a failure, or a request to wait as long as it says and ask again, for ``longest_wait_s`` wall
-    seconds in total. Raises UsageError for a value that is impossible.
+    of ours knows their targets. ``names`` holds the client names to send in requests, for clients
+    whose requests do not have the client's own name. ``extra_body`` are more fields of every body,
+    and ``max_tokens_field`` the field of OpenAI's APIs for an answer's maximum length.
+    ``rate_limited`` is the reaction to an answer 429: a failure, or a retry after the time that the
+    answer states, for ``longest_wait_s`` wall seconds in total. Raises UsageError for a value that
+    is impossible.
     """
 
     base_url: str
@@ -82,7 +84,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # computed, and checked, only now
+        _ = parts.port  # the port is parsed and checked only when it is read
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -29,7 +29,7 @@ from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, 
 from fairbench.live.json_errors import errors_as_json, no_such_model
 from fairbench.live.request_tag import answer_id
 
-TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60  # a rate limit counts by the minute
+TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60  # a rate limit is counted per minute
 
 _encode = msgspec.json.Encoder().encode
 
@@ -106,7 +106,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refused(api, str(error))
         try:
-            if emulator.engine.may_refuse:  # known once HTTP and tokenizer are through
+            if emulator.engine.may_refuse:  # known after the delays of HTTP and tokenizer
                 await generation.begun()
             if generation.refused:
                 answer = _refused(api, "the client has exceeded its rate limit", TOO_MANY)

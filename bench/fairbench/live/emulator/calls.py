@@ -1,6 +1,6 @@
 """Calls: an HTTP request to the engine in a form independent of the API, and its output.
 
-All tokens of an output are known in advance, and so is where it ends.
+All tokens of an output, and therefore its end, are known in advance.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAX_ID = 2**31 - 1
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # of several choices a scheduler knows nothing
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the scheduler does not know of several choices
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """Fields of every API's body, or of its ``sampling_params``, on the end and pace of output."""
+    """Fields of each API's body, or of its ``sampling_params``, for the end and pace of output."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -66,7 +66,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request. ``output_tokens`` is the true length, which the scheduler never sees.
+    """A request. A call whose ``output_tokens`` is the true length, which the scheduler never sees.
 
     With ``stream_interval``, every event of a stream has that many tokens, except the first and
     last. ``routing_key`` names the client and the time left to its deadlines (``due_tag``).
@@ -201,8 +201,7 @@ def _lengths(ids: list[int], text: Text) -> list[int]:
 class Generation:
     """The output of a request: ``produced`` tokens so far, ``done`` when no more will come.
 
-    ``aborted`` is set to end the call early. ``ids`` are its output, of which ``ending`` is the
-    end.
+    ``aborted`` is set to end the call early. ``ids`` is its output, which ends as ``ending`` says.
     """
 
     def __init__(
@@ -214,7 +213,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # tokens of a stream that were sent
+        self._sent = 0  # tokens of a stream sent so far
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -228,7 +227,7 @@ class Generation:
         await self._news.wait()
 
     async def changed(self) -> None:
-        """Wait until there is more output than last time, or no more to come."""
+        """Wait until there is more output than before, or until no more will come."""
         await self._news.wait()
         self._news.clear()
 

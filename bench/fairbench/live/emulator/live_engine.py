@@ -28,14 +28,14 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import REFUSED, Sequence
 
-MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that nothing needs
+MAX_STREAM_TOKENS = 2**22  # tokens kept in memory before unneeded ones are forgotten
 
 
 class WallClock:
     """A clock that runs ``scale`` seconds per real second.
 
-    Waits end at absolute times, so they do not drift. ``time_s`` must be the time that the event
-    loop's ``call_at`` goes by.
+    Waits end at absolute times, so they do not drift. ``time_s`` must return the time that the
+    event loop's ``call_at`` uses.
     """
 
     def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:
@@ -67,8 +67,9 @@ class LiveEngine:
     """An engine that takes calls and delivers tokens. Use it only from the event loop's thread.
 
     The first token of a request is delivered at once, later ones every ``stream_interval`` steps of
-    the batch. Nothing wakes for the steps in between: their times follow from the run's. An error
-    of the scheduler is its end: ``failure``, and ``on_failure`` is called.
+    the batch. The loop is not woken for the steps in between: their times follow from the run's.
+    After an error of the scheduler the engine stops: ``failure`` is set, and ``on_failure`` is
+    called.
     """
 
     worker: Worker
@@ -84,12 +85,12 @@ class LiveEngine:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
-        self.cached_tokens = self.input_tokens = 0  # of finished requests
+        self.cached_tokens = self.input_tokens = 0  # totals of finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # of those, how many have their own interval
+        self._paced = 0  # number of these calls that have their own interval
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        self._delivered_step = 0  # of the batch, up to which tokens were delivered
+        self._delivered_step = 0  # step of the batch up to which tokens were delivered
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
@@ -147,7 +148,8 @@ class LiveEngine:
     def flush_cache(self) -> bool:
         """Empty the cache unless requests exist, as SGLang does; return whether it was emptied.
 
-        As with our plugin in SGLang, the local scheduler begins afresh: no credits, no counters.
+        As with our plugin in SGLang, the local scheduler is replaced by a new one, without credits
+        or counters.
         """
         self.wall.catch_up()
         if self._live:
@@ -227,7 +229,7 @@ class LiveEngine:
         """Return the time of the next event, or of an earlier step that ends in a delivery."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        if self._paced:  # it is looked at after every step
+        if self._paced:  # the state is examined after every step
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)

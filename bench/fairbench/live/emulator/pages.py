@@ -1,6 +1,6 @@
 """An emulator's pages about itself: ``/server_info``, ``/v1/models`` and ``/metrics``.
 
-Metrics are SGLang's gauges and counters under their names, and client service.
+The metrics are SGLang's gauges and counters under their names, and the clients' service.
 """
 
 from __future__ import annotations

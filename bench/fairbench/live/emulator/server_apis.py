@@ -197,7 +197,7 @@ class EmulatedCompletions(OpenAIApi):
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: EmulatedCall) -> Any:
-        return [super().rendered(call)]  # vLLM takes several prompts
+        return [super().rendered(call)]  # vLLM accepts several prompts
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"text": text}

@@ -27,7 +27,8 @@ Ids: TypeAlias = NDArray[np.int32]
 FORK_TRIES = 16
 VOCABULARY = 128_000
 OUTPUT_WORDS = 4096
-# A word of up to ten letters, three digits, two signs: prose has about 4.5 characters in one.
+# A token is a word of up to ten letters, three digits, or two signs: prose has about 4.5 characters
+# per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
@@ -39,7 +40,7 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: Place | None) -> None:
         self.key = key
         self.ids = ids
-        self.place = place  # where it parts from its parent
+        self.place = place  # the offset at which the stream leaves its parent
         self.forks: dict[tuple[int, int], _Stream] = {}
 
 
@@ -51,9 +52,9 @@ class Place(NamedTuple):
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far, which branches where their tokens differ.
+    """A tree of all prompts and outputs so far, with a branch where their tokens differ.
 
-    ``tokens`` counts the stored tokens. Nothing is dropped except by ``keep_only``.
+    ``tokens`` counts the stored tokens. Only ``keep_only`` drops tokens.
     """
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class TokenStreams:
         return found
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget every stream that is not one of ``keys`` and does not lead to one."""
+        """Forget every stream that is not in ``keys`` and does not lead to a stream in ``keys``."""
         for stream in reversed(list(self._streams.values())):
             if stream.forks or stream.key in keys:
                 continue
@@ -150,7 +151,8 @@ class Text(Protocol):
 class ApproximateText:
     """A tokenizer by hash: a token is a word or a part of a word. Outputs are four-letter words.
 
-    In a text with more than ``most_tokens`` only the first are found: to find millions takes long.
+    In a text with more than ``most_tokens`` tokens only the first are found, because millions would
+    take long.
     """
 
     method = "approximated: a word of up to 10 letters is a token"

@@ -34,10 +34,11 @@ class EmulatorConfig:
 
     ``weights`` are the clients' entitlements, 1 by default.
 
-    ``time_scale`` emulated seconds pass in a real one; every iteration takes ``slowdown`` times as
-    long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 is any
-    free port, a ``kv_events_port`` of None publishes nothing. ``tokenizer`` is a file for prompts
-    that come as text. ``number`` identifies the worker in its answers, None for no identity.
+    ``time_scale`` emulated seconds pass in a real second; every iteration takes ``slowdown`` times
+    as long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 means
+    any free port; a ``kv_events_port`` of None means that no events are published. ``tokenizer`` is
+    a file for prompts that come as text. ``number`` identifies the worker in its answers, None for
+    no identity.
     """
 
     gpu: str
@@ -88,7 +89,7 @@ class Service:
 
 
 class ServiceTotals(ServiceLog):
-    """A log of a worker that keeps sums instead of rows, because a server has no end."""
+    """A worker's log that keeps sums instead of rows, because a server runs without end."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -139,7 +140,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        ApproximateText(most_tokens=limits.pool_tokens + 1)  # one too many: it is refused
+        # the first number beyond the limit: it is refused
+        ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)
     )

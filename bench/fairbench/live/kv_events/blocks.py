@@ -18,9 +18,9 @@ from fairbench.live.kv_events.wire import (
 )
 from fairbench.schedulers.token_pages import segments_of
 
-# Blocks in host memory or on disk are no cache that a router should count on.
+# A router should not count on blocks in host memory or on disk.
 MEDIA = (None, "GPU")
-Key = tuple[int | None, BlockHash]  # a group of layers, and a block of it
+Key = tuple[int | None, BlockHash]  # the group of layers of a block, and its hash
 
 
 @dataclass(slots=True, eq=False)
@@ -81,15 +81,15 @@ class BlockIndex:
         elif (run := self._runs.get((group, parent))) is not None:
             ids = run.prefix(parent)
         else:
-            return  # below what was stored before we listened: its prompt cannot be known
+            return  # a descendant of blocks stored before we listened: its prompt is unknown
         start = len(ids)
         ids.extend(event.token_ids)
         stored = _StoredRun(ids, start, event.block_hashes, event.block_size)
-        # Shared, since with blocks of one token there are as many as tokens.
+        # Shared, because with blocks of one token there are as many blocks as tokens.
         self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
 
     def _remove(self, event: BlockRemoved) -> None:
-        """Remove blocks. A cache drops leaves first, so each run loses its end."""
+        """Remove blocks. Remove blocks; a cache drops leaves first, so each run loses its end."""
         removed: dict[_StoredRun, set[BlockHash]] = {}
         for block_hash in event.block_hashes:
             if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:

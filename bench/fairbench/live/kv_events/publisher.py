@@ -14,7 +14,8 @@ import zmq.asyncio
 from fairbench.errors import UsageError
 from fairbench.live.kv_events.wire import SEQ_BYTES, Event, EventBatch, encode, end_of_replay
 
-HIGH_WATER_MARK = 100_000  # messages that a slow subscriber may be behind before it misses some
+# number of messages that a slow subscriber may be behind before it loses some
+HIGH_WATER_MARK = 100_000
 KEPT_MESSAGES = 10_000  # for replay
 
 
@@ -26,7 +27,7 @@ class Publisher:
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain socket: what cannot be sent at once is dropped, never waited for.
+        # A plain socket drops a message that cannot be sent immediately, and never waits.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
@@ -52,7 +53,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
-                continue  # from a client that cannot understand an answer
+                continue  # the client cannot understand an answer
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

@@ -16,8 +16,8 @@ from fairbench.live.kv_events.blocks import BlockIndex
 from fairbench.live.kv_events.wire import NumberedBatch, decode, replay_request
 from fairbench.live.processes.addresses import WorkerAddress
 
-SILENCE_S = 5.0  # without a message, after which a worker is taken to send none
-AT_A_TIME = 16  # messages that are read before others have their turn: a few milliseconds
+SILENCE_S = 5.0  # seconds of silence after which the worker is assumed to send no more
+AT_A_TIME = 16  # messages read in one turn, which takes a few milliseconds
 
 
 async def replayed(
@@ -25,9 +25,9 @@ async def replayed(
 ) -> AsyncGenerator[NumberedBatch, None]:
     """Yield the worker's stored messages from number ``first`` on, in order.
 
-    Messages come one by one, because the 10,000 that are kept take 100 MB once decoded. Raises
-    TimeoutError after a long silence, ValueError for an unreadable message. A reader that stops
-    early must close the generator.
+    Messages are yielded one by one, because the 10,000 stored messages take 100 MB once decoded.
+    Raises TimeoutError after a long silence, ValueError for an unreadable message. A reader that
+    stops early must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -45,8 +45,8 @@ async def replayed(
 
 
 HIGH_WATER = 100_000  # messages waiting to be read, as many as SGLang keeps for a slow reader
-QUIET_S = 0.5  # after so long without a message, the worker is asked whether there was one
-MAX_UNREADABLE = 3  # messages in succession, after which a worker is followed no more
+QUIET_S = 0.5  # seconds without a message after which the worker is asked whether it sent one
+MAX_UNREADABLE = 3  # unreadable messages in succession after which a worker's events are ignored
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +59,17 @@ class Subscriber:
     """Applies a worker's events to its ``BlockIndex`` in sequence, without gaps.
 
     Messages are numbered. Missing messages are fetched from the worker's replay socket; if it no
-    longer has them, the index is cleared. The index is also cleared when the numbers restart, since
-    then the worker has too. ``gaps`` and ``losses`` count both.
+    longer has them, the index is cleared. The index is also cleared when the numbers restart,
+    because the worker has then restarted, too. ``gaps`` counts missing messages, ``losses`` the
+    times that the index was cleared.
 
     A message that cannot be decoded (counted in ``unreadable``) also clears the index. After
-    ``MAX_UNREADABLE`` in succession the worker's events are ignored until it restarts:
-    ``on_follow`` is called for both.
+    ``MAX_UNREADABLE`` such messages in succession the worker's events are ignored until it
+    restarts; ``on_follow`` is called at both times.
 
-    Loss of the last message leaves no gap, and a subscriber does not know when its subscription
-    takes effect: messages until then are lost. The replay socket is therefore asked at the start,
-    and again after each silence of ``quiet_s``.
+    A lost last message leaves no gap, and messages before the subscription takes effect are lost
+    unnoticed. The replay socket is therefore asked at the start, and again after each silence of
+    ``quiet_s``.
     """
 
     def __init__(
@@ -85,15 +86,16 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        self._next = 0  # the sequence number due
-        self._last_s = -inf  # the worker's time of the message before that one
-        self._overtaken_s = -inf  # up to then, messages that come were asked for and have been here
+        self._next = 0  # the next expected sequence number
+        self._last_s = -inf  # the worker's time of the message before the next
+        # messages up to this time were requested and received before they come
+        self._overtaken_s = -inf
         self._received = 0
-        self._starts = 0  # of the worker, those that we know of
+        self._starts = 0  # starts of the worker that we know of
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
-        self._unreadable = 0  # of them, those in succession
+        self._unreadable = 0  # unreadable messages in succession
         self.gaps = 0
         self.losses = 0
         self.unreadable = 0
@@ -167,7 +169,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        if end <= self._next:  # it was asked for before we could
+        if end <= self._next:  # requested before we could
             return
         self.gaps += 1
         starts = self._starts
@@ -194,7 +196,7 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Fetch the messages that have not arrived.
 
-        The last message that has is asked for too: a worker that does not know it has restarted.
+        The last received message is requested, too: a worker that does not know it has restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -228,7 +230,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from ``first`` on; ``take`` gets each and returns whether to continue.
 
-        Returns how many have come; None if unknown, or if the worker has restarted meanwhile.
+        Returns the number of received messages; None if it is unknown, or if the worker has
+        restarted meanwhile.
         """
         starts, came = self._starts, 0
         try:
@@ -239,7 +242,7 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                self._count_unreadable()  # requested because it was missed, not twice
+                self._count_unreadable()  # each missed message is requested once
             if not self._replay_fails:  # logged once, not twice a second
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)

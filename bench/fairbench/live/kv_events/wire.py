@@ -5,9 +5,9 @@ and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers 
 still has, each behind an empty frame, and ends with the sequence number ``END``.
 
 We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map. We
-also read what vLLM has written by now (distributed/kv_events.py there): arrays of arrays up to
-2025, maps of maps for a while on its main branch, whose replays lack the topic, and as SGLang from
-0.28 to 0.32. Each release adds fields; unknown ones are ignored.
+also read the formats of vLLM (distributed/kv_events.py there): arrays of arrays up to 2025, maps of
+maps for a while on its main branch, whose replays lack the topic, and SGLang's format from 0.28 to
+0.32. Each release adds fields; unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ BlockHash: TypeAlias = int | bytes
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     """A run of stored blocks, each the child of the previous one, after ``parent_block_hash``.
 
-    ``token_ids`` are those of all the blocks, ``block_size`` for each of ``block_hashes``. A model
-    with several kinds of attention has a group of layers for each (``group_idx``), whose blocks
-    come and go by themselves. In the order in which vLLM wrote them as arrays.
+    ``token_ids`` are the tokens of all the blocks, ``block_size`` for each of ``block_hashes``. A
+    model with several kinds of attention has a group of layers for each kind (``group_idx``), and
+    the groups' blocks are stored and removed independently. The fields are in the order in which
+    vLLM wrote them as arrays.
     """
 
     block_hashes: Sequence[BlockHash]

@@ -43,8 +43,8 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[Place]]:
         """Yield a place for each replica. Processes that still run there end with the block.
 
-        Raises UsageError if there are too few places or a place is unfit, RunFailed if that is
-        undecided after ``timeout_s``, KeyboardInterrupt once ``interrupted``.
+        Raises UsageError if there are too few places or a place is unfit, RunFailed if no decision
+        came within ``timeout_s``, KeyboardInterrupt once ``interrupted``.
         """
 
 

@@ -19,8 +19,8 @@ from fairbench.live.processes.gpus import VISIBLE
 from fairbench.live.processes.process import GRACE_S, Place, Process, ServerProcess
 
 HOST = "{host}"
-ANYWHERE = "0.0.0.0"  # a host's own name may mean its loopback to itself
-ASK_S = 120.0  # a first import from a cold, distant file system
+ANYWHERE = "0.0.0.0"  # on the host itself, its own name may mean the loopback address
+ASK_S = 120.0  # a first import from a cold, distant file system takes long
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Reach:
 
         Raises UsageError for an answer of another kind.
         """
-        import msgspec  # of the extra `live`, which the flags alone do not need
+        import msgspec  # part of the extra `live`, which the flags alone do not need
 
         line = self.line([python, "-m", probe.__name__, *words], {})
         try:
@@ -148,6 +148,6 @@ def _is_host(name: str) -> bool:
 
 
 def _gpus(count: int, before: int) -> dict[str, str]:
-    """Return the GPUs of a replica that has ``before`` replicas before it on its host."""
+    """Return the GPUs of a replica that is preceded by ``before`` replicas on its host."""
     numbers = range(before * count, (before + 1) * count)
     return {VISIBLE: ",".join(map(str, numbers))} if numbers else {}

@@ -18,7 +18,7 @@ from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.ports import free_ports
 from fairbench.results.manifest import environment, library_version
 
-OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of our own code
+OWN_CODE = "fairbench"  # the key under which ``environment`` has the version of our own code
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -43,8 +43,8 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, naming the machine, if the software of a machine differs.
 
-    ``found`` are ``versions`` by machine. An emulator is our own code, so it has to be as here; of
-    a Python that an engine is in, only our code has to.
+    ``found`` are ``versions`` by machine. An emulator is our own code, so all versions must be
+    equal to ours; for the Python of an engine, only our code's version must.
     """
     here = versions()
     if wanted.python.modules:

@@ -23,17 +23,17 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
+LOAD_CAP = "engine.load_cap"  # the only setting of engines that a plugin obeys
 
 
 @dataclass(frozen=True)
 class PluginConfig:
     """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
 
-    Among them is ``LOAD_CAP`` if there is one, which no server has itself. ``weights`` are the
-    clients' entitlements, 1 by default. ``eviction`` names the policy that evicts from the server's
-    cache on behalf of ``clients``, None for the server's own order; its parameters are among
-    ``params``.
+    The parameters include ``LOAD_CAP`` if it is set, because no server has such a limit itself.
+    ``weights`` are the clients' entitlements, 1 by default. ``eviction`` names the policy that
+    evicts from the server's cache on behalf of ``clients``, None for the server's own order; its
+    parameters are among ``params``.
     """
 
     local: str
@@ -73,7 +73,7 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that it tells apart."""
+    """The eviction policy of a run's servers, and the clients that the policy distinguishes."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    build_eviction(policy, settings).prepare(Setup(clients, checked))  # refuses unknown clients
+    build_eviction(policy, settings).prepare(Setup(clients, checked))  # raises for unknown clients
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
@@ -118,7 +118,10 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Parse the variables of ``PluginConfig.environment``. Raises UsageError for a bad one."""
+    """Parse the variables of ``PluginConfig.environment``.
+
+    Raises UsageError for an invalid variable.
+    """
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)
@@ -159,7 +162,7 @@ class PluginReport:
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
     weights: Mapping[str, float] = field(default_factory=dict)
-    eviction: str | None = None  # the policy of ours that evicts from its cache
+    eviction: str | None = None  # our policy that evicts from its cache
     residency: Mapping[str, float] = field(default_factory=dict)  # tokens by client
     vocab_size: int | None = None
     hooks: Mapping[str, int] = field(default_factory=dict)
@@ -174,7 +177,8 @@ def fetch_report(url: str) -> list[PluginReport]:
     Raises RunFailed if the server does not answer, or answers unlike SGLang and the emulator.
     """
     info = get_json(f"{url}/server_info")
-    # The emulator has one scheduler and tells of it at the top, SGLang one for each data rank.
+    # The emulator has one scheduler and reports it at the top level; SGLang has one for each data
+    # rank.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__
     return [

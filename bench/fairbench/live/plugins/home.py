@@ -1,6 +1,6 @@
-"""The host of a local scheduler in an engine: the part that is the same in SGLang and vLLM.
+"""The host of a local scheduler in an engine: the common part for SGLang and vLLM.
 
-The scheduler is the very object of the simulator. The engine keeps queue, cache and memory; the
+The scheduler is the same object as in the simulator. The engine keeps queue, cache and memory; the
 host reports the events of requests to the scheduler, and counts them.
 """
 
@@ -30,9 +30,9 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    prompt: Prompt  # what would be prefilled: of one that vLLM preempted, its outputs too
+    prompt: Prompt  # the tokens to prefill; for a request that vLLM preempted, its outputs too
     produced: int = 0  # output tokens that the scheduler has received
-    admitted: bool = False  # so the next admission is a second one
+    admitted: bool = False  # set, so that the next admission counts as a second one
 
 
 def request_of(
@@ -54,7 +54,7 @@ def request_of(
 
 
 class EngineView(WaitingView, Protocol):
-    """A waiting queue that an engine's requests leave, after their admission or abort."""
+    """A waiting queue from which requests are removed after their admission or abort."""
 
     def leave(self, request: Request) -> None: ...
 
@@ -62,7 +62,7 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome:
-    """A scheduler in an engine, whose requests have the name ``name_of``; a subclass has a view."""
+    """A scheduler in an engine, whose requests are called ``name_of``; a subclass adds a view."""
 
     view: EngineView
     name_of: Callable[[Theirs], Hashable]
@@ -80,7 +80,7 @@ class EngineHome:
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
         self._ours: dict[Request, Tracked] = {}
-        self._left: list[Request] = []  # the queue, and the engine: views may still ask for them
+        self._left: list[Request] = []  # the queue and the engine, which views may still read
         self._numbers = count()
 
     @property

@@ -1,6 +1,6 @@
-"""Matches of waiting requests with an engine's cache, kept until something changes them.
+"""Matches of waiting requests with an engine's cache, kept until the cache changes them.
 
-With them an engine's queue is in match order at a cost that follows the changes.
+They keep an engine's queue in match order, at a cost proportional to the changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fairbench.sim.engine.scans import Entry
 from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 from fairbench.sim.sequence import Sequence as Waiting
 
-NO_OUTPUT = Segment("", 0)  # a queue does not look at it
+NO_OUTPUT = Segment("", 0)  # the queue does not read it
 
 
 class Match(NamedTuple):
     """The result of a look-up in an engine's cache.
 
     ``depth`` tokens are cached. ``at`` names the end of the cached prefix, and ``awaited`` the next
-    part of the prompt, whose arrival in the cache would extend the match; None if none would.
+    part of the prompt, whose arrival in the cache would extend the match; None if no part would.
     """
 
     depth: int
@@ -40,16 +40,17 @@ class Spot:
     ``latest`` is the last of them in the queue's order, None if unknown.
     """
 
-    parent: Spot | None = None  # the engine's affair
+    parent: Spot | None = None  # used only by the engine
 
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        self.waiters: dict[Waiter, Hashable | None] = {}  # and what each of them awaits
+        # the part that each waiting request awaits
+        self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiter that comes last in the list that this refresh finds."""
+        """Return the waiter that comes last in the list of this refresh."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
@@ -59,10 +60,11 @@ Waiter = AnyWaiter[Spot]
 
 
 class KeptMatches(ABC):
-    """A MatchCache over an engine's own cache, which is asked only about what may have changed.
+    """A MatchCache over an engine's own cache, which is asked only about possible changes.
 
-    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
-    too many costs a look-up; a call too few leaves an old match in the order of the queue.
+    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
+    unneeded call costs a look-up; a missing call leaves an outdated match in the order of the
+    queue.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class KeptMatches(ABC):
     # Changes of the cache.
 
     def stored(self, part: Hashable) -> None:
-        """Hear that the cache has this part of a prompt: requests that await it match more."""
+        """Handle a part of a prompt that was cached: requests that await it have longer matches."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
@@ -87,7 +89,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Hear that the cache has been emptied."""
+        """Handle the emptying of the cache."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -147,12 +149,12 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Hear that the queue has moved an attached request in its order."""
+        """Handle a change of an attached request's position in the queue."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # it may have moved to the front
+            spot.latest = None  # the request may have moved to the front
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -187,10 +189,11 @@ class EngineQueue(MatchedQueue[Spot]):
         apart: Hashable = None,
         first: bool = False,
     ) -> None:
-        """Take in an arrival or a request that lost its memory, to prefill ``token_ids``.
+        """Add an arrival, or a request that lost its memory, to prefill ``token_ids``.
 
-        A match has ``most`` tokens at most, by default all but one. ``apart`` keeps equal tokens of
-        two requests apart in the cache. The request goes to the tail of the queue, or ``first``.
+        A match has at most ``most`` tokens, by default all but one. ``apart`` separates equal
+        tokens of two requests in the cache. The request goes to the tail of the queue, or
+        ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
         # Only the first tokens are compared, to find cold requests that share them.

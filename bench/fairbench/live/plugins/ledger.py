@@ -20,7 +20,7 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # with their own totals or labels
+MAX_CLIENTS = 1000  # number of clients with their own totals or labels
 BALANCE_EVERY_S = 1.0
 
 
@@ -34,7 +34,7 @@ class Ledger:
     """
 
     def __init__(self, on_count: Callable[[str, str, int], None] | None = None) -> None:
-        self._clients: dict[str, Totals] = {}  # the longest unused first
+        self._clients: dict[str, Totals] = {}  # in order of last use, the oldest first
         self._all: Totals = defaultdict(int)
         self._on_count = on_count
 
@@ -46,7 +46,7 @@ class Ledger:
             self._on_count(what, client, amount)
 
     def of(self, client: str) -> Totals:
-        """Return the client's totals, to be added to."""
+        """Return the client's totals, to which the caller may add."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -72,7 +72,8 @@ class Exporter:
     """The metrics ``fairbench_client_*``, one time series per client, among the server's own."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # Not before: prometheus_client looks for SGLang's directory when it is first imported.
+        # Imported only here, because prometheus_client looks for SGLang's directory at its first
+        # import.
         from prometheus_client import Counter, Gauge
 
         self._counters: dict[str, Any] = {

@@ -14,7 +14,7 @@ from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
-OTHERS = "clients without an entitlement"  # one claimant for every client that a run does not name
+OTHERS = "clients without an entitlement"  # one claimant for all clients that a run does not name
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
 Ids: TypeAlias = "array[int]"
@@ -42,7 +42,7 @@ class LiveMemoryLog(WorkerMemoryLog):
 
 
 def claiming(request: Request, clients: Container[str]) -> Request:
-    """Return the request as one of ``clients``, or else as one of ``OTHERS``."""
+    """Return the request as one of ``clients``, or else as ``OTHERS``."""
     return request if request.client in clients else replace(request, client=OTHERS)
 
 
@@ -71,13 +71,13 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node alone
+        self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node without its ancestors
 
     def claiming(self, request: Request) -> Request:
         """Return the request under the name by which its tokens are claimed."""
         return claiming(request, self._clients)
 
-    # Prefixes as the engine names them.
+    # Prefixes in the engine's terms.
 
     def prefix_of(self, node: KVNode) -> Prefix:
         """Return all tokens from the root to the end of a node."""
@@ -93,7 +93,7 @@ class MirroredCache(ClientCache):
         return Prefix(whole, namespace)
 
     def end_of(self, prefix: Prefix, depth: int) -> ClaimedNode:
-        """Return the node that ends at ``depth`` of a cached prefix; split or append one for it."""
+        """Return the node at ``depth`` of a cached prefix; split or append a node if needed."""
         node = self.root
         while node.depth < depth:
             name = self._name(prefix, node.depth)
@@ -166,9 +166,9 @@ class MirroredCache(ClientCache):
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to ``node``, which ends what is stored of a request; ``last`` at its end.
+        """Claim the path to the end ``node`` of a request's stored tokens; ``last`` at its end.
 
-        The request does not hold ``private`` of these tokens privately any more.
+        The request no longer holds ``private`` of these tokens privately.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
@@ -176,7 +176,7 @@ class MirroredCache(ClientCache):
         self.residency.add_private(request.client, stored - private)  # others had stored the rest
         (self.retain if last else self.claim)(node, request)
 
-    # The policy's choice.
+    # Choices of the policy.
 
     def is_awaited(self, node: ClaimedNode) -> bool:
         return self.awaited(node)

@@ -10,13 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fairbench.errors import UsageError
 
-UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"  # 1: a newer release is tried
+UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"  # 1 means that a newer release is tried
 
 
 def installed(distributions: Sequence[str]) -> str:
     """Return the version of the first distribution that is installed, "" if none is.
 
-    The version is read from the distribution's metadata: the engine is not imported.
+    The version is read from the distribution's metadata, without importing the engine.
     """
     for name in distributions:
         try:
@@ -27,9 +27,10 @@ def installed(distributions: Sequence[str]) -> str:
 
 
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
-    """Return whether a release is supported; False for a newer one that is to be tried.
+    """Return whether a release is supported; False for a newer one that should be tried.
 
-    ``supported`` are the releases, oldest first. Raises UsageError for any other one, or for none.
+    ``supported`` are the releases, oldest first. Raises UsageError for any other release, or
+    without a release.
     """
     if not found:
         raise UsageError(f"{engine} is not installed in this Python")

@@ -36,7 +36,10 @@ class WorkerAddress:
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, citing ``name``."""
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``.
+
+    Parse a worker's address. Raises UsageError, citing ``name``.
+    """
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:
@@ -77,7 +80,7 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    if not (url.isascii() and url.isprintable()):  # urlsplit leaves out ends of lines
+    if not (url.isascii() and url.isprintable()):  # urlsplit removes line ends
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairbench.errors import UsageError
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"  # ROCm's HIP obeys it too, unless its own is set
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # ROCm's HIP obeys it too, unless HIP's own variable is set
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
@@ -23,8 +23,8 @@ class Gpus(NamedTuple):
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use (NVIDIA's, else AMD's), and their variables.
 
-    Variables that are set already are set for servers too, because vLLM refuses to start if two of
-    them differ. ``ROCR_VISIBLE_DEVICES`` applies before HIP, which numbers the remaining GPUs.
+    Variables that are set already are also set for servers, because vLLM refuses to start if two of
+    them differ. ``ROCR_VISIBLE_DEVICES`` is applied first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _named(VISIBLE), _named(HIP)
     if cuda is not None and hip is None:

@@ -13,7 +13,7 @@ from fairbench.live.processes.addresses import LOOPBACK
 def free_ports(count: int) -> list[int]:
     """Return distinct ports that are free at present.
 
-    Another process may take a port before its server does: look for that in the log, and retry.
+    Another process may take a port before its server does; callers must check the log, and retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

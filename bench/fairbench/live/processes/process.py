@@ -14,8 +14,8 @@ from fairbench.live.processes import reaper
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.ports import free_ports
 
-GRACE_S = 10.0  # from SIGTERM to SIGKILL
-REAPER_MARGIN_S = 5.0  # for the reaper itself to end after that
+GRACE_S = 10.0  # seconds from SIGTERM to SIGKILL
+REAPER_MARGIN_S = 5.0  # seconds for the reaper itself to end after that
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
 
@@ -72,7 +72,7 @@ class Place(Protocol):
     ) -> Process:
         """Run a command at the place; its output is appended to a file on this machine.
 
-        It ends at the latest when this process ends, even if killed.
+        The process ends at the latest when this process ends, even if killed.
         """
 
 
@@ -97,7 +97,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # A separate session: Ctrl-C at the terminal is for the harness, which ends this.
+            # A separate session: Ctrl-C at the terminal goes to the harness, which ends this
+            # process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -132,7 +133,7 @@ class ServerProcess:
 
 
 def log_end(path: Path, begin: int) -> str:
-    """Return the last lines of a log after byte ``begin``; earlier bytes are not this process's."""
+    """Return the last lines of a log after byte ``begin``; earlier bytes are another process's."""
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(begin, size - TAIL_BYTES))

@@ -3,9 +3,9 @@
     python reaper.py GRACE_S COMMAND...
 
 Standard input is a pipe that only the harness holds open. The pipe closes when the harness closes
-it and when the harness is killed, even by SIGKILL: either way the server gets SIGTERM, then after
-``GRACE_S`` seconds SIGKILL, which its process group gets in any case. A separate program that
-imports nothing of fairbench, since one is started with every server.
+it or is killed, even by SIGKILL: the server then gets SIGTERM, and after ``GRACE_S`` seconds its
+process group gets SIGKILL, in any case. This is a separate program that imports nothing of
+fairbench, because one process is started with every server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        pass  # there is no writer; the end of the file is the message
+        pass  # the pipe has no writer; the end of the file is the message
     server.terminate()
     try:
         server.wait(grace_s)

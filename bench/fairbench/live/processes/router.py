@@ -21,7 +21,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all
+READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all parameters
 
 
 def router_recipe(
@@ -40,7 +40,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # An open loop is meant to overload; and after its end no client waits for the rest.
+        # An open loop is meant to overload the workers, and when it ends no client waits for the
+        # rest.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]

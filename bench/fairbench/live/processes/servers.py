@@ -19,13 +19,14 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
-TAKEN = ("address already in use", "address in use")  # what a server's log says, in lower case
-TELL_S = 30.0  # between two lines about what is waited for
-MAX_STARTS = 5  # of one server, whose port was taken each time
+# words in a server's log, in lower case, for a port that is taken
+TAKEN = ("address already in use", "address in use")
+TELL_S = 30.0  # seconds between two lines about servers that are not ready
+MAX_STARTS = 5  # attempts to start one server whose port was taken each time
 LOOK_S = 0.5
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-STEADY_S = 60.0  # once it has run so long, its next end counts as the first
+STEADY_S = 60.0  # seconds after which the next end of a server counts as its first
 
 
 class ServersProgress(NamedTuple):
@@ -63,7 +64,7 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        self.deaths = 0  # once it was ready
+        self.deaths = 0  # number of ends since it was ready
         self.start()
 
     def start(self) -> None:
@@ -191,7 +192,7 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check()  # the first may have ended since
+        server.check()  # the first server may have ended in the meantime
 
 
 def stop_all(servers: Sequence[Server]) -> None:
@@ -206,7 +207,7 @@ def stop_all(servers: Sequence[Server]) -> None:
 class _Case:
     """A watched server. ``due_s`` is the time of its next start (None if it runs).
 
-    ``is_over`` once it cannot be started any more.
+    ``is_over`` means that it cannot be started any more.
     """
 
     started_s: float

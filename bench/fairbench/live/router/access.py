@@ -1,4 +1,4 @@
-"""Access: the clients of API keys, and their weights and quotas, from the present keys file."""
+"""Access: the clients of API keys, and their weights and quotas, from the current keys file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 class Access:
     """Keys, weights and quotas. The object ``weights`` never changes identity, only its content.
 
-    The keys file is read again once it has changed and then stayed the same for two looks, so a
-    half-written file is not read. The file counts as a whole or not at all. Weights of the
-    configuration count more than the file's. ``keys`` is None if requests name their client.
+    The keys file is read again after it has changed and was then equal in two checks, so a
+    half-written file is not read. An invalid file has no effect at all. Weights of the
+    configuration override the file's. ``keys`` is None if requests name their client.
     ``on_weights`` is called when ``weights`` may have changed. Raises DataError for a file that is
     wrong from the start.
     """

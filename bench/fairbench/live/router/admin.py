@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
+# seconds within which an added worker may become healthy before the answer is sent
+PATIENCE_S = 2.0
 MOST_BYTES = 2**16
 
 
@@ -37,7 +38,7 @@ class Membership:
     """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
     ``follow(worker)`` is called for an added worker, ``unfollow(worker)`` for a removed one.
-    Methods that change it raise Problem if that is impossible.
+    Methods that change the membership raise Problem if that is impossible.
     """
 
     workers: list[WorkerAddress]
@@ -74,8 +75,8 @@ class Membership:
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
         """Add a worker and return its number. The worker joins once it is healthy.
 
-        Fails with 409 if it is known already, is this router itself, or the router cannot have
-        more.
+        Fails with 409 if the worker is known already or is this router itself, or if the router
+        cannot have more workers.
         """
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):
@@ -131,8 +132,8 @@ def admin_app(
     """Return the admin application. With ``key``, callers must send this key.
 
     ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
-    reach the endpoint but have no effect: another site cannot send JSON, nor use a name of this
-    machine.
+    reach the endpoint but not change anything: another site cannot send JSON, nor use a name of
+    this machine.
     """
 
     @web.middleware
@@ -164,7 +165,7 @@ def admin_app(
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """Return the worker that a body names: ``url`` as in ``--worker-url``, ``key`` if unknown.
+    """Return the worker in a body: its ``url``, as in ``--worker-url``, and its ``key``.
 
     Raises Problem.
     """

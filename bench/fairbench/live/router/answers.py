@@ -13,7 +13,8 @@ from fairbench.live.openai_shapes import Choice, ReportedUsage
 from fairbench.live.router.prompts import TOKEN_BYTES
 
 MAX_EVENT_BYTES = 2**22
-# A blank line in any of the three spellings of a line's end. Atomic: CR LF is one end, not two.
+# A blank line, with any of the three line ends. The group is atomic: CR LF is one line end, not
+# two.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 _LONGEST_END = 4
@@ -24,14 +25,14 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class EventSplitter:
     """A splitter that returns whole events, each with the blank line that ends it.
 
-    An event of more than ``MAX_EVENT_BYTES`` comes in pieces, so that a worker that never ends an
-    event fills no memory: ``feed`` tells pieces from events.
+    An event of more than ``MAX_EVENT_BYTES`` is returned in pieces, so that a worker that never
+    ends an event cannot fill the memory: ``feed`` marks pieces and whole events.
     """
 
     def __init__(self) -> None:
         self._begun = bytearray()
-        self._searched = 0  # up to there no blank line begins
-        self._oversized = False  # parts of the current event were already forwarded
+        self._searched = 0  # no blank line begins before this position
+        self._oversized = False  # whether parts of the current event were already forwarded
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Return the completed parts, each with whether it is a whole event."""
@@ -41,7 +42,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > MAX_EVENT_BYTES:
-            # All but what may be the beginning of a blank line.
+            # Everything except a possible beginning of a blank line.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -50,7 +51,7 @@ class EventSplitter:
         return found
 
     def _events_in(self, whole: bytes) -> list[tuple[bytes, bool]]:
-        if b"data" not in whole:  # comments, of which some servers send many
+        if b"data" not in whole:  # comments, which some servers send frequently
             self._oversized = False
             return [(whole, False)]
         found: list[tuple[bytes, bool]] = []
@@ -58,7 +59,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # an odd end of line more
+        if start < len(whole):  # one more line end
             found.append((whole[start:], False))
         return found
 
@@ -86,7 +87,7 @@ class Usage(NamedTuple):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    failed: bool = False  # it ended with an error
+    failed: bool = False  # whether the answer ended with an error
 
 
 class _MetaInfo(msgspec.Struct):
@@ -171,11 +172,11 @@ def _status(code: Any) -> HTTPStatus:
 
 
 class StreamReader:
-    """A reader of server-sent events that are passed on; it remembers only the end.
+    """A reader of server-sent events that are passed on; it keeps only the facts about the end.
 
-    With ``hide_usage`` the event that holds nothing but the usage is left out. An event by which
-    the worker aborts the request becomes an error. ``is_junk`` means that the first event is not
-    part of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last has come.
+    With ``hide_usage``, an event that contains only the usage is left out. An event by which the
+    worker aborts the request becomes an error. ``is_junk`` means that the first event is not part
+    of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last event has come.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:

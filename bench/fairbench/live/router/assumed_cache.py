@@ -1,4 +1,4 @@
-"""The assumed cache: an upper bound of what a worker still holds of the prompts sent there."""
+"""The assumed cache: an upper bound of the prompts sent to a worker that it still caches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import heapify
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.sim.engine.kv_cache import KVCache
 
-# If events report evictions, a guess must not precede them: the pool only bounds memory.
+# If events report evictions, the assumed cache must not evict earlier: the pool only bounds memory.
 FOLLOWED_SLACK = 2
 
 
@@ -21,17 +21,17 @@ class _LosingCache(KVCache):
         self._lost = 0  # nodes that are still listed among the leaves
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
-        """Drop the last ``tokens`` of a prefix, unless something longer is known to follow."""
+        """Drop the last ``tokens`` of a prefix, unless a longer prompt is known to follow."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        self.match(prefix, start)  # which splits the tree there
+        self.match(prefix, start)  # this splits the tree there
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
         while node.depth > start and not node.children:
             parent = node.parent
             assert parent is not None
             self._drop(node)
-            node.locks, node.edge = 1, ()  # so that its entry among the leaves is passed over
+            node.locks, node.edge = 1, ()  # so that its entry among the leaves is skipped
             self._lost += node.listed
             node = parent
         self.on_evict = heard
@@ -44,10 +44,11 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache as large as the worker's pool, filled with the prompts it finished.
 
-    A worker's own events report evictions sooner and better. This bounds a router's memory without
-    events, with approximate tokens, and for prompts that were never stored. ``on_evict(prefix,
-    tokens)`` receives what can no longer be there. Prompts that wait take no room yet: a queue may
-    be longer than the pool, and would push out tokens that are really cached.
+    A worker's own events report evictions sooner and better. The assumed cache bounds a router's
+    memory without events, with approximate tokens, and for prompts that were never stored.
+    ``on_evict(prefix, tokens)`` is called for tokens that can no longer be cached. Waiting prompts
+    take no space yet: a queue may be longer than the pool, and would evict tokens that are really
+    cached.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

@@ -43,7 +43,7 @@ from fairbench.targets import Due
 async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) -> Flight:
     """Return the request's flight. Cancelling withdraws a request that is still queued.
 
-    Raises Problem as the dispatcher does, and WorkerFailed if its worker leaves at that moment.
+    Raises the dispatcher's Problem, and WorkerFailed if its worker leaves at that moment.
     """
     went: list[Flight | Problem] = []
     told = asyncio.Event()
@@ -74,7 +74,7 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
 
 log = logging.getLogger(__name__)
 
-UNSEEN = (How.UNREACHED, How.STALE)  # the worker has seen nothing of the request, or may have not
+UNSEEN = (How.UNREACHED, How.STALE)  # the worker has not seen the request, or may not have seen it
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Attempts:
             return True
         if last.how is How.DIED or sum(one.how not in UNSEEN for one in failures) > 1:
             return False
-        # A connection may break by itself; an error would be the same again.
+        # A connection may break by itself, but an error would occur again.
         return last.how is How.BROKE or bool(self.dispatcher.up - {last.worker})
 
     def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
@@ -183,7 +183,7 @@ class Attempts:
         if not self.breakers.failed(worker):
             return
         if self.dispatcher.up <= {worker}:
-            self.breakers.reset(worker)  # a bad one is better than none
+            self.breakers.reset(worker)  # a failing worker is better than none
             return
         log.warning(
             "worker %d failed requests that other workers served; it gets no requests for a while",
@@ -219,7 +219,7 @@ class Attempts:
                 if not healthy and failure.how is not How.UNREACHED:
                     failure.how = How.DIED
                 elif failures and failure.how is How.STALE:
-                    failure.how = How.BROKE  # its connection was a fresh one
+                    failure.how = How.BROKE  # its connection was a new one
             raise
         except BaseException:
             elapsed_s = asyncio.get_running_loop().time() - begun_s

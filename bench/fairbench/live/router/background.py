@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-GIVE_BACK_S = 30.0  # between two times that free memory goes back to the system
-LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio takes for each read
+GIVE_BACK_S = 30.0  # seconds between two returns of free memory to the system
+LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio allocates for each read
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run tasks until the block ends. No task should end earlier."""
+    """Run tasks until the block ends. No task should end before the block."""
     tasks = [_begun(one) for one in work]
     try:
         yield
@@ -63,10 +63,10 @@ def _complain(task: asyncio.Task[None]) -> None:
 
 
 def keep_large_buffers_apart() -> bool:
-    """Map buffers of ``LARGE_BYTES`` and more on their own; return whether that is possible.
+    """Map each buffer of ``LARGE_BYTES`` or more separately; return whether that is possible.
 
-    The C library begins like that, but the first large buffer that is freed raises its limit, to as
-    much as 32 MiB. Later ones, for long bodies and for each read of a socket, then lie in the heap
+    The C library does so at first, but raises its limit, up to 32 MiB, when the first large buffer
+    is freed. Later buffers, for long bodies and for each read of a socket, then lie in the heap
     among small objects that stay, and leave holes: the heap grows although nothing is kept.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)

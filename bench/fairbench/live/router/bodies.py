@@ -20,10 +20,10 @@ from fairbench.live.json_errors import Problem, bad_request, too_many
 PLAIN = ("", "identity")
 # The window bits for zlib: a gzip header, or a zlib header for standard "deflate".
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-RAW_DEFLATE = -zlib.MAX_WBITS  # as some clients send it
+RAW_DEFLATE = -zlib.MAX_WBITS  # raw "deflate", as some clients send it
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
 PIECE_BYTES = 2**20
-SHARE = 4  # of the machine's memory, if nothing else is said
+SHARE = 4  # divisor of the machine's memory for the default
 
 
 class Decoder:
@@ -45,7 +45,7 @@ class Decoder:
         decoded = bytearray()
         try:
             while len(decoded) <= most:
-                if self._inner.eof:  # gzip may have several members
+                if self._inner.eof:  # a gzip file may have several members
                     self._inner = zlib.decompressobj(self._window(piece))
                 part = self._inner.decompress(piece, PIECE_BYTES)
                 decoded += part
@@ -102,9 +102,9 @@ def usual_bytes() -> int:
 class BodyMemory:
     """A limit of ``most`` bytes on long bodies, which no single client can exhaust.
 
-    A client may hold at most as much as remains free: half of the total if alone; the next client
-    then gets half of the rest. Short bodies are neither refused nor counted here, since the limit
-    on requests bounds them.
+    A client may hold at most as much memory as remains free: half of the total if alone; the next
+    client then gets half of the rest. Short bodies are neither refused nor counted here, since the
+    limit on requests bounds them.
     """
 
     def __init__(self, most: int) -> None:

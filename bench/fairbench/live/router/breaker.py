@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-TRIPS_AFTER = 3  # failures in a row
+TRIPS_AFTER = 3  # failures in succession
 FIRST_REST_S = 5.0
 LONGEST_REST_S = 60.0
 
 
 @dataclass(slots=True)
 class _State:
-    failures: int = 0  # in a row
-    rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # the next one
-    until_s: float = -inf  # while it is open
+    failures: int = 0  # failures in succession
+    rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # length of the next rest
+    until_s: float = -inf  # end of the rest, while the breaker is open
     open: bool = False
     probing: bool = False
 
@@ -23,10 +23,10 @@ class _State:
 class Breakers:
     """The circuit breakers of the workers, on a clock ``now_s`` in seconds. Pure.
 
-    A failure counts only if another worker has served the same request. Otherwise a client
-    could have every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER``
-    failures in a row the worker is open: it gets nothing for 5 s, and twice as long each
-    further time, up to 60 s. Then the worker is half open: a single probe request decides.
+    A failure counts only if another worker has served the same request. Otherwise requests that
+    fail everywhere could eject every worker. After ``TRIPS_AFTER`` failures in succession the
+    worker is open: it gets no requests for 5 s, and twice as long each further time, up to 60 s.
+    Then the worker is half open: a single probe request decides.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -50,7 +50,7 @@ class Breakers:
         if state is None:
             return False
         state.failures += 1
-        if state.open and not state.probing:  # was sent there before it opened
+        if state.open and not state.probing:  # the request was sent before the breaker opened
             return False
         if state.failures < TRIPS_AFTER and not state.open:
             return False

@@ -42,17 +42,17 @@ from fairbench.live.router.fields import (
 from fairbench.live.router.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
-MOST_PROMPT_LOGPROBS = 8_192  # of which an engine keeps as many rows of the vocabulary
+MOST_PROMPT_LOGPROBS = 8_192  # limit, because an engine keeps as many rows of the vocabulary
 
 
 @dataclass(slots=True)
 class Call:
     """A request as a router sees it.
 
-    ``fields`` are sent to the worker, ``said`` are the body's fields about its client. ``exact``
-    means that the worker will count just these ``ids`` as the prompt, ``hide_usage`` that the
-    router, not the client, asked for the stream's usage. ``max_new_tokens`` is None where nothing
-    but the model's context ends an answer.
+    ``fields`` are sent to the worker, ``said`` are the body's fields that may name its client.
+    ``exact`` means that the worker will count exactly these ``ids`` as the prompt, ``hide_usage``
+    that the router, not the client, asked for the stream's usage. ``max_new_tokens`` is None if
+    only the model's context limits an answer.
     """
 
     fields: Fields
@@ -92,7 +92,7 @@ class Api(ABC):
 
     @abstractmethod
     def _call(self, given: Fields, body: Any, text: TextTokens, limits: PromptLimits) -> Call:
-        """Return the call of a body, of which the fields ``given`` are passed on."""
+        """Return the call of a body; its fields ``given`` are passed on."""
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Put the client into the body field from which the worker reads it."""
@@ -143,7 +143,7 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # SGLang reads the header on the OpenAI paths only.
+        # SGLang reads the header only on the OpenAI paths.
         call.set("routing_key", routing_key)
 
 
@@ -187,7 +187,8 @@ class ChatApi(Api):
     ) -> Call:
         check_template_kwargs(body.chat_template_kwargs)
         ids = array("I")
-        for message in body.messages:  # each on its own, so that earlier turns stay a prefix
+        # each message separately, so that earlier turns stay a prefix
+        for message in body.messages:
             ids += limits.ids_of(text, f"{message.role}\n{message.text}")
         most = body.max_completion_tokens or body.max_tokens
         return _openai_call(given, body, ids, most, limits)

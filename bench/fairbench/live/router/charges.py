@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from fairbench.live.router.answers import Usage
 
-FIRST_TOKEN_S = 0.02  # until an answer was complete: about what an 8B model takes on an A100
-# What an engine keeps free for the rest of an answer: SGLang, of at most 4,096 tokens to come, the
-# share to which its new_token_ratio decays.
+# assumed until an answer was complete: about the time of an 8B model on an A100
+FIRST_TOKEN_S = 0.02
+# Memory that an engine keeps free for the rest of an answer: SGLang reserves for at most 4,096
+# further tokens, times the lowest value of its new_token_ratio.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
-LATEST_SHARE = 0.05  # of an answer in the average
+LATEST_SHARE = 0.05  # mean size of an answer
 
 
 class Charge(NamedTuple):
@@ -29,7 +30,7 @@ NOTHING = Charge()
 
 
 class Bill:
-    """The cost of a request so far, at all workers."""
+    """The cost of a request so far, summed over all workers."""
 
     def __init__(self) -> None:
         self.total = NOTHING
@@ -61,10 +62,11 @@ def broken_off(
 ) -> Charge:
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
-    ``left`` means that the client gave the answer up. The client then also pays for the memory
-    reserved for the rest. Otherwise a client that asks for much and leaves early would reserve
-    memory for free. The prompt counts in full. Nothing arrives of an answer in one piece, so
-    one token per ``token_s`` seconds since sending is assumed; None if a better count is known.
+    ``left`` means that the client abandoned the answer. Such a client also pays for the memory
+    reserved for the rest. Otherwise a client that requests long answers and leaves early would
+    reserve memory for free. The prompt counts completely. An answer in one piece arrives only at
+    its end, so one token per ``token_s`` seconds since sending is assumed; None if a better count
+    is known.
     """
     prompt = min(asked.prompt_tokens, asked.most_input_tokens)
     read = prompt if usage.input_tokens is None else usage.input_tokens

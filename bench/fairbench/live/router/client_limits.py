@@ -17,7 +17,9 @@ TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The slot of one request. ``begun`` once the answer has started: then it cannot be evicted.
+    """The slot of one request.
+
+    ``begun`` is set when the answer has started: the slot can then no longer be evicted.
 
     ``on_evicted`` is called once on eviction.
     """
@@ -35,9 +37,9 @@ class Slot:
 class ConcurrencyLimit:
     """A limit of ``most`` requests in flight, and of ``most_each`` per client.
 
-    When all slots are taken, a client with fewer slots (by weight) than another takes one from
-    it. The victim is the youngest request without any answer yet, of the client with the most
-    slots.
+    If all slots are taken, a client that has fewer slots (by weight) than another client takes one
+    of these. The evicted request is the youngest one without any answer yet, of the client with the
+    most slots.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -120,7 +122,7 @@ class _Bucket:
     """A bucket that holds up to a minute's quota and fills steadily; it may be overdrawn."""
 
     def __init__(self, now_s: float) -> None:
-        self._missing = 0.0  # share of a full bucket: survives changes of the quota
+        self._missing = 0.0  # fraction of a full bucket, which survives changes of the quota
         self._counted_s = now_s
 
     def left(self, per_min: float, now_s: float) -> float:
@@ -135,10 +137,10 @@ class _Bucket:
 class Quotas:
     """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
 
-    A request is taken in while its client has a request and any token left. The prompt and the
+    A request is accepted while its client has a request and any token left. The prompt and the
     requested output are then taken from the tokens, and the true cost replaces them at the end. In
-    any stretch of time a client therefore gets at most a minute's quota more than its rate, plus
-    the excess of its requests under way when the tokens ran out, which it pays back first.
+    any period a client therefore gets at most a minute's quota more than its rate, plus the excess
+    of its requests in progress when the tokens ran out, which is paid back first.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -184,5 +186,5 @@ class Quotas:
 
 
 def _over(quota: str, minutes: float) -> Problem:
-    wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))  # much may be given back soon
+    wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))  # a large part may be given back soon
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

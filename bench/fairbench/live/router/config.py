@@ -21,31 +21,32 @@ class RouterConfig:
     """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
 
     ``weights`` are the clients' entitlements, 1 by default. ``keys`` maps API keys to clients;
-    without them requests name their client. With ``keys_file``, those there count, read again when
-    it changes, with its weights, over which ``weights`` are laid, and its quotas. ``client_from``
-    are the body fields that name the client without a header, strongest first. ``tokenizer`` is a
-    tokenizer.json, without which tokens are approximated. ``max_queue`` bounds the requests that
-    are under way, most of which wait at the workers, ``max_queue_per_client`` those of each client
-    (None: bounded only when others want in). ``max_body_bytes`` bounds a body, ``max_bodies_bytes``
-    long ones together (None: a quarter of the machine's memory). ``vocab_size`` is the model's,
-    None if the workers say. ``patterns`` lets clients send regular expressions and grammars, which
-    engines evaluate. A worker that fails a health check, or does not answer it within
-    ``health_timeout_s``, is out of rotation until it passes one; so is one that has requests and
-    produces nothing for ``stall_s``. ``local`` is the local scheduler that the workers are meant to
-    run, None where that is not said.
+    without them requests name their client. With ``keys_file``, its keys, weights and quotas are
+    used and read again when it changes; ``weights`` override the file's. ``client_from`` are the
+    body fields that name the client without a header, strongest first. ``tokenizer`` is a
+    tokenizer.json, without which tokens are approximated. ``max_queue`` limits the unfinished
+    requests, most of which wait at the workers, and ``max_queue_per_client`` those of each client
+    (None: limited only when other clients need slots). ``max_body_bytes`` limits a body,
+    ``max_bodies_bytes`` all long bodies together (None: a quarter of the machine's memory).
+    ``vocab_size`` is the model's, None if the workers report it. ``patterns`` lets clients send
+    regular expressions and grammars, which engines evaluate. A worker that fails a health check, or
+    does not answer it within ``health_timeout_s``, is out of rotation until it passes one; so is a
+    worker that has requests and produces nothing for ``stall_s``. ``local`` is the local scheduler
+    that the workers should run, None if unspecified.
 
     ``gateway`` is the policy of a queue before the router, None if there is none, and
     ``saturation`` its detector. ``limits_clients`` limits each client's requests at the workers,
-    unless ``settings`` do. If that is ``concurrency`` and ``settings`` do not say how many requests
-    a worker may have, the workers do. ``promises`` say by when requests are due.
+    unless ``settings`` do. If the gateway's detector is ``concurrency`` and ``settings`` do not
+    limit the requests of a worker, the workers' own limits are used. ``promises`` are the deadlines
+    of requests.
 
     Without keys the router only answers requests to an address, to ``localhost``, to this machine's
     name or to one of ``hosts``; ``*`` there allows any. ``router_id`` is this router's name among
     others.
 
-    ``admin_port`` is that of the admin endpoint, None for none, ``admin_key`` its key,
-    ``worker_keys`` the keys of workers that are added there; ``workers`` have theirs. ``peers`` are
-    the URLs of other routers before the same workers, and ``peer_key`` their common key.
+    ``admin_port`` is the port of the admin endpoint, None for none, ``admin_key`` its key,
+    ``worker_keys`` the keys of workers that are added there; ``workers`` have their own. ``peers``
+    are the URLs of other routers before the same workers, and ``peer_key`` their common key.
     """
 
     router: str

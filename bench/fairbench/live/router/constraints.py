@@ -1,8 +1,8 @@
 """Constraints on outputs: grammars and stop texts, which an engine checks at every step.
 
 An engine compiles and evaluates them in or next to its scheduler process, for the whole batch. A
-pattern that backtracks for minutes there stops every client of that engine. Text is therefore
-refused where its cost is unbounded, unless the operator allows it, and bounded elsewhere.
+pattern that backtracks for minutes there stops every client of that engine. Text of unbounded cost
+is therefore refused, unless the operator allows it, and other text is limited.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.router.fields import Fields
 
 ALLOW_FLAG = "--allow-regex"
-# Regular expressions, and grammars, which may hold some and may be ambiguous.
+# Regular expressions, and grammars, which may contain some and may be ambiguous.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 SCHEMAS = frozenset({"json_schema", "response_format", "tools"})
 
 MOST_STOPS = 32
-LONGEST_STOP = 256  # characters; SGLang decodes as much of the output again at every step
+# characters of a stop text; SGLang decodes as much of the output again at every step
+LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # vLLM's own limit
 MOST_BIASES = 1024  # vLLM's own limit
 
-MOST_VALUES = 5_000  # of all schemas of a request; a text counts one for every 16 characters
+# values in all schemas of a request together; a text counts one for every 16 characters
+MOST_VALUES = 5_000
 TEXT_VALUE = 16
 MOST_DEPTH = 32
-MOST_REPEATS = 10_000  # of lengths and counts, multiplied where one is inside the other
+MOST_REPEATS = 10_000  # limit on lengths and counts, which are multiplied if nested
 LARGEST_NUMBER = 2**63
 ANY_OBJECT = "$$ANY$$"  # SGLang's own word for a schema that allows any object
 PLAIN_FORMATS = ("text", "json_object")
@@ -50,9 +52,9 @@ _DEFINITIONS = ("#/$defs", "#/definitions")
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow an engine's steps.
 
-    Schemas in ``given`` are replaced by what was read of them, so that a repeated key means the
-    same to the engine. ``patterns`` is true if the operator allows regular expressions and
-    grammars, ``where`` what comes before a field's name in a message.
+    Schemas in ``given`` are replaced by their parsed form, so that a repeated key means the same to
+    the engine. ``patterns`` is true if the operator allows regular expressions and grammars;
+    ``where`` precedes a field's name in a message.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -160,7 +162,7 @@ class _Walk:
     def _follow(self, target: Any, depth: int, times: int, within: frozenset[str]) -> None:
         target = target if isinstance(target, str) else ""
         if target in within:
-            return  # a recursion, which grammars have room for
+            return  # a recursion, which grammars support
         start, _, name = target.rpartition("/")
         if start not in _DEFINITIONS:
             raise bad_request(

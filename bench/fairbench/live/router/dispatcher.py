@@ -1,6 +1,6 @@
 """The dispatcher: passes a Router object the state of workers, requests and caches.
 
-No sockets here and no tasks: everything happens at once, when it is called.
+The dispatcher has no sockets and no tasks: each call takes effect immediately.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Dispatcher:
         return sorted(self.up)
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the unfinished load at the worker, without asking the worker (``FleetView``)."""
+        """Return the unfinished load at the worker, by the router's own count (``FleetView``)."""
         flights = self.flights[worker]
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
@@ -104,11 +104,12 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> Flight | None:
-        """Route a request; return None if it is queued, then ``on_sent`` is called once it is sent.
+        """Route a request; return None if it is queued and will be passed to ``on_sent`` later.
 
         ``on_sent`` gets a Problem instead if the request is never sent. A retried request is sent
-        again without waiting, unless the router itself may hold it. ``over`` has to follow. Raises
-        Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the router fails.
+        again without waiting, unless the router itself may hold it. The caller must call ``over``
+        later. Raises Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the
+        router fails.
         """
         if not self.up:
             raise unavailable("no worker is available")
@@ -151,7 +152,7 @@ class Dispatcher:
             flight.first_token_s = self.now_s()
 
     def _place(self, routed: int, wish: Wish) -> int:
-        """Return the worker for the router's choice, which may be out of date (``leave``)."""
+        """Return the worker for the router's choice, which may be outdated (``leave``)."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -174,7 +175,7 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # Nothing will ever match, or evict, a segment that is not made of token pages.
+            # Nothing will ever match, or evict, a segment that does not consist of token pages.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
@@ -182,7 +183,7 @@ class Dispatcher:
     def leave(self, worker: int, *, died: bool = False) -> None:
         """Take a worker down: it gets no more requests, and its present requests are lost.
 
-        Unless it ``died``, the worker may be alive but answers nothing.
+        Unless it ``died``, the worker may be alive but does not answer.
         """
         if worker not in self.flights:
             return

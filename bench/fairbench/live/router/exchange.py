@@ -27,7 +27,7 @@ from fairbench.live.router.calls import Call
 from fairbench.live.router.ingress import Flight
 
 # End of an exchange. LEFT: the client left. EVICTED: another request took its slot. LOST, RETRIED:
-# the worker left, and none other was asked, or another one was.
+# the worker left, and no other worker, or another worker, got the request.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -35,19 +35,20 @@ OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
 EVENTS = "text/event-stream"
 SERVED, REFUSED = range(200, 300), range(400, 600)
-STALLED_S = 60.0  # without reading anything, after which a client is taken to have left
-NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs no costly timer
+STALLED_S = 60.0  # seconds without reading after which a client counts as gone
+# up to this many unread bytes, a write returns immediately and needs no costly timer
+NO_WAIT_BYTES = 2**14
 
 
 class How(Enum):
     """The way in which a worker failed before its answer began."""
 
-    UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
-    BROKE = auto()  # the connection ended within the answer, or what came is none
-    STALE = auto()  # it ended before an answer, and may have been closed for being idle
-    HUNG = auto()  # it is up, but does not answer
-    DIED = auto()  # it is down
-    ANSWERED = auto()  # with an error
+    UNREACHED = auto()  # there was no connection, so the worker has not seen the request
+    BROKE = auto()  # the connection ended within the answer, or the data is not an answer
+    STALE = auto()  # the connection ended before an answer, perhaps because it was idle
+    HUNG = auto()  # the worker is up, but does not answer
+    DIED = auto()  # the worker is down
+    ANSWERED = auto()  # the worker answered with an error
 
 
 class WorkerFailed(Exception):
@@ -68,8 +69,8 @@ class ClientLeft(ConnectionError):
 class Exchange:
     """Sends a request to a worker and answers the client; ``usage`` and ``outcome`` are results.
 
-    ``on_begun`` is called when the client is given the first of the answer, ``on_heard`` when a
-    part of an answer has come that is no error.
+    ``on_begun`` is called when the client receives the first part of the answer, ``on_heard`` when
+    a part of a successful answer has arrived.
     """
 
     request: web.Request
@@ -81,7 +82,7 @@ class Exchange:
     def __post_init__(self) -> None:
         self._stream: web.StreamResponse | None = None
         self._reader = StreamReader(hide_usage=self.call.hide_usage)
-        self._left: How | None = None  # how the worker went meanwhile
+        self._left: How | None = None  # how the worker left meanwhile, if it did
         self.usage = Usage()
         self.outcome = LEFT
 
@@ -90,9 +91,8 @@ class Exchange:
     ) -> web.StreamResponse:
         """Send the call with the headers ``sent``; return the answer given to the client.
 
-        Cancelled or with a client that reads no more, it closes the connection to the worker, which
-        is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
-        ClientLeft.
+        If cancelled, or if the client stops reading, the connection to the worker is closed, which
+        tells the worker that the request is no longer needed. Raises WorkerFailed and ClientLeft.
         """
         try:
             async with asyncio.timeout(None) as scope:
@@ -134,7 +134,7 @@ class Exchange:
             self.on_heard()
             if self._reader.is_junk and self._stream is None:
                 raise ClientPayloadError("the stream contains data that is not an event")
-            # Waits while the client is slow, and so stops reading from the worker.
+            # This waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         if not (self._reader.is_complete or failed):
@@ -156,8 +156,8 @@ class Exchange:
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return an answer in one piece.
 
-        Raises WorkerFailed for an error of any status: only another worker's answer to that request
-        reveals the cause.
+        Raises WorkerFailed for an error of any status: only another worker's answer to the same
+        request reveals the cause.
         """
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
@@ -181,7 +181,8 @@ class Exchange:
             return
         transport = self.request.transport
         try:
-            if self._stream is None:  # not before: until now another worker could be asked
+            # not earlier, because another worker could have been asked until now
+            if self._stream is None:
                 await stream.prepare(self.request)
                 self._stream = stream
                 self.on_begun()
@@ -192,14 +193,14 @@ class Exchange:
                 await stream.write(data)
         except TimeoutError:
             assert transport is not None
-            transport.abort()  # to close it would wait until all is read
+            transport.abort()  # a normal close would wait until everything is read
             raise ClientLeft from None
         except ConnectionError as error:
             raise ClientLeft from error
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone with an error in the stream's format."""
-        self.flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
+        self.flight.on_lost = lambda: None  # the reason is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, problem.event())
         return stream
@@ -208,5 +209,5 @@ class Exchange:
 def _how(error: Exception) -> How:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return How.UNREACHED
-    # Errors of what came are others: of its payload, or of its head.
+    # Other errors concern the received data: its payload, or its head.
     return How.STALE if isinstance(error, ClientConnectionError | OSError) else How.BROKE

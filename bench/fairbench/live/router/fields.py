@@ -1,6 +1,6 @@
-"""Fields of each API's body: the types of those that a router reads, and those passed to a worker.
+"""Fields of each API's body: the types that a router reads, and the fields sent to a worker.
 
-Other fields are refused or dropped. Counts are checked for values of which a worker would die.
+Other fields are refused or dropped. Counts are checked for values that would crash a worker.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines put these into tensors of fixed width: a larger one ends the process, not the request.
+# Engines put these into tensors of fixed width: a larger number ends the process, not only the
+# request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Logits are divided by it, and then exponentiated: 1e-40 makes them infinite, and probabilities
-# NaN, of which some samplers die.
+# Logits are divided by the temperature, and then exponentiated: 1e-40 makes them infinite, and
+# probabilities NaN, which crashes some samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 # A float32 tensor makes 1e39 infinite. Engines take temperatures near 0 for greedy decoding.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# Engines refuse 0; a smaller one is 0 in a tensor of half precision.
+# Engines refuse 0; a smaller number is 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]  # OpenAI's, SGLang's and vLLM's own limits
-LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1: no prompt token's
+LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1 means no prompt token
 MOST_BIAS = 100.0  # OpenAI's own limit; 1e39 is infinite in a tensor
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
 
@@ -41,7 +42,7 @@ DROPPED = frozenset(
     # The events of a stream tell how much has been produced.
     | {"stream_interval"}
 )
-# Integers that engines put into tensors or compare with them: OpenAI takes 64.0 for 64.
+# Integers that engines put into tensors or compare with them: OpenAI accepts 64.0 for 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"n", "best_of", "top_k", "seed", "sampling_seed", "logprobs", "top_logprobs"}
@@ -49,7 +50,7 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # beyond it a float is no longer an exact integer
+_EXACT_FLOAT = 2**53  # a larger float is not an exact integer
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -133,7 +134,7 @@ def _named(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# Fields that are passed on: those that are read here, and others that engines know.
+# Fields that are passed on: the fields that are read here, and others that engines know.
 SAMPLING = _named(Sampling) | {"json_schema", "structural_tag"}
 GENERATE = _named(Generate) - {"routing_key"} | {
     *("sampling_params", "return_text_in_logprobs", "image_data", "audio_data", "video_data")
@@ -152,8 +153,8 @@ CHAT = _OPENAI | {
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object and its fields, each once.
 
-    Both are as written, except for integers written as floats. Raises msgspec's errors if the text
-    is not an object.
+    Both are as written, except that integers written as floats become integers. Raises msgspec's
+    errors if the text is not an object.
     """
     found = _fields.decode(raw)
     integers = {
@@ -170,8 +171,8 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
     """Return the ``allowed`` fields for a worker, without nulls, which have no meaning.
 
-    Other fields are dropped if null, false or in ``DROPPED``. Raises Problem for the rest, with
-    ``where`` before the field's name.
+    Other fields are dropped if they are null, false or in ``DROPPED``. Raises Problem for all other
+    fields, with ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():

@@ -57,8 +57,8 @@ async def default_limits(
     """Return the limits of each client, computed from the sizes that the workers report.
 
     A client alone may have all requests that the workers run and all of their pools, less the
-    reserve; several clients share what is there. Empty if ``settings`` limit clients already, or if
-    no worker says how large it is.
+    reserve; several clients share this capacity. The result is empty if ``settings`` limit clients
+    already, or if no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -89,13 +89,13 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the gateway and admission control before the router, if they are configured.
 
-    ``weights`` may change meanwhile. Returns the task to run for each worker, by its number and
-    address, or None.
+    ``weights`` may change meanwhile. Returns the task to run for each worker, called with its
+    number and address, or None.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    if config.limits_clients and not config.peers:  # which may have the others' clients
+    if config.limits_clients and not config.peers:  # peers may have requests of other clients
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
         if limits and policy is None:

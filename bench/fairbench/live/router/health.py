@@ -1,4 +1,4 @@
-"""Health: checks which workers are up, and detects those that have requests but produce nothing.
+"""Health: finds the workers that are up, and the workers that have requests but produce nothing.
 
 An engine that hangs in one request may still answer health checks, in another process or thread.
 Only tokens show that it decodes.
@@ -28,11 +28,11 @@ PATH = "/health"
 # A request that proves that an engine decodes: every engine serves it, with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-LOOKS = 8  # at every worker within the time in which it has to produce something
-# Of an answer in one piece nothing is seen before its end: it may take so long, at this pace.
+LOOKS = 8  # checks of every worker within the time in which it must produce tokens
+# An answer in one piece is invisible before its end: it may take this many seconds per token.
 SLOWEST_TOKEN_S = 0.1
-LONGEST_STALLS = 5  # times the usual time, and no longer
-# What moves while an engine decodes: tokens, and the share of its pool that is in use.
+LONGEST_STALLS = 5  # multiple of the usual time that is allowed
+# Samples that change while an engine decodes: tokens, and the used share of its pool.
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -43,8 +43,8 @@ MOVING = (
 class Health:
     """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
 
-    A stalled worker is back when it has produced a token for the router itself, or when it was down
-    by its own account, since another process comes back then.
+    A stalled worker returns when it has produced a token for the router's own request, or when it
+    has reported itself down, because another process returns then.
     """
 
     workers: Sequence[WorkerAddress]
@@ -87,7 +87,8 @@ class Health:
     def stalled(self, worker: int) -> None:
         """Take a worker that produces nothing out of rotation, and end its requests.
 
-        The worker may hang in one of them, so none of them is tried elsewhere.
+        The worker may hang because of one of these requests, so none of them is sent to another
+        worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -122,7 +123,7 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Return whether this router itself answers there, under any name."""
+        """Return whether this router itself answers at the address, under any name."""
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -173,11 +174,11 @@ class Health:
 class Progress:
     """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
-    A worker is silent while it has requests and nothing comes of any: no piece of a successful
-    answer, and no change of the production that its ``/metrics`` reports. Time without requests
-    does not count, and a request that its client gives up changes nothing. The limit is ``stall_s``
-    seconds. For a worker that exports no such metrics and has only answers in one piece, the limit
-    is the longest time that these may take.
+    A worker is silent while it has requests and no output arrives: no piece of a successful answer,
+    and no change of the production that its ``/metrics`` reports. Time without requests does not
+    count, and a request that its client gives up changes nothing. The limit is ``stall_s`` seconds.
+    For a worker that exports no such metrics and has only answers in one piece, the limit is the
+    longest time that these may take.
     """
 
     workers: Sequence[WorkerAddress]
@@ -188,7 +189,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        self._told: dict[int, list[str]] = {}  # in text, in which NaN equals NaN
+        self._told: dict[int, list[str]] = {}  # as text, in which NaN equals NaN
 
     def heard(self, worker: int) -> None:
         """Record that a part of an answer has arrived from the worker."""
@@ -233,7 +234,7 @@ class Progress:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # before an engine's first token its page may lack the samples that will move
+        if told:  # before an engine's first token, its page may lack the samples that change later
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

@@ -1,7 +1,7 @@
 """Identity: the client of a request, and whether a page of another web site sent it.
 
-A page can have its own name resolve to an address of this machine or network (DNS rebinding), and
-a browser then takes the server for that page's own. The browser still sends the name.
+A page can make its own name resolve to an address of this machine or network (DNS rebinding); a
+browser then takes the server for that page's own. The browser still sends the name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import LOOPBACK
 
 MAX_LENGTH = 128
-MAX_BODY_LENGTH = 512  # of what a body says, which may be an e-mail address or a sentence
+# characters of the body's field, which may be an e-mail address or a sentence
+MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
 ANY_HOST = "*"
@@ -104,8 +105,8 @@ def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) 
     """Raise Problem (403) for a request that a page of another site may have sent.
 
     ``allowed`` are the names of this server in lower case; with ``addresses`` any IP address is
-    one, too, which no page can claim. Every browser sends a ``Host``, so without one it is no
-    page's.
+    one, too, which no page can claim. Every browser sends a ``Host``, so a request without one is
+    not a page's.
     """
     said = http.headers.get("Host")
     host = None if said is None else _name(f"//{said}")

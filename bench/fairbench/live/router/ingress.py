@@ -1,6 +1,6 @@
 """The queue before the workers in the router's process, and a request's flight at one of them.
 
-No sockets here and no tasks, as in the dispatcher.
+Like the dispatcher, it has no sockets and no tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Flight:
 
     ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is the
     time at which its answer began to stream. ``on_lost`` is called once if the worker leaves
-    meanwhile; ``died`` then means that its process ended, or that it reported so.
+    meanwhile; ``died`` is then true if its process ended, or if it reported so.
     """
 
     request: Request
@@ -55,10 +55,11 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    return segments_of(whole)[:-1]  # so that the page left out is the last in any case
+    return segments_of(whole)[:-1]  # so that the page left out is always the last one
 
 
-SHORTEST_NAP_S = 0.001  # between two alarms, so that no rounding of times keeps the loop busy
+# seconds between two alarms, so that rounding of times cannot keep the loop busy
+SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
@@ -69,16 +70,16 @@ class Ringing(Protocol):
 
 
 Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
-"""Calls a function so many seconds from now."""
+"""A function that calls another after the given seconds."""
 
 
 @dataclass(eq=False)
 class Ingress:
     """Requests that wait in the ``queue`` until it releases them, and released ones.
 
-    ``send`` makes a flight of one that goes; ``is_open`` says whether any worker is up; ``alarm``
-    wakes the queue when it wants to be asked although nothing has happened, None for a queue that
-    never does.
+    ``send`` creates the flight of a released request; ``is_open`` returns whether any worker is up;
+    ``alarm`` wakes the queue at the times that it asks for, and is None for a queue that needs
+    none.
     """
 
     queue: HoldsRequests
@@ -103,7 +104,7 @@ class Ingress:
         return Counter(request.client for request in self._held)
 
     def let_go(self, request: Request) -> bool:
-        """Return whether a released request is not over: it has waited and was charged."""
+        """Return whether a released request is unfinished: it has waited and was charged."""
         return request in self._gone
 
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> Flight | None:

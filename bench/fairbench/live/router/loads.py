@@ -16,7 +16,8 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.schedulers.views import WorkerLoad
 
-# SGLang's own page of loads, and its names in the metrics of SGLang, the emulator and vLLM.
+# SGLang's own page of loads, and the names of these facts in the metrics of SGLang, the emulator
+# and vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")

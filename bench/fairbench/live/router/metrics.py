@@ -27,7 +27,7 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """The clients that were served last have totals each, all others share theirs."""
+    """The clients that were served last have separate totals; all others share one."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -84,7 +84,7 @@ class Held(Collector):
 
 
 class WorkerGauges(Collector):
-    """The gauges of every current worker; subscribers are by worker."""
+    """The gauges of every current worker; subscribers are given by worker."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher
@@ -132,7 +132,7 @@ class RouterMetrics:
         info.info({"router": router, "token_count_method": token_count_method})
 
     def watch(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
-        """Register the gauges of every worker; subscribers are by worker."""
+        """Register the gauges of every worker; subscribers are given by worker."""
         self.registry.register(WorkerGauges(dispatcher, subscribers))
         if dispatcher.ingress is not None:
             self.registry.register(Held(dispatcher.ingress))

@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, with which totals are exchanged.
 
 The same objects exchange the same totals as in a simulation (``schedulers/peers``), except that a
-peer gets only the changes since its last confirmation. A message that is lost is made good by the
-next, so nothing is sent again, and a peer that is dead costs nothing.
+peer gets only the changes since its last confirmation. The next message makes up for a lost one, so
+nothing is sent again, and a dead peer costs nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
 
 log = logging.getLogger(__name__)
 
-ALL_EVERY_S = 60.0  # everything is sent, despite confirmations
-MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
+ALL_EVERY_S = 60.0  # seconds after which everything is sent, despite confirmations
+MOST_TOKENS = 1e15  # limit of a sum: decades of any fleet, and far from infinity
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # stopped routers in one message
 MOST_CLIENTS = 200_000  # entries in one message
@@ -45,17 +45,18 @@ LONGEST_ORIGIN = 64
 Versions = dict[str, dict[str, int]]
 """Origin and part -> the known version of its totals."""
 PATH = "/peers/totals"
-PATIENCE_S = 2.0  # for a peer's answer
-RELAYED_S = 30.0  # time after a change of the routers in which stopped ones are named
+PATIENCE_S = 2.0  # seconds to wait for a peer's answer
+RELAYED_S = 30.0  # seconds after a change of the routers in which stopped ones are named
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
-MOST_KNOWN = 1_000  # routers that are remembered
+MOST_KNOWN = 1_000  # number of routers that are remembered
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
     """A message of one process: ``origin`` is new at each start, ``fleet`` identifies its workers.
 
-    ``gone`` holds the last totals of silent origins. A restarted router could not know them.
-    Without them a client that was served there would be treated as owed that service.
+    ``gone`` holds the last totals of silent origins. A restarted router could not know these
+    totals. Without them, a client that was served there would be treated as entitled to that
+    service again.
     """
 
     origin: str
@@ -123,7 +124,7 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    places: Mapping[str, Collection[int]]  # of each part: workers, or bands of the gateway
+    places: Mapping[str, Collection[int]]  # size of each part: workers, or bands of the gateway
     origin: str = field(default_factory=lambda: token_hex(8))
     # Origin -> time of its first and last message (s on the dispatcher's clock).
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -131,7 +132,7 @@ class Peering:
     def message(self, known: Known | None = None) -> bytes:
         """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
-        While no worker is up, waiting clients are left out, so that they do not hold others up.
+        While no worker is up, waiting clients are left out, so that they do not delay others.
         """
         known = known or Known()
         versions = known.versions.get(self.origin, {})
@@ -256,7 +257,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that it lacks, again and again, whether or not it answers."""
+    """Send one peer the totals that it lacks, repeatedly, whether or not it answers."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = Known()

@@ -13,7 +13,7 @@ from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 TOKEN_BYTES = array("I").itemsize
 # Assumed for workers that do not report the size of their pool.
 UNKNOWN_POOL_TOKENS = 2**21
-# Far more than text has on the average, in any language and any vocabulary.
+# Far more than the mean of text in any language and any vocabulary.
 LONGEST_TOKEN_BYTES = 16
 # Limit on each structural character of a body: per token of the longest prompt, and in addition.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
@@ -54,7 +54,10 @@ class TokenizerTokens:
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
-    """Load a tokenizer file, or approximate without one. Raises as ``load_tokenizer`` does."""
+    """Load a tokenizer file, or approximate without one.
+
+    Raises the errors of ``load_tokenizer``.
+    """
     if tokenizer_path is None:
         return ApproximateTokens()
     return TokenizerTokens(*load_tokenizer(tokenizer_path))
@@ -64,9 +67,10 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 class PromptLimits:
     """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the size of the vocabulary.
 
-    None is not known. ``patterns`` is true if the operator allows regular expressions and grammars.
-    To decode JSON holds up everyone: milliseconds for a megabyte of text, but a second for many
-    small values. They are recognised by signs that are counted fast.
+    None means unknown. ``patterns`` is true if the operator allows regular expressions and
+    grammars. Decoding JSON blocks the event loop: milliseconds for a megabyte of text, but a second
+    for many small values. Such bodies are recognised by counting structural characters, which is
+    fast.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

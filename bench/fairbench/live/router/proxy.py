@@ -31,8 +31,8 @@ from fairbench.live.router.prompts import PromptLimits, TextTokens
 from fairbench.live.router.traces import Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
-MOST_PASSED = 1024  # characters of the routers that a request has passed, the last ones
-BODY_S = 120.0  # in which a body has to be complete
+MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
+BODY_S = 120.0  # seconds within which a body must be complete
 # A client's own headers that a worker or the next hop may want.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 

@@ -42,10 +42,10 @@ from fairbench.live.router.worker_info import (
 from fairbench.schedulers.base import Router, Setup
 
 # Uvicorn, which serves SGLang and vLLM, closes a connection that is idle for 5 s. On a busy machine
-# the router still learns of that too late (attempts.py).
+# the router may still notice this too late (attempts.py).
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
-FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
+FIRST_CHECK_S = 2.0  # seconds within which a worker must be healthy to take part from the start
 
 
 class Service(NamedTuple):
@@ -135,10 +135,10 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # Never a total: a request may wait long. Health checks find a worker that hangs.
+        # There is no total limit: a request may wait long. Health checks find a worker that hangs.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
-        headers={"Accept-Encoding": "identity"},  # workers' pages are read as they come, too
+        headers={"Accept-Encoding": "identity"},  # workers' pages are read undecoded, too
     )
 
 

@@ -1,4 +1,4 @@
-"""Traces: a span for each request without its text, exported by OpenTelemetry if asked for."""
+"""Traces: a span for each request without its text, exported by OpenTelemetry if requested."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Traces:
 
 
 def otel_traces() -> Traces:
-    """Return traces that are exported as OpenTelemetry's environment variables say.
+    """Return traces that are exported as configured by OpenTelemetry's environment variables.
 
-    Raises UsageError, with the command that installs it, if it is not there.
+    Raises UsageError with the installation command if OpenTelemetry is missing.
     """
     for name in NAMES:
         if find_spec("opentelemetry") is None or find_spec(name) is None:
@@ -63,7 +63,7 @@ def otel_traces() -> Traces:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # Resource.create lets OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count more.
+    # Resource.create lets OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
     provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OtelTraces(provider)
@@ -99,7 +99,7 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's rule for servers: a client's mistake is no server error.
+            # OpenTelemetry's rule for servers: a client's mistake is not a server error.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

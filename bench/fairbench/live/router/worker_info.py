@@ -20,10 +20,11 @@ from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 
 # Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for its page
-# SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
+ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM examines its whole machine for its page
+# The page of SGLang and the emulator, and vLLM's in its development mode, the only one that reports
+# this.
 SERVER_INFO = "/server_info?config_format=json"
-HEADROOM = 0.05  # of an engine's running requests, to wait in its own queue
+HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ log = logging.getLogger(__name__)
 class WorkerInfo(NamedTuple):
     """The smallest and largest pool and the smallest vocabulary; None if no worker reports it.
 
-    ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` each worker's schedulers as
-    our plugin, or the emulator, reports them: none of an engine's own.
+    ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` are the schedulers of each
+    worker as reported by our plugin or the emulator; an engine's own scheduler is not reported.
     """
 
     pool_tokens: int | None
@@ -178,8 +179,8 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
 
-    They replace answers that finish before the router knows and can send the next request. The
-    gateway can no longer reorder requests that wait there, so there are few of them.
+    These requests replace answers that finish before the router knows and can send the next
+    request. The gateway can no longer reorder requests that wait there, so there are few of them.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -15,8 +15,8 @@ LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
 LINE_PX = 1.8  # width of a series, as in the style sheet
-BELOW_PX = 44  # an axis with its label
-LEGEND_PX, PER_ROW = 18, 3  # a row of a legend, and its entries
+BELOW_PX = 44  # space for an axis with its label
+LEGEND_PX, PER_ROW = 18, 3  # height of a row of a legend, and its entries
 
 
 class Scale(NamedTuple):
@@ -38,7 +38,7 @@ class Scale(NamedTuple):
         return round(self.start_px + part * (self.end_px - self.start_px), 1)
 
     def ticks(self) -> list[float]:
-        """Round values inside, about five."""
+        """Return about five round values inside the range."""
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
@@ -103,10 +103,10 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 
 
 class Key(NamedTuple):
-    """The form of a legend: entries in a row, and where and how long their labels are.
+    """The form of a legend: entries in a row, and the position and length of their labels.
 
-    ``left`` is where the first entry begins and ``label_px`` where its label does after that;
-    ``most`` is the most characters of a label.
+    ``left`` is the start of the first entry, ``label_px`` the distance from there to its label, and
+    ``most`` the limit on a label's characters.
     """
 
     label_px: float

@@ -10,10 +10,10 @@ from fairbench.report.pages import chart
 
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
-MARGIN = 0.06  # of a linear range, free at both ends
-LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's width and height on a phone, the largest
-STEP_PX, MOST_STEPS = 4.0, 16  # from a mark to its label, tried from near to far
-LEADER_FROM = 2  # steps, from which on a line joins a mark and its label
+MARGIN = 0.06  # margin as a fraction of a linear range, at both ends
+LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's largest width and height on a phone
+STEP_PX, MOST_STEPS = 4.0, 16  # distances from a mark to its label, tried from near to far
+LEADER_FROM = 2  # distance in steps from which on a line joins a mark and its label
 
 
 class Labelled(NamedTuple):

@@ -14,7 +14,7 @@ from fairbench.report.table import cut_middle
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # opacity of the least value, of 1
+LEAST = 0.06  # opacity of the lowest value
 
 
 class HeatRow(NamedTuple):
@@ -89,7 +89,7 @@ ARROWS = {
 
 
 class Dot(NamedTuple):
-    """A positive value of one of ``palette.SERIES``; ``sign`` is ">" or "<" for a bound."""
+    """A positive value in a series of ``palette.SERIES``; ``sign`` is ">" or "<" for a bound."""
 
     series: int
     value: float

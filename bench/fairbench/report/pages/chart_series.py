@@ -11,7 +11,8 @@ from fairbench.metrics.records import Floats
 from fairbench.report.pages import chart
 from fairbench.report.palette import SERIES
 
-LINE_KEY, LONG_LINE_KEY = chart.Key(27, 14), chart.Key(27, 22, 2)  # the latter if a label is longer
+# the second number applies if a label is longer
+LINE_KEY, LONG_LINE_KEY = chart.Key(27, 14), chart.Key(27, 22, 2)
 
 
 class Series(NamedTuple):
@@ -63,7 +64,7 @@ AREA_KEY = chart.Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
-    """A layer: its values in each bin, and its colour of ``palette.SERIES`` (None: grey)."""
+    """A layer: its values in each bin, and its colour in ``palette.SERIES`` (None: grey)."""
 
     label: str
     values: Floats
@@ -81,8 +82,8 @@ def area_chart(
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
-    ``edges`` bound the bins, shape (bins + 1,), in the unit of x; there is an area, and areas have
-    values of shape (bins,). ``shaded`` are windows in x behind them.
+    ``edges`` bound the bins, shape (bins + 1,), in the unit of x; there is at least one area, and
+    areas have values of shape (bins,). ``shaded`` are time windows, drawn behind the areas.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = chart.scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
@@ -109,9 +110,11 @@ def area_chart(
 
 POINT_KEY = chart.Key(17, 15)
 POINTS_PX = 220
-MARGIN = 0.06  # of the range of x, free at both ends
-LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
-LEAST_WHOLE = 3.0  # of an axis that counts: a narrower one would have ticks between counts
+MARGIN = 0.06  # margin as a fraction of the range of x, at both ends
+# smallest range as a fraction of the largest x, so that small differences look small
+LEAST_RANGE = 0.2
+# smallest range of an axis that counts: a narrower one would have ticks between whole numbers
+LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
 
 
@@ -126,7 +129,7 @@ class Point(NamedTuple):
 
 
 class PointSeries(NamedTuple):
-    """Marks of one of ``palette.SERIES``, perhaps joined by a line."""
+    """Marks in a series of ``palette.SERIES``, optionally joined by a line."""
 
     label: str
     series: int

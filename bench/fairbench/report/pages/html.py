@@ -21,7 +21,8 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.palette import style_sheet
 
-MOST_COLUMNS = 4  # of a table that a phone shows as it is: wider ones become a list a row
+# columns of a table that a phone shows unchanged; in wider tables each row becomes a list
+MOST_COLUMNS = 4
 
 
 def as_html(page: Page) -> str:

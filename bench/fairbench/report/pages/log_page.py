@@ -24,7 +24,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, Judged, overload_line, traffic_lines
 
-MOST_ROWS = 30  # clients with a row each
+MOST_ROWS = 30  # limit on clients with a row each
 NOBODY = "There is no flood: no client sends much more than the others."
 PEAK_S = 60.0
 
@@ -118,7 +118,7 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
 
 
 def _wait(wait_s: float | None, unit: str = "") -> str:
-    """Return a wait as text; an infinite wait is of a failed request."""
+    """Return a wait as text; an infinite wait belongs to a failed request."""
     return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 

@@ -36,7 +36,10 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table: names, then numbers. A row of one cell is a heading of the rows below."""
+    """A table: each row has a name, then numbers.
+
+    A row with a single cell is a heading of the rows below.
+    """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -67,7 +70,7 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a section of some blocks, with others before them; nothing without blocks."""
+    """Return a section of some blocks, preceded by others; nothing without blocks."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 

@@ -76,9 +76,10 @@ def _ratios(ratios: Sequence[float]) -> Figure:
 
 
 BINS = 60
-POINTS = 150  # of a distribution, at most
+POINTS = 150  # limit on the points of a distribution
 BAR_PX = 22
-OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}  # their colours, of ``palette.SERIES``
+# colours of clients, as numbers in ``palette.SERIES``
+OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -> Iterator[Figure]:

@@ -16,8 +16,8 @@ from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults
 
 RATE = "service_rate_tok_s"
-MOST_FIGURES = 6  # configurations with a picture
-LOG_ABOVE = 8.0  # times the lowest latency, from which on the scale is logarithmic
+MOST_FIGURES = 6  # limit on configurations with a picture
+LOG_ABOVE = 8.0  # multiple of the lowest latency from which on the scale is logarithmic
 
 
 class Compared(NamedTuple):
@@ -31,8 +31,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best has a lower latency than every other: over several seeds by the paired intervals, for
-    one seed by the numbers.
+    The best scheduler has a lower latency than every other: by the paired intervals over several
+    seeds, or by the numbers for one seed.
     """
     column = latency_column(cells)
     found = []

@@ -20,8 +20,9 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
-ROWS = 10  # clients with their own waits
-LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are distinguished at least, s, and times that
+ROWS = 10  # limit on clients with a row of their own
+# lower end without waits, s, and the lowest ratio of the upper to the lower end
+LEAST_S, MOST_TIMES = 0.1, 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
@@ -68,7 +69,7 @@ def _edges(traffic: Traffic) -> Floats:
 def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
-    # The heavy clients are on top of the others, where a flood is seen as such.
+    # The heavy clients are drawn on top of the others, where a flood is visible.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
     areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []

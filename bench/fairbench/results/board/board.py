@@ -1,7 +1,7 @@
-"""The leaderboard: a row per scheduler, over configurations and seeds that all share.
+"""The leaderboard: a row per scheduler, over configurations and seeds that all rows share.
 
 A row that lacks a run of a configuration or seed has no rank and no numbers: it is named with the
-missing runs. A metric that no row has at a configuration is named too, and leaves that
+missing runs. A metric that no row has at a configuration is named, too, and leaves that
 configuration out.
 """
 
@@ -22,7 +22,7 @@ from fairbench.results.intervals import LEVEL
 from fairbench.results.pair_comparison import seed_text
 from fairbench.results.values import ABSENT, Value, more_is_better, value_of
 
-MOST_PLACES = 3  # that a row lacks, and that are named
+MOST_PLACES = 3  # limit on the missing runs of a row that are named
 MIN_SHARE = "min_entitlement_best_ratio"
 
 Table = Mapping[str, Mapping[tuple[str, int], Line]]
@@ -31,7 +31,7 @@ Table = Mapping[str, Mapping[tuple[str, int], Line]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of a board, how configurations are folded, and where it is undefined."""
+    """A metric of a board, the way of combining configurations, and those where it is undefined."""
 
     key: str
     fold: Fold
@@ -60,8 +60,8 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    fewest: int | None  # latencies of a well-behaved client in any run, if that is known
-    summary: Mapping[str, Any]  # of one of the runs: what they ran on
+    fewest: int | None  # the fewest latencies of a well-behaved client in any run, if known
+    summary: Mapping[str, Any]  # the machine of one of the runs
 
 
 def chosen(lines: Sequence[Line], places: Collection[str], rows: Collection[str]) -> list[Line]:

@@ -1,9 +1,9 @@
 """Values of several configurations combined, seed by seed, with an interval.
 
-Amounts of different places, such as tokens per second, share no unit that could be added: of them
-it is the geometric mean of the ratios to a baseline. The geometric mean of a ratio is its own; of
-shares and indices it is the plain mean, since one of them may be 0. Logarithms stand for the first
-two, so that differences of folded values are paired as any others are.
+Amounts of different configurations, such as tokens per second, cannot be added: they are combined
+as the geometric mean of the ratios to a baseline. Ratios are combined as their own geometric mean;
+shares and indices as the plain mean, because they may be 0. The first two are combined as
+logarithms, so that differences of combined values are paired like any others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.paired import Decision, bound_of_difference, difference
 from fairbench.results.values import Value
 
-BOTH_BOUNDS = "at least so much at some places, at most so much at others"
-NO_RATIO = "0 at some place, so that there is no ratio"
+BOTH_BOUNDS = "a lower bound at some configurations, an upper bound at others"
+NO_RATIO = "0 at some configuration, so that there is no ratio"
 
 
 class Fold(Enum):
@@ -33,7 +33,7 @@ class Fold(Enum):
 class Score(NamedTuple):
     """A row's number with its interval, and the paired difference from the baseline.
 
-    ``bound`` is that of a ``Value``. If ``value`` is None, ``reason`` gives the reason.
+    ``bound`` has the meaning of ``Value.bound``. If ``value`` is None, ``reason`` gives the reason.
     """
 
     value: float | None
@@ -45,7 +45,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric is combined over ``places`` configurations; one is not."""
+    """Return how a metric is combined over ``places`` configurations, if there are several."""
     if places == 1 or metric.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
@@ -118,9 +118,9 @@ class Ranks(NamedTuple):
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     """Return the possible ranks of each row, for rows ordered best first.
 
-    ``first`` comes after all significantly better rows, ``last`` before all significantly worse
-    rows. Every pair is compared at 95% by itself. Nothing is corrected for the number of pairs: of
-    20 pairs that do not differ, about one is reported as different.
+    ``first`` follows all significantly better rows, ``last`` precedes all significantly worse rows.
+    Every pair is compared separately at 95%. There is no correction for the number of pairs: of 20
+    pairs that do not differ, about one is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):

@@ -19,7 +19,7 @@ from fairbench.results.store import SUMMARY, StoredRun, read_json
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
-LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where the cell is the scheduler
+LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where ``cell`` is the scheduler
 BOUNDS = ("censored", "upper_bounds")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -30,7 +30,7 @@ KEPT = (
     *("jain_index_actual", "cache_hit_rate", "max_service_gap", *BOUNDS),
 )
 TEXTS = ("timing_profile", "engine", "served")
-UNSAID = "the file does not say why"
+UNSAID = "the file gives no reason"
 FLAGS = {"true": True, "false": False}
 
 
@@ -176,7 +176,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[Line]:
-    """Read files with disjoint seeds, because best totals are known within a file only."""
+    """Read files with disjoint seeds, because best totals are known only within one file."""
     lines: list[Line] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:

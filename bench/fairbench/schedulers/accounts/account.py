@@ -1,6 +1,6 @@
 """The interface of an account: one number for each client, in weighted tokens or picoseconds.
 
-Decode steps are booked late (``Decoded``): only when a scheduler asks for a client's balance.
+Decode steps are booked late (``Decoded``), when a scheduler asks for a client's balance.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fairbench.schedulers.setup import Setup
 class Decoded:
     """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` when needed.
 
-    This needs sums of whole numbers, which do not depend on the time. Otherwise every step would go
-    over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
-    those with events, as in ``LocalScheduler.on_steps``.
+    This needs sums of whole numbers, which do not depend on the time. Otherwise every step would
+    update the whole batch, although only few of its clients also wait. ``changed`` are the clients
+    with events, as in ``LocalScheduler.on_steps``.
     """
 
     sums: dict[str, float]
@@ -26,7 +26,7 @@ class Decoded:
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
     _requests: dict[str, int] = field(default_factory=dict)  # that run
-    _booked: dict[str, int] = field(default_factory=dict)  # up to which step
+    _booked: dict[str, int] = field(default_factory=dict)  # the step up to which tokens are booked
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         if self.changed:
@@ -72,13 +72,15 @@ class Account(ABC):
     """
 
     setup = Setup()
-    decoded: Decoded  # ``changed`` are the clients whose number of running requests may be another
-    shares = False  # charges may be parts of a token
-    unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
-    no_bound = ""  # why no theorem bounds what is accounted for, such as "bounds ..."
+    # ``changed`` are the clients whose number of running requests may have changed
+    decoded: Decoded
+    shares = False  # charges may be fractions of a token
+    # returns the time of a token, if time is charged
+    unit_of_time: Callable[[], float] | None = None
+    no_bound = ""  # why no theorem bounds the accounted service, such as "bounds ..."
 
     def prepare(self, setup: Setup) -> None:
-        """Take the facts of the experiment, weights among them, before the first request."""
+        """Receive the facts of the experiment, including weights, before the first request."""
         self.setup = setup
 
     @abstractmethod
@@ -123,5 +125,5 @@ class Account(ABC):
 def rounds_to_credit(credit: float, quantum: float) -> float:
     """Return the fewest quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
-    # A weighted quantum may be no whole number, and quotients of such are rounded.
+    # A weighted quantum may not be a whole number, and quotients of such numbers are rounded.
     return rounds if rounds * quantum > -credit else rounds + 1

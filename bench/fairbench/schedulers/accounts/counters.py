@@ -10,11 +10,11 @@ from fairbench.schedulers.setup import Setup
 
 
 class Counters(Account):
-    """The counters c_i. The client with the lowest counter goes next; ties rotate.
+    """The counters c_i. The client with the lowest counter is served next; ties rotate.
 
     Args:
         output_weight: The price of an output token.
-        lifts: Whether a client that comes back is lifted to those that wait (lines 11-13).
+        lifts: Whether a returning client is lifted to the clients that wait (lines 11-13).
         lifts_alone: Whether it is lifted to the client that left the queue last if no client waits
             (lines 8-10).
     """
@@ -71,13 +71,13 @@ class Counters(Account):
         self.of[client] += amount if weight == 1 else amount / weight
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        if self.weights or self.shares:  # fractions, whose sums depend on the order
+        if self.weights or self.shares:  # fractions, for which the order of addition matters
             self.charge_each(each, steps, running)
         else:
             self.decoded.on_steps(steps, running)
 
     def forget(self, client: str) -> None:
-        """Forget a client, which is lifted when it comes back, or starts at 0 without lifts."""
+        """Forget a client; it is lifted when it returns, or starts at 0 without lifts."""
         if client != self.last_left:
             self.decoded.forget(client)
             self.of.pop(client, None)

@@ -11,8 +11,8 @@ from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_cr
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """Rules by which idle clients leave the client list and come back.
 
-``keep``: once in credit; leaving erases no debt. ``min0``: at once; a debt is kept, a credit is
-forgotten. ``paper_zero``: at once; both are forgotten, and no theorem holds.
+``keep``: once in credit; a debt is never erased. ``min0``: at once; a debt is kept, a credit is
+forgotten. ``paper_zero``: immediately; both are forgotten, and no theorem holds.
 """
 
 
@@ -20,7 +20,7 @@ class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
     A client joins the list with its first request (line 12). An idle client leaves the list by a
-    rule of ``rejoin``. The ``quantum`` Q^u is that of a client of weight 1, in weighted tokens.
+    rule of ``rejoin``. The ``quantum`` Q^u applies to a client of weight 1, in weighted tokens.
     """
 
     def __init__(self, quantum: float, output_weight: int, rejoin: Rejoin = "keep") -> None:
@@ -29,8 +29,8 @@ class Credits(Account):
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
         self.of: dict[str, float] = {}  # q_i; its keys are the client list l
-        self._debts: dict[str, float] = {}  # off the list
-        self.requests: Counter[str] = Counter()  # of each client: waiting or running
+        self._debts: dict[str, float] = {}  # balances of clients off the list
+        self.requests: Counter[str] = Counter()  # requests of each client: waiting or running
         self.decoded = Decoded(self.of, -output_weight)
 
     def enter(self, client: str) -> None:
@@ -47,8 +47,8 @@ class Credits(Account):
             del self.requests[client]
 
     def forget(self, client: str) -> None:
-        """Forget the debt of a client; one without debt has left already."""
-        if client not in self.requests:  # else it is a tenant of others, too
+        """Forget the debt of a client; a client without debt has already left."""
+        if client not in self.requests:  # otherwise it is also a tenant of other clients
             self.decoded.forget(client)
             self.of.pop(client, None)
             self._debts.pop(client, None)
@@ -62,13 +62,13 @@ class Credits(Account):
         self.let_go(client)
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        if self.setup.weights or self.shares:  # fractions, whose sums depend on the order
+        if self.setup.weights or self.shares:  # fractions, for which the order of addition matters
             self.charge_each(each, steps, running)
         else:
             self.decoded.on_steps(steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an advance charge, which never lifts a credit above a quantum."""
+        """Refund an advance charge, without lifting a credit above a quantum."""
         credit = self.of[client]
         self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
 
@@ -106,7 +106,8 @@ class Credits(Account):
 
     def quantum_of(self, client: str) -> float:
         """Return the client's quantum (by its weight) in the unit of the charges."""
-        # Not rounded: quanta out of proportion would let clients drift apart without limit.
+        # The quantum is not rounded: quanta out of proportion would let clients drift apart without
+        # limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 

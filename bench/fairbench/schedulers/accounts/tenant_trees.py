@@ -17,16 +17,17 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class TreeCounters(Counters):
     """The counters of tenants and clients. A tenant's counter sums all clients below the tenant.
 
-    The next client is found from the top: at each level the waiting node with the least counter,
-    ties in rotation. A node that comes back is lifted among its siblings as VTC lifts a client: to
-    the least that waits, or to the one that left last. With names without separators this is VTC.
+    The next client is found from the top: at each level, the waiting node with the least counter is
+    chosen, with ties in rotation. A returning node is lifted among its siblings as VTC lifts a
+    client: to the least counter of those that wait, or to the node that left last. With client
+    names without separators this account equals VTC's.
     """
 
     no_bound = SIBLINGS
 
     def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
         super().__init__(output_weight, lifts=lifts, lifts_alone=lifts_alone)
-        self._left: dict[str, str] = {}  # by tenant: its child that left the queue last
+        self._left: dict[str, str] = {}  # by tenant: the child that left the queue last
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
         counters = self.of
@@ -64,7 +65,7 @@ class TreeCounters(Counters):
             super().charge(node, amount)
 
     def forget(self, client: str) -> None:
-        """Keep the client, as a part of its tenants' service."""
+        """Keep the client, because its service is part of its tenants' service."""
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)
@@ -127,7 +128,8 @@ class TreeTurns(Turns):
     """CHECKREFILL at every level of a tree of tenants."""
 
     credits: TreeCredits
-    _below: dict[str, bool] = field(default_factory=dict)  # tenant -> a waiting client is in credit
+    # tenant -> whether a waiting client is in credit
+    _below: dict[str, bool] = field(default_factory=dict)
 
     def may_go(self, client: str, scan: Scan) -> bool:
         for node in self.credits.nodes(client):

@@ -1,4 +1,4 @@
-"""Turns in one pass over a queue: clients in credit go until every waiting client is in debt."""
+"""Turns in one pass over a queue: clients in credit go until all waiting ones are in debt."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fairbench.schedulers.views import Scan, WaitingView
 from fairbench.tenants import ROOT
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""Whether quanta are granted now below a tenant without a waiting client in credit."""
+"""Returns whether to grant quanta now, below a tenant without a waiting client in credit."""
 
 
 @dataclass
 class Turns:
     """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
 
-    ``may_refill`` tells whether quanta may be granted when no waiting client is in credit; ``over``
-    is set when they are refused, which ends the pass. With ``stops`` the first request without room
-    ends it, too.
+    ``may_refill`` returns whether quanta may be granted when no waiting client is in credit;
+    ``over`` is set when they are refused, which ends the pass. With ``stops`` the first request
+    without room ends it, too.
     """
 
     bounded = True
@@ -79,7 +79,7 @@ class Turns:
             scan.unskip_all()
 
     def _still_in_credit(self, client: str) -> bool:
-        # Mostly it is the client itself, with more requests and credit left.
+        # Usually the client itself is in credit, with more requests.
         waits = client in self.waiting()
         return (waits and self.credits.of[client] > 0) or self.someone_in_credit()
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class WorkerCredit(MutableMapping[int, float]):
     """A mapping worker -> credit. ``positive`` holds the workers with credit above 0, as bits.
 
-    At workers where a client has never been, its credits are equal: one number and a set of
-    workers. Only credits that were set individually are kept individually.
+    At workers where a client has never been, its credits are equal, so one number and a set of
+    workers represent them. Only credits that were set individually are kept individually.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        self._level = 0.0  # the credit at each of the untouched
+        self._level = 0.0  # the credit at each untouched worker
         self._untouched = workers
         self._apart: dict[int, float] = {}
         self.positive = 0
@@ -74,8 +74,8 @@ class WorkerCredit(MutableMapping[int, float]):
         """Grant quanta at all workers in debt until an available worker has credit.
 
         This is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at least
-        one worker is available (bits), and none of those is in credit. Returns how many quanta the
-        first of them was granted.
+        one worker is available (bits), and no available worker is in credit. Returns the number of
+        quanta granted to the first of these workers.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -86,7 +86,7 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        self._apart.update(lifted)  # at once: this is done for all workers
+        self._apart.update(lifted)  # computed directly, because this is done for all workers
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:
             self._set_level(granted(self._level))
@@ -114,7 +114,8 @@ class WorkerCredit(MutableMapping[int, float]):
 
 
 MAX_CLIENTS = 10_000
-BATCH = MAX_CLIENTS // 16  # forgotten at once, so that to choose them costs little a client
+# clients forgotten together, so that choosing them costs little per client
+BATCH = MAX_CLIENTS // 16
 
 
 def to_forget(
@@ -124,7 +125,7 @@ def to_forget(
 
     Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, longest
     unused client first. A returning client starts again without debt. The clients with the most
-    credit are therefore forgotten first, since they gain least, and those deepest in debt last.
+    credit are therefore forgotten first, because they gain least, and those deepest in debt last.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -142,7 +143,7 @@ class WorkerCredits:
     """The credits q_{i,w}. A worker is open to a client that has credit at this worker.
 
     A credit never exceeds the quantum, and a debt never exceeds one prompt plus the outputs of the
-    requests under way there.
+    requests in progress there.
 
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
@@ -154,10 +155,12 @@ class WorkerCredits:
     def __init__(self, quantum: float, workers: Workers) -> None:
         self.quantum = quantum
         self.of: dict[str, WorkerCredit] = {}  # the longest unused client first
-        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
-        self.payers: Callable[[], Iterable[str]] = tuple  # of requests under way
+        # returns the time of a token, if time is charged
+        self.unit_of_time: Callable[[], float] | None = None
+        # returns the clients that pay for requests in progress
+        self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        self.shared: SharedCredit | None = None  # what all routers have charged, if there are more
+        self.shared: SharedCredit | None = None  # the charges of all routers, if there are several
         self._workers = workers
 
     def nodes(self, client: str) -> tuple[str, ...]:
@@ -186,7 +189,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return the credit of a client, which is used now; may forget others to make room."""
+        """Return the credit of a client, which is now in use; this may forget others."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -232,7 +235,7 @@ class WorkerCredits:
             self.shared.spend(node, worker, cost)
 
     def _give_back(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
-        # Quanta granted since must not lift it above what a credit can be.
+        # Quanta granted in the meantime must not lift it above the limit of a credit.
         most = min(credit[worker] + amount, self.quantum_of(node))
         before, credit[worker] = credit[worker], max(credit[worker], most)
         if self.shared is not None:
@@ -253,7 +256,7 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        if forgotten:  # here or there: no client has more than a quantum
+        if forgotten:  # forgotten here or at another router: no client has more than a quantum
             credit.cap(quantum)
         for worker, charged in change.charged.items():
             if charged < 0 and worker in credit:

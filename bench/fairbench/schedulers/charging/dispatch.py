@@ -17,7 +17,8 @@ class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients if the client has none."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[int, int]] = {}  # requests, tokens; the longest unheard of first
+        # requests and tokens; the client heard of longest ago comes first
+        self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
     @property
@@ -54,17 +55,18 @@ class DispatchCharging:
     """
 
     token_ps: Callable[[], float] | None = None
-    """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
+    """The time of one computed token, by which quanta become times; None charges tokens."""
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
-        self._paid: dict[int, dict[str, float]] = {}  # of requests under way, by their ids
+        self._ahead: dict[int, float] = {}  # charges for outputs in advance, by request id
+        # charges of requests in progress, by their ids
+        self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Take the facts of the experiment. Raises UsageError naming the scheduler."""
+        """Receive the facts of the experiment. Raises UsageError naming the scheduler."""
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         """Return the charge of each client for a request; ``tokens`` of its prompt count."""
@@ -134,7 +136,7 @@ class TimeDispatchCharging(DispatchCharging):
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        self._took_ps: dict[int, int] = {}  # of requests that are just over, by their ids
+        self._took_ps: dict[int, int] = {}  # times of requests that have just ended, by their ids
 
     def prepare(self, name: str, setup: Setup) -> None:
         if self._answers is not None:
@@ -169,12 +171,12 @@ def dispatch_charging(
         extend_weight: Price of a token of a prompt.
         output_weight: Price of a token of an output.
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
-            part that the chosen worker lacks. ``split`` and ``owner`` charge that part to the
-            clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
+            part that the chosen worker has not cached. ``split`` and ``owner`` charge that part to
+            the clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
             expected time of the prompt, and at the end the request's true time instead.
         ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
-            end. By default outputs are charged when a request is over (line 22), so the worker that
-            finishes least looks cheapest.
+            end. By default outputs are charged when a request has ended (line 22), so the slowest
+            worker looks cheapest.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

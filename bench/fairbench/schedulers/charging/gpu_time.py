@@ -1,7 +1,7 @@
 """Charging by GPU time: the time of a prompt is predicted at admission and corrected afterwards.
 
 The charges add up to the time that the worker was busy: every host that sets ``times_steps``
-reports the clients of each iteration's time, which replaces the prediction.
+reports each iteration's time by client, which replaces the prediction.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.charging.tokens import Charging
 from fairbench.schedulers.setup import Setup
 
-GPU_TIME = "gpu-time"  # the setting's value
-UNIT_TOKENS = 1_024  # of the prompt that measures a token's time
+GPU_TIME = "gpu-time"  # the value of the parameter ``charge``
+UNIT_TOKENS = 1_024  # length of the prompt from which a token's time is measured
 
 
 class GPUCharges:
@@ -20,7 +20,7 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        self._ahead: dict[Request, int] = {}  # charged, and not yet computed
+        self._ahead: dict[Request, int] = {}  # prompt time that is charged and not yet computed
 
     def admitted(self, request: Request, extend_tokens: int) -> int:
         """Charge the expected time of a request's prompt, as if it were alone in the batch."""
@@ -67,7 +67,10 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """Charges picoseconds of the worker's busy time. The charges of all clients add up to it."""
+    """Charges picoseconds of the worker's busy time.
+
+    The charges of all clients add up to the busy time.
+    """
 
     no_bound = "charges GPU time, which service does not count"
     _charges: GPUCharges

@@ -10,7 +10,7 @@ from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.costs import Cost
 from fairbench.schedulers.sharing import Sharing
 
-WINDOW = 5  # of the moving average
+WINDOW = 5  # window of the moving average
 
 
 class PredictedCharging(TokenCharging):
@@ -18,11 +18,11 @@ class PredictedCharging(TokenCharging):
 
     ``predict`` returns the expected outputs of a request, given the moving average of its client's
     last outputs (0 before the first). Without a ``cost`` function of input and output tokens,
-    ``prices`` hold. With ``charges_at_finish`` each step that ends a request charges one token more
-    for those that run beyond their prediction ([VTC-artifact]).
+    ``prices`` apply. With ``charges_at_finish``, each step that ends a request charges one further
+    token for requests that exceed their prediction ([VTC-artifact]).
     """
 
-    refunds = False  # it charges ahead by itself
+    refunds = False  # outputs are charged in advance here already
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PredictedCharging(TokenCharging):
             self._charge(request, before, produced)
 
     def finished(self, request: Request) -> None:
-        if request not in self._predicted:  # it never ran
+        if request not in self._predicted:  # the request never ran
             return
         if self._charges_at_finish:
             self._charge_beyond()

@@ -19,14 +19,14 @@ class Charging:
     By default, events cost nothing.
     """
 
-    refunds: ClassVar[bool] = True  # gives back outputs that were charged ahead and did not come
-    no_bound = ""  # why no theorem bounds what is charged, such as "charges ..."
+    refunds: ClassVar[bool] = True  # refunds outputs that were charged in advance and did not come
+    no_bound = ""  # why no theorem bounds the charged service, such as "charges ..."
 
     def __init__(self, account: Account) -> None:
         self.account = account
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Take the facts of the experiment. Raises UsageError naming the scheduler."""
+        """Receive the facts of the experiment. Raises UsageError naming the scheduler."""
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Charge a request for its uncached prompt; ``recompute`` marks a retracted request."""
@@ -41,7 +41,7 @@ class Charging:
         """Charge the decode steps of a whole batch."""
 
     def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge the time that an iteration spent on a prompt, or with ``complete`` on its end."""
+        """Charge an iteration's time on a part of a prompt; ``complete`` marks the last part."""
 
     def gpu_time(self, client: str, gpu_ps: int) -> None:
         """Charge the time of decode steps."""
@@ -120,7 +120,7 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            return  # others may have paid for it
+            return  # other clients may have paid for it
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)

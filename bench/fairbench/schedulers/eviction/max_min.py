@@ -12,7 +12,7 @@ from fairbench.schedulers.setup import Setup
 class MaxMin(ClientEviction):
     """A policy that evicts from the client above its share with most unpinned memory over weight.
 
-    The share is by weight, C w_i / W. docs/appendix/theory.md proves which clients lose nothing.
+    The share is by weight, C w_i / W. docs/appendix/theory.md proves which clients lose no tokens.
     """
 
     name = "max-min"

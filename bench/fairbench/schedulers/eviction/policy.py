@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from fairbench.core import Request
 from fairbench.schedulers.setup import Setup
 
-Access: TypeAlias = tuple[int, int, int]  # when a leaf was last used; a later use compares larger
+# the time of a leaf's last use; a later use compares larger
+Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
 
@@ -17,8 +18,8 @@ class Leaf(NamedTuple):
     """A cached stretch of tokens without a cached continuation.
 
     ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
-    the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds. ``awaited``
-    is true if the match of a waiting request's prompt ends there.
+    the stretch, and ``keep_s`` is the time until which the policy wanted to keep it, in seconds.
+    ``awaited`` is true if the match of a waiting request's prompt ends there.
     """
 
     access: Access
@@ -49,8 +50,8 @@ class Claimant(NamedTuple):
 class EvictionPolicy(ABC):
     """The order in which cached tokens are evicted. Subclass this, one policy per file.
 
-    A policy is a pure state machine: it reads no clock, and the cache tells it every fact. The
-    cache drops the leaf of the least ``rank``. A ``ClientEviction`` chooses a client first.
+    A policy is a pure state machine: it reads no clock, and receives every fact from the cache. The
+    cache drops the leaf of lowest ``rank``. A ``ClientEviction`` chooses a client first.
     """
 
     name: ClassVar[str]
@@ -72,7 +73,7 @@ class EvictionPolicy(ABC):
     def limit(self, client: str) -> float | None:
         """Return the limit on the client's tokens, or None for no limit.
 
-        The cache ends the client's own claims beyond the limit even where memory is free.
+        The cache ends the client's own claims beyond the limit even if memory is free.
         """
         return None
 
@@ -80,19 +81,19 @@ class EvictionPolicy(ABC):
         """Handle a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        """Handle a finished request; return until when its tokens should stay, in seconds."""
+        """Handle a finished request; return the time (s) until which its tokens should stay."""
         return 0.0
 
 
 class ClientEviction(EvictionPolicy):
     """A policy that takes memory first from clients that hold more than they are entitled to.
 
-    The cache asks ``choose`` for a client and ends that client's claim on its leaf of the least
-    rank. Memory is freed when the last claim on a leaf has ended.
+    The cache calls ``choose`` for a client and ends that client's claim on its leaf of lowest rank.
+    Memory is freed when the last claim on a leaf has ended.
     """
 
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the rank of the leaf among those of its client: the least recently used first."""
+        """Return the leaf's rank among its client's leaves: the least recently used comes first."""
         return 0, leaf.access
 
     @abstractmethod
@@ -106,7 +107,8 @@ class ClientEviction(EvictionPolicy):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.
 
-        If each of them has all its tokens pinned, the client nearest to its own is.
+        If every such client has all its tokens pinned, the client nearest to its entitlement is the
+        victim.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

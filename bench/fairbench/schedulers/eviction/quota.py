@@ -55,8 +55,8 @@ def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[s
 class Quota(ClientEviction):
     """Keeps each client within its own quota, even if other memory is free.
 
-    Running requests are never limited: a client whose requests need more than the quota takes
-    memory from others, from the client that exceeds its own quota most first.
+    Running requests are never limited: a client whose requests need more than its quota takes
+    memory from other clients, first from the one that exceeds its quota most.
     """
 
     name = "quota"

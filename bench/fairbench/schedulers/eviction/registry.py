@@ -1,4 +1,4 @@
-"""Eviction policies by name. To add one: write its file, add its line here."""
+"""Eviction policies by name. To add a policy, write its file and add its line here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
 
 
 def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
-    """Return a fresh policy. Settings, errors: see ``schedulers.registry.build_local``."""
+    """Return a fresh policy. Settings and errors are as in ``schedulers.registry.build_local``."""
     policy: Any = eviction_class(name)
     built: EvictionPolicy = policy(make_params(name, policy.Params, settings))
     return built

@@ -17,8 +17,8 @@ class Retention(EvictionPolicy):
 
     The expected return is the end of the session's last call plus the mean time that sessions of
     its client have taken between calls. Nothing is kept for a client whose calls are known to have
-    ended. Under pressure kept tokens are evicted too, those of the earliest expected return first;
-    the prefix of a waiting request goes last.
+    ended. Under pressure kept tokens are evicted, too, starting with those of the earliest expected
+    return; the prefix of a waiting request goes last.
     """
 
     name = "retention"
@@ -27,9 +27,9 @@ class Retention(EvictionPolicy):
     class Params:
         """Parameters of retention.
 
-        ``first_s`` is the gap that is assumed before one was seen, in seconds. ``most_s`` is the
-        longest time that anything is kept, ``factor`` multiplies the mean gap, and ``newest`` is
-        the weight of the newest gap in the running mean.
+        ``first_s`` is the gap that is assumed before any gap was observed, in seconds. ``most_s``
+        is the longest time for which tokens are kept, ``factor`` multiplies the mean gap, and
+        ``newest`` is the weight of the newest gap in the running mean.
         """
 
         first_s: Annotated[float, Ge(0)] = 10.0

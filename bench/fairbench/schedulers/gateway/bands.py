@@ -19,8 +19,8 @@ from fairbench.schedulers.peers.totals import Changes, Heard, Sums, Totals
 class Gateway(HoldsRequests):
     """Strict priority between bands with a queue each; refuses requests beyond its limits.
 
-    As in llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests only. ``make_queue``
-    makes the queue of a band; all share one detector and one router.
+    The rules are those of llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests
+    only. ``make_queue`` makes the queue of a band; all share one detector and one router.
     """
 
     def __init__(
@@ -32,11 +32,13 @@ class Gateway(HoldsRequests):
         self.params = params
         self._limits = limits
         self._make_queue = make_queue
-        self._bands: dict[int, GatewayQueue] = {}  # the highest first
-        self._band_of: dict[Request, int] = {}  # of requests queued or under way
+        self._bands: dict[int, GatewayQueue] = {}  # the highest priority first
+        # the band of each request that is queued or in progress
+        self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)  # by band
-        self._ends: list[tuple[float, int, Request]] = []  # a heap: when requests are too old
+        # a heap of the times at which requests become too old
+        self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
         self.others = Heard()  # the gateways of other routers

@@ -48,8 +48,8 @@ def with_admission(
     A ``rerouting`` router receives the target of each request. ``setup`` has the costs and the
     fleet.
     """
-    assert setup.costs is not None, "an estimate needs to know what iterations take"
-    assert setup.fleet is not None, "an estimate needs to see the workers"
+    assert setup.costs is not None, "an estimate needs the time that iterations take"
+    assert setup.fleet is not None, "an estimate needs the loads of the workers"
     if queue is None:
         queue = GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom())
     estimator = Estimator(setup.costs, setup.fleet, matched, params.ahead)

@@ -1,8 +1,9 @@
 """Limits of clients: each client gets at most its share of an efficient batch at the workers.
 
-A fair queue orders its waiting requests. It orders neither running requests nor those before it, at
-an engine's tokenizer: a flood of long prompts makes other clients wait there in order of arrival,
-and then for its long contexts at every step. The flood is therefore kept here.
+A fair queue orders its waiting requests. Its order does not apply to running requests, nor to
+requests before them in an engine's tokenizer: a flood of long prompts makes other clients wait
+there in order of arrival, and then at every step, because of its long contexts. The flood is
+therefore queued here.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, OutputLeng
 from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
 
-Own: TypeAlias = tuple[int, str]  # the requests of a priority that are of one client
+Own: TypeAlias = tuple[int, str]  # a client's requests of one priority
 
 
 class ClientLine:
     """The requests of an owner (one client or several) that wait until the owner may have more.
 
     Each arrival is a turn of its client: the highest priority first, then in order of arrival. In
-    its turn a client sends its request of that priority whose program came first, so begun programs
-    come before new ones; within a program by arrival.
+    its turn a client sends its request of that priority whose program came first, so requests of
+    begun programs come before new programs; within a program, requests go by arrival.
     """
 
     def __init__(self) -> None:
-        self._turns: dict[int, OrderedDict[int, str]] = {}  # by priority; none is empty
-        self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}  # with some that have left
+        self._turns: dict[int, OrderedDict[int, str]] = {}  # turns by priority; none is empty
+        # may include requests that have left
+        self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         self._places: dict[Request, tuple[int, int]] = {}  # priority and number, by waiting request
         self._numbers = count()
@@ -73,7 +75,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        if number not in turns:  # another of the client's has gone in it
+        if number not in turns:  # another request of the client has used this turn
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
         return True
@@ -99,7 +101,7 @@ class ClientLimits:
     - With ``tenants``, the sharing is between the outermost tenants, independent of their
     clients' names.
     - Running requests are never removed for later clients. A ``reserve`` is therefore kept: the
-    share of absent clients of that weight.
+      share of absent clients with that weight.
 
     Raises UsageError for ``auto`` if step costs are unknown.
     """
@@ -121,7 +123,7 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        self._programs = Programs(count().__next__)  # the numbers of those that have come
+        self._programs = Programs(count().__next__)  # the numbers of the programs that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
         """Admit an arriving request if possible, else put it in line; return whether it entered."""
@@ -137,7 +139,7 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        weights = self._weights()  # the same for all: those in line are there already
+        weights = self._weights()  # equal for all: the clients in line are counted already
         for owner in list(self._lines):
             line = self._lines[owner]
             while len(line) and self._has_room(owner, line.first(), weights):
@@ -186,7 +188,8 @@ class ClientLimits:
     def _weights(self, *newcomers: str) -> float:
         """Return the total weight of present clients and newcomers, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        return fsum(map(self._setup.weight, present)) + self._reserve  # the same in any order
+        # the sum is equal in any order
+        return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:
         return self._setup.lineage(request.client)[0] if self._by_tenant else request.client

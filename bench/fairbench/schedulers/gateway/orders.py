@@ -11,13 +11,13 @@ from typing import ClassVar
 from fairbench.core import Request
 
 Matched = Callable[[Request], int]
-"""How many tokens of a request's prompt are cached at some worker now."""
+"""A function that returns how many tokens of a request's prompt are cached at some worker now."""
 
 
 class Order(ABC):
     """A ranking of requests, lowest first; requests of equal rank go in order of arrival.
 
-    ``ttl_s`` is how long the queue holds a request at most, infinite if for ever.
+    ``ttl_s`` is the longest time for which the queue holds a request, infinite for no limit.
     """
 
     name: ClassVar[str]
@@ -53,7 +53,8 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-LOOKAHEAD = 64  # requests of a flow: matching is dear, and the queue may be long
+# requests of a flow that are matched: matching is expensive, and the queue may be long
+LOOKAHEAD = 64
 
 
 class LongestPrefix(Order):

@@ -1,6 +1,6 @@
 """The interface of a fairness policy before the cluster, which chooses the next client.
 
-``SharePolicy`` is the base of those that divide shares by client, or level by level in a tree.
+``SharePolicy`` is the base of policies that divide shares by client, or level by level in a tree.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ class FlowPolicy(LocalScheduler):
     """The choice of the next client; an order then chooses among its requests. One policy per file.
 
     A flow is a client in a band of one priority, and each band has its own policy. Any other
-    ``LocalScheduler`` may stand in its place; this one learns the time when a request is over.
+    ``LocalScheduler`` can be used instead; a FlowPolicy also learns the time at which a request
+    ends.
     """
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client whose request goes next, by ``score``. Precondition: a request waits.
 
         The method is called again after each sent request, after ``on_admitted`` for that request.
-        If the request cannot go after all, the question is repeated later.
+        If the request cannot be sent after all, the method is called again later.
         """
         return min(
             view.clients(),
@@ -57,8 +58,8 @@ def earliest(view: WaitingView, client: str) -> tuple[float, int]:
 class PriceParams:
     """Prices: ``input_weight`` for a prompt token and ``output_weight`` for an output token.
 
-    ``assumed_output_tokens`` are charged when a request goes; with ``corrected`` the difference to
-    the real length is charged, or refunded, when it is over.
+    ``assumed_output_tokens`` are charged when a request is sent; with ``corrected``, the difference
+    to the real length is charged or refunded when the request ends.
     """
 
     input_weight: Positive = 1.0
@@ -80,15 +81,15 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""The client below a node whose request would go next."""
+"""A function that returns the client below a node whose request would go next."""
 
 
 @dataclass(frozen=True)
 class ShareParams(PriceParams):
     """The parameters of ``PriceParams``, tenants and weights.
 
-    ``tenants``: with ``tree``, siblings share level by level. ``weights`` override the
-    experiment's weights for the clients that they name.
+    With ``tenants=tree``, siblings share level by level. ``weights`` override the experiment's
+    weights for the clients that they name.
     """
 
     tenants: Tenants | None = None
@@ -96,7 +97,7 @@ class ShareParams(PriceParams):
 
 
 class SharePolicy(FlowPolicy):
-    """A policy that divides service among siblings. Siblings are all clients without a tree.
+    """A policy that divides service among siblings. Without a tree, all clients are siblings.
 
     With a tree, siblings are the nodes directly below a tenant. Each level chooses a node, from the
     outermost tenants down to a client. A request is charged to its client and to all its tenants.
@@ -121,7 +122,7 @@ class SharePolicy(FlowPolicy):
     def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
         """Charge a node below a tenant; a negative price is a refund.
 
-        ``sent`` tells whether a request is sent now, or an earlier charge is corrected.
+        ``sent`` is true if a request is sent now, and false if an earlier charge is corrected.
         """
 
     def prepare(self, setup: Setup) -> None:

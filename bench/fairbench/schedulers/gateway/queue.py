@@ -23,15 +23,15 @@ from fairbench.schedulers.peers.counters import SharedCounters
 class OutputsAhead:
     """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
 
-    Otherwise a client's requests go one after the other until the first answer is over, the client
-    has no waiting request left, and its lead is gone when its next request comes ([VTC] lines
-    8-13). Precondition: the scheduler ``refunds_tokens``.
+    Otherwise a client's requests would be sent one after the other until the first answer has
+    ended; the client would then have no waiting request left, and its lead would be gone when its
+    next request comes ([VTC] lines 8-13). Precondition: the scheduler ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        self._charged: dict[Request, int] = {}  # tokens, of what is under way
+        self._charged: dict[Request, int] = {}  # tokens charged for requests in progress
 
     def sent(self, request: Request) -> None:
         """Handle a request that is sent for the first time."""
@@ -56,8 +56,8 @@ class IdleClients:
     """The clients without a request; only ``MAX_CLIENTS`` are remembered."""
 
     def __init__(self) -> None:
-        self._requests: Counter[str] = Counter()  # queued or sent
-        self._idle: dict[str, None] = {}  # the longest idle first
+        self._requests: Counter[str] = Counter()  # clients with requests that are queued or sent
+        self._idle: dict[str, None] = {}  # the longest idle client first
 
     def entered(self, client: str) -> None:
         self._requests[client] += 1
@@ -81,8 +81,8 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
 
-    Cached tokens are those of the best worker; a scheduler that asks for match order gets that over
-    all flows, without the engine's deprioritisation of equal prompts.
+    Cached tokens are those of the best worker; a scheduler that asks for match order gets this
+    order over all flows, without the engine's deprioritisation of equal prompts.
     """
 
     def __init__(self, order: Order) -> None:
@@ -166,9 +166,10 @@ class HoldsRequests(Protocol):
 class GatewayQueue(HoldsRequests):
     """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
-    Hosts a ``LocalScheduler`` as an engine does, but knows nothing of caches without a ``view``:
-    the whole input is charged when a request goes, its outputs when it is over, or before, by
-    ``ahead``. The queue sheds nothing and has one priority; ``bands`` has several.
+    The queue hosts a ``LocalScheduler`` as an engine does, but knows no caches without a ``view``:
+    the whole input is charged when a request is sent; its outputs are charged when it ends, or in
+    advance with ``ahead``. The queue sheds no requests and has one priority; ``bands`` has several
+    priorities.
     """
 
     def __init__(
@@ -181,8 +182,8 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.shared = shared  # the scheduler's counters, where other routers have a part in them
-        self._held_until_s: float | None = None  # since a client that waits elsewhere goes first
+        self.shared = shared  # the scheduler's counters, if other routers have a part in them
+        self._held_until_s: float | None = None  # because a client that waits elsewhere goes first
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
         self._router = router
@@ -229,7 +230,7 @@ class GatewayQueue(HoldsRequests):
             self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
             if self._ahead is not None:
                 self._ahead.sent(request)
-            detector.on_sent(request, worker)  # which may find in the next line that it moved
+            detector.on_sent(request, worker)  # the next line may move the request
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
@@ -287,7 +288,7 @@ class GatewayQueue(HoldsRequests):
         """Handle the end of a request; forget clients that have been idle for longest."""
         self.scheduler.on_finish(request)
         for client in self._idle.over(request.client):
-            if self.shared is None:  # else other routers count on the counter
+            if self.shared is None:  # otherwise other routers rely on the counter
                 self.scheduler.forget(client)
             if self._ahead is not None:
                 self._ahead.forget(client)

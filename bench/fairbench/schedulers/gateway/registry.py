@@ -1,7 +1,7 @@
 """Gateways: policies and detectors by name, and parameters of gateway and admission control.
 
-To add a policy or a detector: write its file, add its line here.
-Any local scheduler is a policy too, under its own name, the user's own included.
+To add a policy or a detector, write its file and add its line here. Any local scheduler is also a
+policy under its own name, including the user's own schedulers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation.detector import Detector
 
 
-GATEWAY = "gateway"  # the part whose parameters hold for every policy
+GATEWAY = "gateway"  # the part whose parameters apply under every policy
 ADMISSION = "admission"  # the part of admission control
 OFF: Final = "off"
 REFUSE: Final = "refuse"
@@ -62,9 +62,9 @@ class GatewayParams:
 
     - ``order`` is the order of the requests of a flow.
     - ``ttl_s`` is the time after which a queued request is refused.
-    - ``band_requests`` limits the queued requests per band, ``max_requests`` those in all. An
-    arrival at a full gateway displaces the latest request of the lowest band below its own, if
-    there is one.
+    - ``band_requests`` limits the queued requests per band, ``max_requests`` those of all bands. An
+      arrival at a full gateway displaces the latest request of the lowest band below its own, if
+      there is one.
     - ``priority`` of clients by name, larger first, overrides the priority of their requests. A
     band is served only if no higher band can be.
     - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
@@ -104,13 +104,13 @@ class GatewayParams:
 
 @dataclass(frozen=True)
 class AdmissionParams:
-    """Parameters of admission control. ``policy`` says how a request that would be late is treated.
+    """Parameters of admission control. ``policy`` decides about a request that would be late.
 
     ``ahead`` selects the requests that count as ahead (``Estimator``); choose the value for the
-    local scheduler. ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a
-    request that would be late where the router sends it, and in time elsewhere, goes to where it is
-    soonest over. A demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the
-    timing profile of real servers; the simulator has its own.
+    local scheduler. ``margin`` multiplies the estimate: a value above 1 is stricter. With
+    ``reroute``, a request that would be late at the router's worker, and in time elsewhere, goes to
+    the worker where it would end first. A demoted request is treated like any other once it is
+    ``aging_s`` old. ``profile`` is the timing profile of real servers; the simulator has its own.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF

@@ -16,20 +16,20 @@ from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 
 class Autellix(LocalScheduler):
-    """The program with the least service first, in priority queues; may preempt.
+    """The program with the least service goes first, in priority queues; calls may be preempted.
 
-    [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
-    (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
-    call that has run for its queue's quantum goes down one queue; a call whose program has waited
-    ``beta`` times its service time goes up to the first. Waiting calls preempt those of lower
-    queues. The policy is fair to programs, not to clients; and ``atlas`` does not distinguish wide
-    programs.
+    The rules are those of [Autellix] Alg. 1. A call enters the queue of its program's service: the
+    total of its calls (``plas``), or the longest chain of calls (``atlas``). Inside a queue, calls
+    go in order of arrival. A call that has run for its queue's quantum moves down one queue; a call
+    whose program has waited ``beta`` times its service time moves up to the first queue. Waiting
+    calls preempt calls of lower queues. The policy is fair to programs, not to clients, and
+    ``atlas`` does not distinguish wide programs.
 
-    The paper leaves these open, chosen here: queue i ends at ``first_s`` x 2^i of service, which is
-    its quantum too, and there are ``queues``; ``beta``; a run time is ``step_s`` a token and
-    ``prefill_token_s`` an uncached prompt token. Autellix swaps what it preempts to the host's
-    memory and looks every few steps; here it is computed again, and ``preempt_every_s`` is how
-    often.
+    The paper does not define these values; the choices here are: queue i ends at ``first_s`` x 2^i
+    of service, which is also its quantum, and there are ``queues`` queues; ``beta``; a run time is
+    ``step_s`` per token and ``prefill_token_s`` per uncached prompt token. Autellix swaps preempted
+    calls to the host's memory and checks every few steps; here they are recomputed, and
+    ``preempt_every_s`` is the interval of the checks.
     """
 
     name = "autellix"

@@ -1,4 +1,4 @@
-"""Autellix's process table: the service and the waiting of programs and calls, and promotions."""
+"""Autellix's process table: service and waiting times of programs and calls, and promotions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class ProgramTimes:
 
     service_s: float = 0.0
     waited_s: float = 0.0
-    calls: dict[Request, CallTimes] = field(default_factory=dict)  # that are not over
+    calls: dict[Request, CallTimes] = field(default_factory=dict)  # calls that have not ended
 
 
 @dataclass(slots=True)
 class CallTimes:
-    """A call that is not over. ``since_s`` is the start of its wait; None while the call runs.
+    """A call that has not ended. ``since_s`` is the start of its wait; None while the call runs.
 
-    ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
+    ``waited_s`` and ``busy_s`` restart when the call is promoted; the totals do not.
     """
 
-    started_at_s: float  # the program's service when it arrived
+    started_at_s: float  # the program's service when the call arrived
     queue: int
     place: int
     quantum_s: float
@@ -37,7 +37,8 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    promoted_at_s: float = inf  # not before that, while it waits and nothing else happens
+    # the earliest time of the promotion, if the call waits and nothing else happens
+    promoted_at_s: float = inf
 
     def start(self, now_s: float) -> None:
         if self.since_s is not None:
@@ -47,7 +48,7 @@ class CallTimes:
 
 
 class Promotions:
-    """When waiting calls have waited ``beta`` times as long as their programs were served.
+    """The times at which calls have waited ``beta`` times their programs' service time.
 
     ``heap`` has the times; an entry that is too early is corrected when its time comes.
     """
@@ -76,7 +77,7 @@ class Promotions:
     def due(
         self, now_s: float, calls: Mapping[Request, CallTimes]
     ) -> Iterator[tuple[Request, CallTimes]]:
-        """Yield the calls that have waited long enough, in the order in which they had."""
+        """Yield the calls that have waited long enough, the earliest to do so first."""
         while self.heap and self.heap[0][0] <= now_s:
             at_s, *_, request = heappop(self.heap)
             call = calls.get(request)

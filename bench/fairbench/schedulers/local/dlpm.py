@@ -1,4 +1,4 @@
-"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for the cases the paper leaves open."""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for cases that the paper leaves open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench.tenants import Tenants
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix among clients in credit; if there are none, all get a quantum.
+    """Longest cached prefix first, among clients in credit; if there are none, all get a quantum.
 
     ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
     charges (lines 23 and 26) are ``Prices``. Rules where Algorithm 1 is silent or never ends: a
@@ -39,12 +39,12 @@ class DLPM(FairScheduler):
         ``output_weight``); a client of weight 2 gets twice as much. ``no_room``: ``stop`` ends the
         pass at a request that does not fit, as SGLang does; ``skip`` tries the next request, as
         Algorithm 1 reads. ``refill``: ``relaxed`` is ``RelaxedTurns``, only with ``skip``.
-        ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute`` charges the
-        second prefill of a retracted request too. ``sharing``: the clients that pay for a shared
+        ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute`` also charges
+        the second prefill of a retracted request. ``sharing``: the clients that pay for a shared
         prefix, as in ``SharedCharges``; the client that computes it by default. ``charge``:
         ``gpu-time`` charges the time of iterations, as in ``GPUCharges``; a quantum is then the
         time of that number of computed tokens. ``tenants``: ``tree`` keeps credits at every level
-        of ``org/team/user``. ``weights`` of clients are laid over those of the experiment.
+        of ``org/team/user``. ``weights`` of clients override the experiment's.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -70,7 +70,7 @@ class DLPM(FairScheduler):
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credits of the clients that are on the list."""
+        """The credits of the clients on the list."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -21,8 +21,7 @@ from fairbench.schedulers.local.dlpm_urgency import UrgentDLPM
 class ReorderedDLPM(DLPM):
     """DLPM's credits and bound, which do not depend on the order among clients in credit.
 
-    Subclasses say in which order the requests are offered that DLPM would offer longest cached
-    prefix first.
+    Subclasses define the order of the requests that DLPM would offer by longest cached prefix.
     """
 
     @abstractmethod
@@ -49,7 +48,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of DLPM and the scope of deadlines; ``aging_s`` as in ``UrgentDLPM``.
 
         ``within`` is ``client`` as above, or ``credit``, which orders the requests of all clients
-        in credit by deadline. Deadlines then decide between clients too, though not about their
+        in credit by deadline. Deadlines then also decide between clients, though not about their
         shares.
         """
 

@@ -14,18 +14,18 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-FLOOR_UNITS = 4  # under which a step is 4/5 useful
+FLOOR_UNITS = 4  # units at which 4/5 of a step are useful
 QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
-    """DLPM that leaves room for running clients in credit (local half of ``fair-finish``).
+    """DLPM that leaves room for running clients in credit (the local half of ``fair-finish``).
 
     DLPM grants quanta as soon as no *waiting* client is in credit. A client with successive calls,
     as in a tree, rarely waits, so others get quanta repeatedly while it is in credit, and fill the
-    batch. Here, if no waiting client has credit and a running client without waiting requests has,
-    no request is admitted while the batch is heavy enough to be efficient. That ends by itself:
-    running requests spend credit or finish, and an idle engine never holds.
+    batch. Here, if no waiting client is in credit and a running client without waiting requests is,
+    no request is admitted while the batch is large enough to be efficient. This ends by itself:
+    running requests spend credit or finish, and an idle engine never holds requests back.
 
     Quanta are only granted later than by DLPM, and still to all waiting clients together, so its
     bound holds.
@@ -39,9 +39,9 @@ class HoldingDLPM(DLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and ``hold``, which can be turned off.
 
-        ``floor`` is the batch cost (``batch_cost``) down to which the scheduler holds; 0 means four
-        units of the engine's own costs. Nothing is queued for this while these costs are unknown,
-        unless a floor is given. Requests then cost their context alone.
+        ``floor`` is the batch cost (``batch_cost``) down to which the scheduler admits nothing; 0
+        means four units of the engine's own costs. While these costs are unknown, the scheduler
+        admits as DLPM does, unless a floor is given. Requests then cost their context alone.
         """
 
         quantum: Annotated[int, Ge(1)] = QUANTUM
@@ -71,7 +71,8 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # With SGLang ``view.running`` lacks this pass's admissions, the batch cost does not.
+        # With SGLang, ``view.running`` lacks this pass's admissions, and the batch cost includes
+        # them.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())

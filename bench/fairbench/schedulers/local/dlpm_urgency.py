@@ -18,8 +18,8 @@ from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
 class UrgentDLPM(DLPM):
     """DLPM with the order of ``EDF`` for requests that deadlines rank; subclasses combine the two.
 
-    Late requests and those without a deadline go first, in order of arrival, once they have waited
-    for ``aging_s``. Then come those that can still be in time, the earliest deadline first. All
+    Requests that are late or have no deadline go first, in order of arrival, once they have waited
+    for ``aging_s``. Then come requests that can still be in time, the earliest deadline first. All
     others are equal.
     """
 

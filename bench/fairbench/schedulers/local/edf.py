@@ -21,25 +21,26 @@ from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack
 from fairbench.schedulers.params import NotNegativeInt, Positive
 
-AGED, IN_TIME, LATE = range(3)  # whose turn comes first
+AGED, IN_TIME, LATE = range(3)  # the lowest group goes first
 
 
 class EDF(LocalScheduler):
     """The earliest deadline of the first token goes first; late requests go last.
 
     A request has to be admitted early enough for its first token, and for its expected later tokens
-    at the batch's present pace (``Slack``). It is late if the prefill of its whole prompt, by the
-    timing profile, would end after that. A late request would only make another late. A request
-    that has waited for ``aging_s`` goes before all others, in order of arrival, so none starves.
-    Stops at the first that does not fit, so that room is kept for it.
+    at the batch's present pace (``Slack``). A request is late if the prefill of its whole prompt,
+    by the timing profile, would end after that time. A late request would only make another request
+    late. A request that has waited for ``aging_s`` goes before all others, in order of arrival, so
+    no request starves. The pass stops at the first request that does not fit, so that room is kept
+    for it.
 
-    That request preempts running requests if it would be late within ``rescue_s``. Victims: first
-    the running requests that can no longer be in time, then those with later deadlines that can
-    wait until it is over and they are back, the most time to spare (less the cost of restoring it)
-    first. No request loses memory twice before ``progress`` more tokens, nor once it has aged; and
-    none does if it would not be enough. When memory runs out the engine retracts in the same order.
-    The rules are this project's; the order is the classical one (Jackson 1955, Liu and Layland
-    1973).
+    That request preempts running requests if it would be late within ``rescue_s``. Victims are
+    first the running requests that can no longer be in time. Then come requests with later
+    deadlines that can pause until it has ended and still return in time; the one with most time to
+    spare (less the cost of restoring it) comes first. No request loses memory twice before
+    ``progress`` more tokens, nor after it has aged; and none does if the memory would not suffice.
+    When memory runs out, the engine retracts requests in the same order. The rules are this
+    project's own; the order is the classical one (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -52,12 +53,13 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters: ``default_s`` is a deadline for requests without one.
 
-        ``aging_s`` the longest wait. With inf no request ages; with ``rescue_s`` inf a request that
-        would be late is rescued at once.
+        ``aging_s`` is the longest wait. With inf no request ages; with ``rescue_s`` inf, a request
+        that would be late is rescued at once.
 
-        ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
+        ``preempt``: by recomputing, by swapping (or recomputing, if the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and
-        outputs): a step has no more of prompts than lets the running requests keep their pace.
+        outputs): a step has at most as many prompt tokens as let the running requests keep their
+        pace.
         """
 
         default_s: Positive = 30.0
@@ -74,7 +76,7 @@ class EDF(LocalScheduler):
         self.sizes_steps = params.chunks
         self._slack = Slack(params.default_s)
         self._now_s = 0.0
-        self._admitted: set[Request] = set()  # by the pass under way
+        self._admitted: set[Request] = set()  # admissions of the present pass
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,

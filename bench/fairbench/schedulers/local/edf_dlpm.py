@@ -43,4 +43,4 @@ class EDFThenDLPM(UrgentDLPM):
                 yield request
 
     def service_bound(self) -> ServiceBound | NoBound:
-        return NoBound(f"{self.name} heeds deadlines before shares")
+        return NoBound(f"{self.name} puts deadlines before shares")

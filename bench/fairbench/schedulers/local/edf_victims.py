@@ -1,4 +1,4 @@
-"""Victims: the running requests that lose their memory to a more urgent one, and how."""
+"""Victims: the running requests that lose their memory to a more urgent request, and how."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairbench.schedulers.local.slack import Slack
 
 @dataclass
 class Victims:
-    """Running requests by how long they can be without memory and still be in time.
+    """Running requests, ranked by how long they can pause without memory and still be in time.
 
-    A request that is late anyway can be without memory for as long as it takes. No request loses
-    memory twice before ``progress`` more tokens, nor once it has waited for ``aging_s``. Memory is
-    copied to the host (``swaps``) if that is quicker than to compute it again, or whenever there is
-    room (``always_swaps``).
+    A request that is late anyway can pause for any time. No request loses memory twice before
+    ``progress`` more tokens, nor after it has waited for ``aging_s``. Memory is copied to the host
+    (``swaps``) if that is quicker than recomputing it, or whenever the host has room
+    (``always_swaps``).
     """
 
     slack: Slack
@@ -27,7 +27,8 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    _swapped: set[Request] = field(default_factory=set)  # that lose their memory now, copied
+    # requests that lose their memory now, by copying
+    _swapped: set[Request] = field(default_factory=set)
 
     def of(
         self,
@@ -39,8 +40,8 @@ class Victims:
     ) -> list[Running]:
         """Return the requests to preempt for this request, in order; none if all are not enough.
 
-        There are none unless the request would be late within ``rescue_s``. Those ``admitted`` in
-        this pass are kept.
+        There are none unless the request would be late within ``rescue_s``. Requests ``admitted``
+        in this pass are kept.
         """
         if due_s - now_s - self.slack.states[request].prefill_s > self.rescue_s:
             return []
@@ -72,7 +73,7 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            self._swapped.add(one.request)  # before ``retracted``, whenever that comes
+            self._swapped.add(one.request)  # before ``retracted``, whenever that is called
             if (yield Preempt(one.request, swap=True)):
                 return True
             self._swapped.discard(one.request)
@@ -102,7 +103,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next one, copies in both directions."""
+        """Return the time to restore tokens and compute the next one, with copies both ways."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

@@ -22,19 +22,19 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """Least weighted sum of a user and an operator counter, each over its maximum.
+    """Least weighted sum of a user's and an operator's counter first, each over its maximum.
 
     [Equinox]: the User Fairness Counter measures weighted tokens and latency, the Resource Fairness
     Counter throughput and GPU utilization; both are predicted at admission and combined by tunable
-    weights. Read as: a request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight``
-    x latency) to its client's first counter, so that a client that waited is charged less, and
-    tokens a second x the part of the KV pool in use to the second. Both are by weight, and
-    corrected by the true length when the request is over.
+    weights. These terms are read as follows: a request adds (input + ``output_weight`` x outputs) /
+    (1 + ``latency_weight`` x latency) to its client's first counter, so that a client that waited
+    is charged less. It adds tokens per second x the used part of the KV pool to the second counter.
+    Both counters are divided by weight, and corrected by the true length when the request ends.
 
-    The paper leaves these open, chosen here: the paper's mixture of expert predictors is a moving
-    average of the client's outputs (``oracle``: the allowed length); latency and throughput follow
-    from the length, at ``step_s`` a token and ``prefill_token_s`` an uncached prompt token. A
-    client that comes back is lifted in both counters, as in VTC.
+    The paper does not define these parts; the choices here are: a moving average of the client's
+    outputs replaces its mixture of expert predictors (``oracle``: the allowed length); latency and
+    throughput follow from the length, at ``step_s`` per token and ``prefill_token_s`` per uncached
+    prompt token. A returning client is lifted in both counters, as in VTC.
     """
 
     name = "equinox"
@@ -44,7 +44,7 @@ class Equinox(LeastCounter):
     class Params:
         """Parameters: ``user_share`` is the weight of the first counter.
 
-        The second has the rest.
+        The second counter has the rest.
         """
 
         user_share: Fraction = 0.7
@@ -89,7 +89,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # it never ran
+        if request not in self._charged:  # the request never ran
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._book(request, charge, -1)

@@ -27,7 +27,7 @@ class FairParams:
 
     ``charge``: ``gpu-time`` charges the time of iterations instead of tokens. ``sharing``: the
     clients that pay for a shared prefix; the client that computes it by default. ``tenants``:
-    ``tree`` shares between tenants first. ``weights`` are laid over those of the experiment.
+    ``tree`` shares between tenants first. ``weights`` override those of the experiment.
     """
 
     charge: Literal["gpu-time"] | None = None

@@ -33,17 +33,18 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """Least weighted service, counted in typical requests of the application.
+    """The least weighted service goes first, counted in typical requests of the application.
 
-    [FairServe] charges weighted tokens over what the application is expected to need, so that no
-    client is served less for an application with long answers, and throttles only under overload,
-    and only between interactions: a request that begins one is refused if the user or the
-    application is over its requests a minute, later calls of an interaction never are.
+    [FairServe] charges weighted tokens over the expected need of the application, so that no client
+    is served less because its application has long answers. It throttles only under overload, and
+    only between interactions: a request that begins an interaction is refused if the user or the
+    application exceeds its requests per minute; later calls of an interaction are never refused.
 
-    The paper leaves these open, chosen here: an interaction is a program, and its first call the
-    one of depth 0; an application is what ``applications`` says of a client, or else the client is
-    one by itself; what it needs is the mean of its requests so far; overloaded is a worker with
-    this many waiting requests or this full a pool. A client that comes back is lifted, as in VTC.
+    The paper does not define these terms; the choices here are: an interaction is a program, and
+    its first call has depth 0; ``applications`` gives a client's application, and any other client
+    is an application by itself; the expected need is the mean of its requests so far; a worker with
+    this many waiting requests, or a pool that is this full, is overloaded. A returning client is
+    lifted, as in VTC.
     """
 
     name = "fairserve"
@@ -52,7 +53,7 @@ class FairServe(LeastCounter):
     class Params:
         """Parameters: ``applications`` maps clients to applications.
 
-        Limits are requests in 60 s, 0 is none.
+        Limits are requests in 60 s; 0 means no limit.
         """
 
         applications: dict[str, str] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        self._asked: dict[tuple[str, str], deque[float]] = {}  # of users and of applications
+        # requests of users and of applications
+        self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0
 

@@ -7,7 +7,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class FCFS(LocalScheduler):
-    """Queue order; stops at the first request that does not fit."""
+    """Queue order; the pass stops at the first request that does not fit."""
 
     name = "fcfs"
     Params = NoParams

@@ -18,14 +18,15 @@ UNKNOWN_POOL_TOKENS = 100_000
 class FluidShares:
     """The virtual time of a server whose programs share it by weight at every instant.
 
-    Virtual time passes at ``rate`` over the weight of those that such a server has not ended.
+    Virtual time passes at ``rate`` over the total weight of the programs that such a server has not
+    finished.
     """
 
     def __init__(self) -> None:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        self._ends: list[tuple[float, float]] = []  # virtual end and weight
+        self._ends: list[tuple[float, float]] = []  # virtual end and weight of each program
 
     def advance(self, now_s: float, rate: float) -> None:
         """Advance virtual time until now, past each program that ends in between."""
@@ -58,18 +59,20 @@ class _Program:
 
 
 class Justitia(LocalScheduler):
-    """The program with the earliest virtual finish first; no request is preempted.
+    """The program with the earliest virtual finish goes first; no request is preempted.
 
-    [Justitia] quantifies a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
-    and a program by the sum over its calls, which is predicted when the first one arrives. A
-    program's virtual finish is the virtual time then, plus its cost; virtual time passes at M / N,
-    M being KV tokens and N the programs that fair sharing would still be serving. The policy is
-    fair to programs: a client with twice as many gets twice as much. The cost is divided by weight.
+    [Justitia] measures a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
+    and a program by the predicted sum over its calls at the first arrival. A program's virtual
+    finish is the virtual time at its arrival plus its cost. Virtual time passes at M / N, where M
+    is the number of KV tokens and N the number of programs that fair sharing would still be
+    serving. The policy is fair to programs: a client with twice as many programs gets twice as
+    much. The cost is divided by weight.
 
-    The paper leaves these open, chosen here: the predictor is a network over the prompt's text
-    there. ``oracle`` takes the allowed outputs for true, and the first call's cost for that of each
-    call to come (none if their number is unknown); ``average`` is the mean of the client's earlier
-    programs, and the oracle before there are any. KV token-time passes in steps, ``step_s`` each.
+    The paper's predictor is a network over the prompt's text; the predictors here are ``oracle``
+    and ``average``. ``oracle`` takes the allowed outputs as the true ones, and the first call's
+    cost as the cost of each later call (no later calls if their number is unknown); ``average`` is
+    the mean of the client's earlier programs, and the oracle before there are any. KV token-time
+    passes in steps of ``step_s`` each.
     """
 
     name = "justitia"
@@ -89,7 +92,7 @@ class Justitia(LocalScheduler):
         self._programs = Programs(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        self._mean: dict[str, tuple[float, int]] = {}  # of a client's programs: sum and number
+        self._mean: dict[str, tuple[float, int]] = {}  # sum and number of a client's programs
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         pool = self.setup.pool_tokens or UNKNOWN_POOL_TOKENS

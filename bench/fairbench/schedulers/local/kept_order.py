@@ -1,4 +1,4 @@
-"""Waiting requests sorted by a key: kept in order, or the least first of one pass."""
+"""Waiting requests sorted by a key: kept in order, or sorted in each pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fairbench.schedulers.views import WaitingView
 class KeptOrder:
     """Least key first, equal keys by entry. A change or a candidate takes O(log n).
 
-    For long queues of which a pass reaches little: ``least_first`` looks at all of it each time.
+    This suits long queues of which a pass reaches little: ``least_first`` examines the whole queue
+    each time.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The client with the least counter first: the common base of VTC's rivals."""
+"""The client with the least counter goes first: the common base of VTC's rivals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class LeastCounter(LocalScheduler):
     """The base of schedulers that serve the client with the least counter first; ties rotate."""
 
     def __init__(self, *lifted: dict[str, float]) -> None:
-        self._lifted = lifted  # counters in which a client that (re)joins is lifted
-        self._turn: dict[str, int] = {}  # when a client was last picked
+        self._lifted = lifted  # counters in which a new or returning client is lifted
+        self._turn: dict[str, int] = {}  # the time at which a client was last picked
         self._picks = 0
 
     @abstractmethod
@@ -24,7 +24,7 @@ class LeastCounter(LocalScheduler):
         waiting = view.clients()
         if request.client in waiting:
             return
-        for counters in self._lifted:  # to the lowest of those that wait
+        for counters in self._lifted:  # lifted to the lowest counter of the waiting clients
             least = min((counters[other] for other in waiting), default=0.0)
             counters[request.client] = max(counters.get(request.client, 0.0), least)
 

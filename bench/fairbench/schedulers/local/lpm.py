@@ -9,7 +9,7 @@ from fairbench.schedulers.params import NotNegativeInt
 
 
 class LPM(LocalScheduler):
-    """Longest cached prefix first; stops at the first request that does not fit."""
+    """Longest cached prefix first; a pass stops at the first request that does not fit."""
 
     name = "lpm"
     cache_aware = True

@@ -1,4 +1,4 @@
-"""LPM with a limit on each client's running requests, the simplest way to keep room for others."""
+"""LPM with a limit on each client's running requests: the simplest way to keep room for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class ClientCappedLPM(LPM):
-    """Longest cached prefix first, of the clients with fewer running requests than their limit.
+    """Longest cached prefix first, among the clients with fewer running requests than their limit.
 
     A baseline that a policy with credits has to beat. The limit counts requests, not their cost,
     and leaves room unused while only clients at their limit wait. If the limits of some clients
@@ -26,8 +26,8 @@ class ClientCappedLPM(LPM):
     class Params(LPM.Params):
         """The parameters of LPM, and ``max_running`` requests per client and worker.
 
-        The limit is for weight 1. A client of weight 2 may run twice as many, and every client at
-        least 1.
+        The limit applies to weight 1. A client of weight 2 may run twice as many, and every client
+        at least 1.
         """
 
         max_running: PositiveInt = 16
@@ -50,7 +50,7 @@ class ClientCappedLPM(LPM):
         self._left(request)
 
     def _left(self, request: Request) -> None:
-        if request in self._running:  # else it never ran
+        if request in self._running:  # otherwise it never ran
             self._running.remove(request)
             self._of_client[request.client] -= 1
             if not self._of_client[request.client]:

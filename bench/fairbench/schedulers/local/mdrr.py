@@ -14,8 +14,8 @@ from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 
-POOL_SHARES = 20  # a quantum is the KV pool over this
-QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
+POOL_SHARES = 20  # divisor of the KV pool that gives a quantum
+QUANTUM_ANYWHERE = 10_000  # the quantum if the pool is unknown, as at a gateway
 
 
 class TurnCredits(Credits):
@@ -39,20 +39,21 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # At once: quanta may be fractions, whose sums depend on the order.
+        # All quanta are added at once, because they may be fractions, for which the order of
+        # addition matters.
         self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):
     """Clients take turns; in its turn, a client is served while it is in credit.
 
-    DRR asks before each packet whether the quantum covers it. An output's length is not known
-    before, so here a request may overdraw: its input is charged at admission, each output token
-    when it is made, and a turn begins with another quantum only for a client that is not in credit.
-    A client with debt after its last request keeps its place until that is paid. A client whose
-    request does not fit stays first; if by the next pass it has come into debt, it is passed over
-    once. ([VTC-artifact], mdrr_req_queue.py, except that every output token is charged, the first
-    one too.)
+    DRR asks before each packet whether the quantum covers it. An output's length is unknown in
+    advance, so here a request may overdraw: its input is charged at admission and each output token
+    when it is produced, and a turn begins with another quantum only for a client that is not in
+    credit. A client with debt after its last request keeps its place until the debt is paid. A
+    client whose request does not fit stays first; if it is in debt by the next pass, it is passed
+    over once. ([VTC-artifact], mdrr_req_queue.py, except that every output token is charged,
+    including the first.)
     """
 
     name = "mdrr"
@@ -61,8 +62,8 @@ class MDRR(FairScheduler):
     class Params:
         """Parameters: ``quantum`` is in tokens of service for weight 1; 0 is a 20th of the KV pool.
 
-        ``charge`` as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole input,
-        ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` as in VTC.
+        ``charge`` is as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole
+        input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` are as in VTC.
         """
 
         quantum: NotNegativeInt = 0
@@ -111,7 +112,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # again, behind all others
+            self._turns[client] = None  # added again, behind all others
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

@@ -14,29 +14,31 @@ from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Niyama(LocalScheduler):
-    """The earliest first-token deadline + ``alpha_s`` x prompt tokens; relegated requests last.
+    """Earliest first-token deadline + ``alpha_s`` x prompt tokens first; relegated requests last.
 
     Niyama (arXiv 2503.22562, later QoServe): only the paper's abstract was read; the rules are
     those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
-    deadline_scheduler.py and sequence.py). The mix of a deadline and of remaining prefill is its
-    hybrid prioritization: ``alpha_s=0`` is EDF, a large one the shortest prompt first, and the
-    code's 8 ms a token are 5 s for 650 tokens, more than its interactive deadlines differ. Eager
-    relegation: when a request that has not run yet comes up and its prefill would end after its
-    first token is due, it goes behind all that are not relegated, for good. Its wait is then
-    unbounded: it waits while others arrive that can be in time (``relegate=false`` prevents this).
+    deadline_scheduler.py and sequence.py). The mix of deadline and remaining prefill is its hybrid
+    prioritization: ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. The
+    code's 8 ms per token are 5 s for 650 tokens, which exceeds the differences between its
+    interactive deadlines. Eager relegation: when it is the turn of a request that has not run yet,
+    and its prefill would end after its first token is due, the request goes behind all others for
+    good. Its wait is then unbounded: it waits while requests arrive that can be in time
+    (``relegate=false`` prevents this).
 
-    A request with a deadline only for its end gets a first-token deadline: that less ``step_s`` x
-    the expected outputs. The code receives their number, or takes 0 (``outputs=none``);
-    ``history``, by the paper, is mean and ``sigmas`` deviations of the client's finished requests,
-    at most what is allowed. Without any deadline it is due ``default_s`` after its arrival, the
-    code's last tier. Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` per
-    token without one; the code takes a moving average of its own steps, which here have gaps.
+    A request with a deadline only for its end gets a first-token deadline: that deadline less
+    ``step_s`` x the expected outputs. The code receives the expected outputs, or assumes 0
+    (``outputs=none``); ``history``, from the paper, is the mean plus ``sigmas`` standard deviations
+    of the client's finished requests, limited to the allowed outputs. A request without any
+    deadline is due ``default_s`` after its arrival, the code's last tier. Prefill times come from
+    the timing profile, or are ``1 / prefill_tok_s`` per token without a profile; the code uses a
+    moving average of its own steps, which are not continuous here.
 
-    ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step takes
-    as much of prompts as the slack of the running requests allows, sized as ``edf`` does (by what
-    is left of the time until each of them is due, over its tokens to come). Hints about which
-    request to relegate first are not implemented; the code has none either. Stops at the first that
-    does not fit. A retracted request keeps its place.
+    ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step
+    computes as many prompt tokens as the slack of the running requests allows, sized as in ``edf``
+    (by the time until each of them is due, over its remaining tokens). Hints about which request to
+    relegate first are not implemented; the code has none either. The pass stops at the first
+    request that does not fit. A retracted request keeps its place.
     """
 
     name = "niyama"
@@ -59,11 +61,12 @@ class Niyama(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.sizes_steps = params.chunks
-        self._slack = Slack(params.default_s)  # of those that run, for the chunks
+        self._slack = Slack(params.default_s)  # the slack of running requests, for the chunks
         self._now_s = 0.0
-        self._made: dict[Request, int] = {}  # outputs of those that have run
-        self._past: dict[str, tuple[int, float, float]] = {}  # of outputs: number, sum, squares
-        self._due_s: dict[Request, float] = {}  # when first tokens are
+        self._made: dict[Request, int] = {}  # outputs of requests that have run
+        # outputs by client: number, sum, squares
+        self._past: dict[str, tuple[int, float, float]] = {}
+        self._due_s: dict[Request, float] = {}  # when first tokens are due
         self._relegated: set[Request] = set()
 
     def prepare(self, setup: Setup) -> None:
@@ -92,7 +95,7 @@ class Niyama(LocalScheduler):
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            if len(self._past) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
+            if len(self._past) > MAX_CLIENTS:  # the client heard of longest ago is forgotten
                 del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:

@@ -12,12 +12,12 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Groups requests by cached share of the prompt; a batch takes from all groups in proportion.
+    """Groups requests by cached fraction of the prompt; a batch takes from all, in proportion.
 
     With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
-    send g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
-    arrival. A request is grouped once, in the first pass after it arrived. The round continues from
-    one pass to the next, since a pass often admits a single request.
+    send g + 1 requests each round, so that requests without hits do not starve; within a group,
+    requests go by arrival. A request is grouped once, in the first pass after it arrived. The round
+    continues from one pass to the next, since a pass often admits a single request.
     """
 
     name = "preble-groups"

@@ -11,11 +11,12 @@ from fairbench.schedulers.local.kept_order import least_first
 
 
 class Priority(LocalScheduler):
-    """The lowest number first, then by arrival; stops at the first request that does not fit.
+    """The lowest number goes first, then by arrival; stops at the first request that does not fit.
 
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched): no request is preempted to make room for another,
-    but when memory runs out, the highest number and latest arrival loses its memory. A client with
-    a low number can starve all others, and nothing keeps it from choosing one.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to make room for another,
+    but when memory runs out, the request with the highest number and latest arrival loses its
+    memory. A client with a low number can starve all others, and no rule limits the choice of
+    numbers.
     """
 
     name = "priority"

@@ -8,19 +8,22 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-IDLE_PROGRAMS = 10_000  # remembered, if their ends are unknown
+IDLE_PROGRAMS = 10_000  # programs that are remembered, if their ends are unknown
 
 T = TypeVar("T")
 
 
 class Programs(Generic[T]):
-    """Program states. Calls of a program share one; a request without a program has its own."""
+    """Program states.
+
+    States of programs: calls of a program share one; a request without a program has its own.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
         self._calls: Counter[tuple[str, int]] = Counter()  # under way
-        self._complete: set[tuple[str, int]] = set()  # no further call is to come
+        self._complete: set[tuple[str, int]] = set()  # no further call will come
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def __len__(self) -> int:

@@ -17,10 +17,10 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """Admits at most ``limit`` requests of a client per minute, in the order of the queue.
 
-    ``window=sliding`` counts those let through in the last 60 s, as the code behind [VTC]'s figures
-    does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. Requests over
-    the limit are refused for good (that code, and [VTC] §5.3), or with ``over=delay`` wait until
-    there is room again, at the start of a minute if the window is fixed ([VTC] §5.1).
+    ``window=sliding`` counts requests passed on in the last 60 s, as the code behind [VTC]'s
+    figures does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute.
+    Requests over the limit are refused for good (that code, and [VTC] §5.3), or with ``over=delay``
+    wait until the limit allows them, for a fixed window until the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"
@@ -30,7 +30,7 @@ class RPM(LocalScheduler):
     class Params:
         """Parameters: ``limit`` is requests per client and minute.
 
-        ``window`` and ``over`` as above.
+        ``window`` and ``over`` are as above.
         """
 
         limit: PositiveInt = 20
@@ -40,8 +40,9 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        self._let_through: dict[str, deque[float]] = {}  # when; the last ``limit`` are enough
-        self._from_s: dict[Request, float] = {}  # when a request that is delayed may go
+        # times of requests; the last ``limit`` are enough
+        self._let_through: dict[str, deque[float]] = {}
+        self._from_s: dict[Request, float] = {}  # the time at which a delayed request may go
 
     def accepts(self, request: Request, now_s: float) -> bool:
         past = self._let_through.setdefault(request.client, deque(maxlen=self._limit))

@@ -16,16 +16,16 @@ from fairbench.schedulers.base import (
 from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.params import NotNegativeInt
 
-CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
+CLIP_NEW_TOKENS = 4096  # limit on the tokens reserved for one request
 
 
 class SGLangPriority(LocalScheduler):
-    """The highest number first, then queue order; may preempt requests of lower priority.
+    """The highest number goes first, then queue order; may preempt requests of lower priority.
 
-    SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts running ones whose
-    number is lower by more than ``threshold``, lowest number and latest arrival first, if together
-    they hold enough; they are computed again later. SGLang does so in the pass after the one that
-    found no room, here it is the same pass. Low numbers starve.
+    The rules are those of SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts
+    running requests whose number is lower by more than ``threshold``, lowest number and latest
+    arrival first, if together they hold enough memory; they are recomputed later. SGLang preempts
+    in the pass after the one that found no room; here it is the same pass. Low numbers may starve.
     """
 
     name = "sglang-priority"
@@ -52,7 +52,7 @@ class SGLangPriority(LocalScheduler):
         setup.check_clients(f"{self.name}.of", self.params.of)
 
     def _rank(self, request: Request) -> int:
-        """Lower goes first."""
+        """Return a request's rank; lower goes first."""
         number = self.params.of.get(request.client, request.priority)
         return number if self.params.low_first else -number
 

@@ -10,19 +10,19 @@ from fairbench.core import Request
 from fairbench.schedulers.base import RunningView, Setup
 
 MAX_CLIENTS = 10_000
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # prompt tokens in a step whose size is chosen
 
 
 class Lengths:
     """Expected output lengths: the mean of a client, or the limit before any request has ended."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int]] = {}  # client -> requests, tokens
+        self._seen: dict[str, tuple[int, int]] = {}  # client -> number of requests, tokens
 
     def ended(self, request: Request, tokens: int) -> None:
         requests, total = self._seen.pop(request.client, (0, 0))
         self._seen[request.client] = requests + 1, total + tokens
-        if len(self._seen) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
+        if len(self._seen) > MAX_CLIENTS:  # the client heard of longest ago is forgotten
             del self._seen[next(iter(self._seen))]
 
     def expected(self, request: Request, produced: int) -> int:
@@ -34,10 +34,11 @@ class Lengths:
 
 @dataclass(slots=True)
 class State:
-    """The state of a request that is not over.
+    """The state of an unfinished request.
 
-    ``prefill_s`` is the time that its next admission computes or copies back. ``first_s`` is about
-    when its first token came. The request is spared until it has produced ``spared`` tokens.
+    ``prefill_s`` is the time for computing or copying back at its next admission. ``first_s`` is
+    the approximate time of its first token. The request is spared until it has produced ``spared``
+    tokens.
     """
 
     prefill_s: float
@@ -49,9 +50,9 @@ class State:
 class Slack:
     """Deadlines of requests compared with the time that they still need at the batch's pace.
 
-    Decoding requests go side by side, so what one takes from another is its prefill, its memory
-    and, a little, its part in a step. Without costs (at unmeasured servers) times are 0, and
-    deadlines alone count. ``default_s``: the deadline of requests that have none.
+    Decoding requests run side by side, so a request costs another one its prefill, its memory and a
+    small part of each step. Without costs (at unmeasured servers) times are 0, and only deadlines
+    count. ``default_s`` is the deadline of requests without one.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -84,7 +85,7 @@ class Slack:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def leave(self, request: Request) -> None:
-        """Stop tracking a request that is over, and record its output length."""
+        """Stop tracking a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
             self.lengths.ended(request, state.produced)
@@ -131,8 +132,8 @@ class Slack:
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
-        [Sarathi] sizes chunks by the promised time between tokens. This function uses the rest of
-        that time. Prompt and outputs are counted as if computed one after the other.
+        [Sarathi] sizes chunks by the promised time between tokens; this method uses the remaining
+        time. Prompt and outputs are counted as if computed one after the other.
         """
         costs = self._setup.costs
         if costs is None:

@@ -22,8 +22,8 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The waiting client with the least counted service goes next, with its oldest request.
 
-    A client that comes back is lifted: to the counter of the client that left the queue last if
-    none waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
+    A returning client is lifted: to the counter of the client that left the queue last if no client
+    waits (lines 8-10), otherwise to the least counter of the waiting clients (lines 11-13).
     """
 
     name = "vtc"
@@ -35,9 +35,9 @@ class VTC(FairScheduler):
 
         ``charge``: ``extend`` charges uncached input tokens ([DLPM] §7.1 needs it), ``input`` the
         whole input ([VTC]), ``gpu-time`` the time of iterations, as in ``GPUCharges``. ``lift``:
-        ``none`` leaves out lines 6-13, for comparison only. ``weights`` of clients are laid over
-        those of the experiment ([VTC] §4.3). ``form``: ``artifact`` and ``artifact-2023`` charge as
-        in the study's ``vtc/forms.py`` and lift no client when none waits. ``sharing``: the clients
+        ``none`` leaves out lines 6-13, for comparison only. ``weights`` of clients override the
+        experiment's ([VTC] §4.3). ``form``: ``artifact`` and ``artifact-2023`` charge as in the
+        study's ``vtc/forms.py`` and lift no client when no client waits. ``sharing``: the clients
         that pay for a shared prefix, as in ``SharedCharges``, where ``charge=extend``; the client
         that computes it by default. ``tenants``: ``tree`` makes clients leaves of the tree that
         their names spell, as in ``TreeCounters``.
@@ -83,7 +83,7 @@ class VTC(FairScheduler):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self.account.picked(request.client)  # line 25: l of line 9 is the last that left
+        self.account.picked(request.client)  # line 25: l of line 9 is the client that left last
         self.charging.admitted(request, extend_tokens, recompute)  # line 23; line 29 is on_steps
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -13,19 +13,19 @@ from fairbench.schedulers.costs import LINEAR, CostName, own_cost
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.params import Fraction
 
-GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
+GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 
 class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
-    ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
-    off by up to ``error`` of it either way; ``average`` is a moving average of the client's last
-    outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` is what is charged
-    instead of weighted tokens ([VTC] §4.2): ``profiled`` is the time of a request on an A10G, a
-    file ``mine.py`` your own function ``cost(input_tokens, output_tokens)``. With ``form=artifact``
-    each step that ends a request charges one token more for those that run beyond their prediction
-    ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
+    ``oracle`` takes the allowed output as the true length, as runs with ``ignore_eos`` have it,
+    with an error of up to ``error`` times the length; ``average`` is a moving average of the
+    client's last outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` replaces
+    weighted tokens as the charge ([VTC] §4.2): ``profiled`` is the time of a request on an A10G,
+    and a file such as ``mine.py`` has your own function ``cost(input_tokens, output_tokens)``. With
+    ``form=artifact``, each step that ends a request charges one further token for requests that
+    exceed their prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
 
     name = "vtc-predict"

@@ -1,1 +1,1 @@
-"""Several routers, and the totals they exchange in order to be as fair as one router."""
+"""Several routers, and the totals that they exchange in order to be as fair as one router."""

@@ -1,4 +1,4 @@
-"""Counters shared by the gateways of several routers: the least goes first, wherever it waits."""
+"""Counters shared by the gateways of several routers: the least goes first at all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.peers.totals import Sums
 
 
 class LiftedCounters(Protocol):
-    """An account of counters. A client that returns is lifted to ``last_left`` if none waits."""
+    """Counters of an account; a returning client is lifted to ``last_left`` if none waits."""
 
     last_left: str | None
 
@@ -34,7 +34,7 @@ def shares_counters(policy: object) -> TypeGuard[CountsService]:
 
 
 class NotedCounters(dict[str, float]):
-    """Counters that record which clients this router changed since the last question."""
+    """Counters that record which clients this router has changed since the last query."""
 
     def __init__(self, counters: Mapping[str, float]) -> None:
         super().__init__(counters)
@@ -56,10 +56,10 @@ class NotedCounters(dict[str, float]):
 
 
 class SharedCounters:
-    """The ``counters`` of one policy, to which the reported counters of other routers are added.
+    """The ``counters`` of one policy, which include the reported counters of other routers.
 
-    counter = what clients were lifted by, the highest of all routers + what each has charged. This
-    router's own charges are therefore the rest, for any policy.
+    counter = the highest lift of the client at any router + the charges of all routers. This
+    router's own charges are the remainder, for any policy.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -67,10 +67,11 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        self._heard: dict[str, float] = {}  # charged by others
+        self._heard: dict[str, float] = {}  # charges of other routers
         self.raised: dict[str, float] = {}
-        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}  # time, waiting clients
-        self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
+        # time of the message, waiting clients
+        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
+        self.ahead = 0.0  # the largest lead of a served client over a client that waited elsewhere
 
     def charged(self, client: str) -> float:
         """Return the amount that this router has charged the client."""
@@ -112,10 +113,10 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = self.counter(client) + more  # which is passed on
+                self._counters[client] = self.counter(client) + more  # the change is passed on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Otherwise a client that comes to an empty queue would be owed all that was served
-            # there.
+            # Otherwise a client that comes to an empty queue would be entitled to all the service
+            # that others received there.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.hear(client, self.counter(client))
@@ -134,7 +135,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when, by present messages, the client may go before those that wait elsewhere."""
+        """Return when the client may go before clients of whose waiting other routers told."""
         own = self._counters[client]
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():

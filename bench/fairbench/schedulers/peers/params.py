@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.schedulers.params import NotNegative, Positive
 
-ROUTERS = "routers"  # the part whose parameters these are
+ROUTERS = "routers"  # the part to which these parameters belong
 
 Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
@@ -18,7 +18,7 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 class Terms(NamedTuple):
     """The lead that a gateway grants a client between messages of other gateways.
 
-    The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
+    The lead is over a client that waits elsewhere. The lead grows by ``ahead_tok_s`` (tokens over
     weight) for each second since the last message on the other client. Between two exchanges no
     gateway knows the other client's progress, and waiting for messages would leave the fleet idle.
     Messages older than ``forget_s`` keep no client waiting.
@@ -37,22 +37,23 @@ class RoutersParams:
     ``form``: ``independent`` routers know nothing of each other. ``sticky`` routers know nothing of
     each other either, but a hash of the client's name sends each client to one router for good.
     Under ``exchange`` each router tells the others its totals every ``every_s``. Under ``ledger`` a
-    single service holds all sums; a request asks the service first, which takes two ``delay_s``.
+    single service holds all sums; a router queries the service before each request, which takes two
+    ``delay_s``.
 
-    ``delay_s``: how long a message of ``exchange`` takes. ``lost`` and ``repeated`` are shares of
-    all messages; a repeated message comes again half an interval later.
+    ``delay_s`` is the delay of a message of ``exchange``. ``lost`` and ``repeated`` are fractions
+    of all messages; a repeated message comes again half an interval later.
 
-    ``ahead_tok_s``: the tokens over weight, per second and worker, by which a client may be ahead
-    of a client that waits at another router. The lead counts until the next message about the other
-    client. A good value is about a worker's service rate; with less, the fleet idles between two
-    messages.
+    ``ahead_tok_s`` are the tokens over weight, per second and worker, by which a client may be
+    ahead of a client that waits at another router. The lead counts until the next message about the
+    other client. A good value is about a worker's service rate; with a lower value, the fleet idles
+    between two messages.
 
-    ``forget_s``: clients that wait at a router from which nothing has come for this long keep no
-    client waiting. The default is six intervals and delays, 1 s at least.
+    ``forget_s``: if nothing has come from a router for this long, the clients that wait there delay
+    no others. The default is six intervals and delays, at least 1 s.
 
-    ``skew``: how many times as many requests a client's favourite router gets as its least
-    favourite, in equal ratios between. ``favourite``: ``each`` gives each client another favourite
-    in turn, ``one`` gives all clients the same. ``sticky`` always uses ``one``.
+    ``skew`` is the ratio of a client's requests at its favourite router to those at its least
+    favourite, with equal ratios in between. ``favourite``: ``each`` gives each client another
+    favourite in turn, ``one`` gives all clients the same. ``sticky`` always uses ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"

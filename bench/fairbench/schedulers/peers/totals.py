@@ -1,4 +1,4 @@
-"""Totals that one router tells the others, so that late, lost and repeated messages do no harm."""
+"""The totals that one router sends to the others; late, lost and repeated messages do no harm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Exchanges(Protocol):
     """A router or a gateway that can be one of several. Its host carries the messages."""
 
     def join_peers(self) -> None:
-        """Note, once, before the first request, that there are other routers."""
+        """Prepare, once, before the first request, for other routers."""
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return the totals to send to peers that already have version ``since`` from this origin.
@@ -104,14 +104,14 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-MOST = 100_000  # clients that are remembered to have changed
+MOST = 100_000  # number of clients whose changes are remembered
 
 
 class Changes:
     """Versions of an origin's export. Clients are kept in the order of their last change."""
 
     def __init__(self, most: int = MOST) -> None:
-        self.version = 0  # of what was exported last
+        self.version = 0  # the version of the last export
         self._most = most
         self._noted: dict[str, int] = {}  # client -> the first version that has its last change
         self._forgotten = 0  # the latest forgotten version
@@ -140,7 +140,7 @@ class Changes:
         return found[::-1]
 
 
-ROUNDS = 0  # the key of rounds of quanta, which are of no worker
+ROUNDS = 0  # the key of rounds of quanta, which belong to no worker
 
 
 class CreditChange(NamedTuple):
@@ -151,17 +151,17 @@ class CreditChange(NamedTuple):
 
 
 class SharedCredit:
-    """A credit (rounds x quantum - charges) of which each router knows its own part at once.
+    """A credit (rounds x quantum - charges) of which each router knows its own part immediately.
 
-    Rounds are a level: two routers that grant the same round at the same time have granted it once.
+    Rounds are a level: if two routers grant the same round at the same time, it counts once.
     """
 
     def __init__(self) -> None:
-        self.charged: dict[str, dict[int, float]] = {}  # by this router
+        self.charged: dict[str, dict[int, float]] = {}  # charges of this router
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        self.has_forgotten = False  # so messages on a client may lack earlier charges
+        self.has_forgotten = False  # then messages on a client may lack earlier charges
 
     def spend(self, client: str, worker: int, cost: float) -> None:
         """Record that this router charged the client; a negative cost is a refund."""
@@ -204,8 +204,8 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                self._changes.note(client)  # which is passed on
+                self._changes.note(client)  # the change is passed on
             charged = newly.get(client, {})
-            if more or any(charged.values()):  # else it would count as used just now
+            if more or any(charged.values()):  # otherwise it would count as just used
                 found[client] = CreditChange(more, charged)
         return found

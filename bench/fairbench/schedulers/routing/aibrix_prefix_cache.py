@@ -10,21 +10,23 @@ from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench.schedulers.routing.history_tree import HistoryRouter
 
-KEEP = 0.95  # of the index, once it is full
+KEEP = 0.95  # fraction of the index that is kept once it is full
 
 
 class AibrixPrefixCache(HistoryRouter):
     """The highest matched percentage, among workers with at most mean + deviation in flight.
 
-    vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in
-    flight differ by more than ``imbalance``, only the workers with the fewest are matched. Equal
-    percents go to the one with fewer, then by chance; without a match, or with all matches too
-    busy, one of those with the fewest. The prompts sent to each worker are kept in one LRU index
-    for all workers. Its life of 20 minutes is not modelled. Clients are not seen.
+    The rules are those of vllm-project/aibrix @e3e10f9,
+    pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in flight differ by more than
+    ``imbalance``, only the workers with the fewest are matched. Equal percentages go to the worker
+    with fewer requests in flight, then by chance; without a match, or if all matches are too busy,
+    one of the workers with the fewest is chosen. The prompts sent to each worker are kept in one
+    LRU index for all workers. Its expiry after 20 minutes is not modelled. The router does not see
+    clients.
 
-    Known defects, kept: the match is a whole percent, so of 21,449 tokens 214 look the same
-    (``whole_percents``); the index has 200,000 blocks of 4 characters, about the tokens of half a
-    worker's pool, for the whole cluster (``index_tokens``; 0 never forgets).
+    Two known defects are kept: the match is a whole percentage, so 214 of 21,449 tokens look the
+    same (``whole_percents``); and the index of the whole cluster has 200,000 blocks of 4
+    characters, about half the tokens of one worker's pool (``index_tokens``; 0 never forgets).
     """
 
     name = "aibrix-prefix-cache"

@@ -25,7 +25,7 @@ class Backlog:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        self._sums: _Sums | None = None  # None: something has changed
+        self._sums: _Sums | None = None  # None means that something has changed
 
     def work(self, client: str) -> int:
         return self._of_client.get(client, 0)
@@ -54,8 +54,8 @@ class Backlog:
     def finish(self, client: str, work: int) -> float:
         """Return when ``work`` more of a client would end under fair sharing from now on.
 
-        The client has x = its backlog + ``work`` to complete. Meanwhile each other client j gets
-        the share that its weight entitles it to, or all of its backlog: x + sum of min(backlog_j, x
+        The client has x = its backlog + ``work`` to complete. Meanwhile each other client j is
+        served in proportion to its weight, up to its whole backlog: x + sum of min(backlog_j, x
         weight_j / weight). The cost is O(log clients), and O(clients log clients) for the first
         call after a change.
         """
@@ -69,7 +69,7 @@ class Backlog:
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # its own backlog is among them
+            done_by_then -= mine  # the client's own backlog is among them
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -93,7 +93,7 @@ class TenantBacklog:
         lineage: Callable[[str], tuple[str, ...]] = lineage,
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        self._below: dict[str, Backlog] = {}  # by tenant, of those in it
+        self._below: dict[str, Backlog] = {}  # backlogs by tenant, of the nodes in it
         self._nodes: dict[int, tuple[str, ...]] = {}  # by request
 
     def _among(self, node: str) -> Backlog:
@@ -118,7 +118,8 @@ class TenantBacklog:
     def finish(self, client: str, work: int) -> float:
         """Return when ``work`` more of a client would end under fair sharing from now on.
 
-        The work of a tenant's clients done by then is the work that the tenant needs until then.
+        The work of a tenant's clients that is done by then is the work that the tenant needs until
+        then.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish(leaf, work)

@@ -20,7 +20,7 @@ class Backlogs(dict[int, Backlog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        self._bounds: FinishBounds | None = None  # of a large fleet, made when it is asked for
+        self._bounds: FinishBounds | None = None  # bounds of a large fleet, computed on demand
         super().__init__({worker: self._empty() for worker in workers})
 
     def _empty(self) -> Backlog | TenantBacklog:

@@ -61,7 +61,7 @@ class PrefixRouter(FleetRouter):
 class CountingRouter(FleetRouter):
     """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
 
-    A simulated fleet knows at once what real routers scrape every 50 ms to 5 s.
+    A simulated fleet reports immediately what real routers poll every 50 ms to 5 s.
     """
 
     def in_flight(self) -> dict[int, int]:

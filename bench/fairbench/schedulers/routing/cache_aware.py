@@ -16,25 +16,27 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """Follows the longest prefix that was sent before, while requests in flight are balanced.
+    """Follows the longest prefix that was sent before, while the requests in flight are balanced.
 
-    Imbalanced (most - least > ``balance_abs`` and most > ``balance_rel`` x least): to the worker
-    with least in flight. Else to the holder of the longest prefix, if it is more than
-    ``cache_threshold`` of the prompt. Else, ``sgl-router`` (sgl-project/sglang @026f853,
-    sgl-router/src/policies/cache_aware.rs): to the worker with the smallest tree; ``smg``
-    (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and vllm-project/router,
-    its fork): to the one with least in flight, ties by requests ever sent there.
+    If imbalanced (most - least > ``balance_abs`` and most > ``balance_rel`` x least), the worker
+    with the fewest requests in flight is chosen. Otherwise the holder of the longest prefix is
+    chosen, if the prefix is more than ``cache_threshold`` of the prompt. Otherwise, ``sgl-router``
+    (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the worker with
+    the smallest tree; ``smg`` (lightseekorg/smg @73da68c,
+    model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses the worker
+    with the fewest requests in flight, ties by the number of requests ever sent there.
     ``sgl-model-gateway`` is the released version between them (sgl-project/sglang @053b63f,
     sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
     0.1.17 by its choices). It follows ``smg``, but ties go to the first worker of its list. All
-    remember prompts, not caches: evicted prompts are still believed to be cached. Clients are not
-    seen. They measure characters where prompts are text, which changes no ratio here.
+    versions remember prompts, not caches: evicted prompts are still assumed to be cached. The
+    router does not see clients. Where prompts are text, the originals measure characters, which
+    changes no ratio here.
 
-    Known defects, kept: sgl-router and sgl-model-gateway break ties by the lowest number
-    (``rotate_ties`` turns them), so new prompts go to an idle cluster's first worker; smg keeps its
-    state of workers that left, and sends requests that match one to the first worker, without
-    remembering it (``purge_on_leave``). Which of several holders is matched is arbitrary there;
-    here it is the one to which the prefix was sent last.
+    Two known defects are kept: sgl-router and sgl-model-gateway break ties by the lowest number
+    (``rotate_ties`` rotates them), so new prompts go to an idle cluster's first worker; smg keeps
+    its state of workers that left, and sends requests that match such a worker to the first worker,
+    without remembering this (``purge_on_leave``). The originals choose arbitrarily among several
+    holders; here the holder to which the prefix was sent last is chosen.
     """
 
     name = "cache-aware"
@@ -44,10 +46,10 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the command line, not of the Rust structs.
 
-        ``max_tree_size`` is in characters a worker. ``kv_events``: with KV events smg uses the
-        contents of caches: longest overlap, then least in flight, then the smallest tree.
-        ``balance_usage`` and ``overload_usage`` (smg): imbalanced also where parts in use of KV
-        pools differ by more, or one is above; 1 is never.
+        ``max_tree_size`` is in characters per worker. ``kv_events``: with KV events smg uses the
+        contents of caches: longest overlap first, then fewest requests in flight, then the smallest
+        tree. ``balance_usage`` and ``overload_usage`` (smg): the load also counts as imbalanced if
+        the used fractions of KV pools differ by more, or if one is above; 1 turns these rules off.
         """
 
         rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"

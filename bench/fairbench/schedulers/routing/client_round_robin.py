@@ -26,7 +26,8 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        self._turns: dict[str, int] = {}  # the longest unused first, which is forgotten first
+        # the longest unused client first, which is also forgotten first
+        self._turns: dict[str, int] = {}
         self._appeared = 0
 
     def route(self, request: Request, now_s: float) -> int:

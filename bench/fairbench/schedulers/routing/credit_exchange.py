@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CreditExchange:
-    """Credit as rounds x quantum - the charges of all routers, as far as they are reported."""
+    """Credit as rounds x quantum - the reported charges of all routers."""
 
     name: ClassVar[str]
     credits: WorkerCredits

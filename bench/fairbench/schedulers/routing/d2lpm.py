@@ -40,14 +40,15 @@ class D2LPM(CreditExchange, PrefixRouter):
         """Parameters of the credits, the charging and the tree.
 
         ``worker_quantum`` is Q^w of a client of weight 1, in service units; a client of weight 2
-        gets twice as much. Below many mean request costs, clients leave their prefix at every
-        request. ``charge`` and ``outputs``: as in ``dispatch_charging``. ``min_match_tokens``:
-        shorter matches are ignored, such as a system prompt that all share. ``insert_on_finish``
-        inserts prompt and output when a request ends, so that a follow-up turn matches both;
-        Algorithm 2 inserts prompts only (line 18). ``tenants``: ``tree`` keeps credits at every
-        level of ``org/team/user``. ``max_tree_nodes``: the stretches of prompts whose holders are
-        remembered, a million by default. ``weights`` of clients are laid over those of the
-        experiment. ``fill_below``: see ``Filling``; None or 0 is Algorithm 2 as published.
+        gets twice as much. If the quantum is below many mean request costs, clients leave their
+        prefix at every request. ``charge`` and ``outputs``: as in ``dispatch_charging``.
+        ``min_match_tokens``: shorter matches are ignored, such as a system prompt that all clients
+        share. ``insert_on_finish`` inserts prompt and output when a request ends, so that a
+        follow-up turn matches both; Algorithm 2 inserts prompts only (line 18). ``tenants``:
+        ``tree`` keeps credits at every level of ``org/team/user``. ``max_tree_nodes`` is the number
+        of stretches of prompts whose holders are remembered, a million by default. ``weights`` of
+        clients override the experiment's. ``fill_below``: see ``Filling``; None or 0 is Algorithm 2
+        as published.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000

@@ -14,16 +14,17 @@ from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, low
 
 
 class Dynamo(CountingRouter):
-    """The least cost in KV blocks, ties at random; KV events tell the cached prefixes.
+    """The least cost in KV blocks wins, ties at random; KV events report the cached prefixes.
 
-    Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs):
-    ``prefill_scale`` x (blocks still to be prefilled at the worker, this request's included, less
-    ``overlap_credit`` x its cached ones) + prompt blocks in use there with this request, shared
-    ones once. Outputs do not count (``router_track_output_blocks`` is off as shipped). Which
-    requests still wait for their prefill a router learns from first tokens; here they are the last
-    ones sent, as many as the worker says wait. Generation 1 (@00564be, kv_router/scheduler.rs):
-    highest 2 x cached part of the prompt - KV usage - waiting / the most that wait anywhere. At
-    that commit it gives up while nothing waits, which is left out. Clients are not seen.
+    Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs) has
+    the cost ``prefill_scale`` x (blocks still to be prefilled at the worker, including this
+    request's, less ``overlap_credit`` x its cached blocks) + prompt blocks in use there with this
+    request, shared ones counted once. Outputs do not count (``router_track_output_blocks`` is off
+    by default). A router learns from first tokens which requests still wait for their prefill; here
+    these are the last ones sent, as many as the worker reports as waiting. Generation 1 (@00564be,
+    kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV usage - waiting
+    requests / the highest number waiting anywhere. At that commit the router fails while no request
+    waits; this is left out. The router does not see clients.
     """
 
     name = "dynamo"
@@ -44,7 +45,7 @@ class Dynamo(CountingRouter):
         self.params = params
         self._tree = ActiveTree()
         self._ends: dict[int, ActiveNode] = {}  # request id -> end of its prompt in the tree
-        # Of each worker, what is in flight and how much of it was not cached, oldest first.
+        # By worker: the requests in flight and their uncached tokens, oldest first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

@@ -29,12 +29,13 @@ class FairFinish(PrefixRouter):
     The estimate adds its client's own backlog there, its own work, and the part of every other
     client's backlog that fair sharing serves meanwhile (``Backlog.finish``): a flood of one client
     counts for no more than the work of the request's own client. Among the workers with the longest
-    match, the one with the least estimate is chosen, unless another worker's is lower by more than
-    the slack, a multiple of the match's prefill time: a document attracts its requests, a short
-    system prompt that all share hardly does. Ties in rotation. Work is the time that a request adds
-    at a worker (``RequestWork``), with the output expected from its client's finished requests; a
-    backlog falls by as much when it is over. A heuristic: no bound of the cluster is claimed,
-    though each worker keeps its own. Few of many workers are examined (``Finishes``).
+    match, the one with the lowest estimate is chosen, unless another worker's estimate is lower by
+    more than the slack, a multiple of the match's prefill time. A document therefore attracts its
+    requests, and a short shared system prompt hardly does. Ties rotate. Work is the time that a
+    request adds at a worker (``RequestWork``), with the mean output of its client's finished
+    requests; when the request ends, the backlog falls by the same amount. The rule is a heuristic:
+    it claims no bound for the cluster, though each worker keeps its own. Few of many workers are
+    examined (``Finishes``).
     """
 
     name = "fair-finish"
@@ -43,10 +44,10 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters: ``slack`` is the lead that another worker needs, in prefix prefill times.
 
-        With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
+        With 0 the lowest estimate always wins, with inf the longest match. ``tenants``: with
         ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
         ``length_factor`` multiplies the expected outputs, to measure the cost of wrong
-        expectations. ``max_tree_nodes`` and ``weights``: as in D2LPM.
+        expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -101,7 +102,7 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the lead that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            return 0.0  # an infinite slack too
+            return 0.0  # also for an infinite slack
         return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fairbench.schedulers.routing.fleet import Fleet
 
-QUEUES_FROM = 4  # times as many requests as the limit: the chosen worker is taken to queue
+# multiple of the limit on requests from which on the chosen worker is taken to queue
+QUEUES_FROM = 4
 
 
 class Filling:
@@ -15,7 +16,7 @@ class Filling:
     quantum x clients tokens. Under this rule a worker with fewer than ``below`` requests in flight
     takes the request if the worker that Algorithm 2 chose has ``QUEUES_FROM`` times ``below`` or
     more. The client's credit is respected: only workers where the client is in credit are filled,
-    so that no credit leaves the range which Algorithm 2 keeps it in.
+    so every credit stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

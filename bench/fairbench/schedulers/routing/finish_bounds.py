@@ -20,17 +20,18 @@ LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-ROUNDING = 1e-6  # of a bound: far more than sums of floats are off
+ROUNDING = 1e-6  # relative margin of a bound: far more than the rounding errors of sums
 
 
 class FinishBounds:
     """Lower bounds of ``Backlog.finish`` for every worker, computed with a few array operations.
 
-    A request of a client with backlog m there, of work s, is done at s + G((m + s) / weight), where
-    G(level) = sum of min(backlog_j, level weight_j) over all clients there. G is concave and grows,
-    so that a chord between two levels is below it. Kept are its values at ``LEVELS``, in whole
-    tokens, rounded down: requests that come and go leave no remainder. A change takes O(levels), a
-    query O(workers), both in numpy; memory is O(workers x levels).
+    A request with work s, of a client with backlog m at the worker, ends at s + G((m + s) /
+    weight), where G(level) = sum of min(backlog_j, level weight_j) over all clients there. G is
+    concave and increasing, so a chord between two levels lies below it. The values at ``LEVELS``
+    are stored in whole tokens, rounded down, so that arriving and ending requests leave no rounding
+    error. A change takes O(levels), a query O(workers), both in numpy; memory is O(workers x
+    levels).
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -39,8 +40,8 @@ class FinishBounds:
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        self._of_client: dict[str, dict[int, int]] = {}  # its backlogs by worker
-        # What LEVELS let through, by weight, and by client as it was when its first request came.
+        self._of_client: dict[str, dict[int, int]] = {}  # the client's backlogs by worker
+        # Limits at LEVELS, by weight, and by client with its weight at its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 

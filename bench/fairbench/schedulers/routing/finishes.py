@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairbench.schedulers.routing.finish_bounds import FinishBounds, Floats
 from fairbench.schedulers.worker_sets import lowest, members
 
-FEW = 16  # workers, that are examined one by one
+FEW = 16  # number of workers that are examined one by one
 
 
 class Backlog(Protocol):
@@ -31,7 +31,7 @@ class Costs(NamedTuple):
 
 
 class Least:
-    """The least finish seen so far, and the workers that have it, as bits."""
+    """The least finish so far, and the workers that have it, as bits."""
 
     __slots__ = ("finish", "workers")
 
@@ -49,8 +49,8 @@ class Least:
 class Finishes:
     """The finishes of one request at the workers. Sets of workers are bits.
 
-    ``costs`` contains every worker once. ``idle`` are the workers with nothing under way, where
-    requests of equal work finish alike. Without ``bounds`` every worker is examined.
+    ``costs`` contains every worker once. ``idle`` are the workers without work in progress, where
+    requests of equal work end at the same time. Without ``bounds`` every worker is examined.
     """
 
     client: str

@@ -12,9 +12,9 @@ from fairbench.schedulers.worker_sets import as_bits, lowest
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    A worker that leaves takes its requests out of the count: a later finish of one of them is
-    recognised as stale, even when the worker has come back meanwhile. Whoever routes needs at least
-    one live worker. ``everyone`` is the set of them, as bits.
+    A worker that leaves takes its requests out of the count: if one of them finishes later, it is
+    recognised as stale, even if the worker has returned meanwhile. Routing needs at least one live
+    worker. ``everyone`` is the set of live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -92,8 +92,8 @@ class Fleet:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
         Ties rotate: the next tied worker after the winner of the last tie is returned. "Lowest
-        index" would load worker 0 whenever the cluster is idle. Choices without a tie take no turn,
-        or they could make the same worker win every tie.
+        index" would load worker 0 whenever the cluster is idle. Choices without a tie do not count
+        as a turn, because otherwise the same worker could win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))

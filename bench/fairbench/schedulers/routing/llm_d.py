@@ -10,22 +10,23 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench.schedulers.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # an index this full is cut down to its size
+SWEEP_AT = 1.05  # an index that exceeds this multiple is cut down to its size
 
 
 class LlmD(HistoryRouter):
     """Scores from 0 to 1 for the cached part of the prompt and for load; ties at random.
 
-    llm-d/llm-d-inference-scheduler @520af47, deploy/config/epp-estimate-prefix-cache-config.yaml: a
-    prefix scorer (matched blocks of all blocks of the prompt, by the prompts sent there: the index
-    is an LRU list of blocks a worker, as long as its pool) and a load-aware scorer (0.5 if nothing
-    waits at the worker, down to 0 at ``queue_threshold``). The other shipped configuration, with
-    precise prefixes, is prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: queue is (most
-    - waiting) / (most - least), kv 1 - usage. Clients are not seen by the scheduler, only by
-    llm-d's queue in front of it.
+    The configuration is llm-d/llm-d-inference-scheduler @520af47,
+    deploy/config/epp-estimate-prefix-cache-config.yaml: a prefix scorer (matched blocks over all
+    blocks of the prompt, from an LRU list per worker of blocks sent there, as long as its pool) and
+    a load-aware scorer (0.5 if no request waits at the worker, falling to 0 at
+    ``queue_threshold``). The other shipped configuration, with precise prefixes, is
+    prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: the queue score is (most - waiting)
+    / (most - least), the KV score 1 - usage. The scheduler does not see clients; only llm-d's queue
+    in front of it does.
 
-    Known defect, kept: only the first 256 blocks count, so prompts that share 4,096 tokens look the
-    same (``max_prefix_blocks``; 0 counts them all).
+    One known defect is kept: only the first 256 blocks count, so prompts that share 4,096 tokens
+    look the same (``max_prefix_blocks``; 0 counts all blocks).
     """
 
     name = "llm-d"

@@ -1,4 +1,4 @@
-"""Loads of workers, kept so that no decision has to look at each of a thousand."""
+"""Loads of workers, stored so that no decision has to examine each of a thousand workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sortedcontainers import SortedList
 
 from fairbench.schedulers.worker_sets import members
 
-FEW = 16  # workers, that are examined one by one
+FEW = 16  # number of workers that are examined one by one
 
 
 class Loads:
@@ -16,7 +16,7 @@ class Loads:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        self._with: dict[int, int] = {}  # L in microseconds -> these workers
+        self._with: dict[int, int] = {}  # L in microseconds -> the workers with this load
         self._different = SortedList()
 
     def __getitem__(self, worker: int) -> int:

@@ -13,14 +13,14 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import members
 
-# Nodes examined per GPU to price an eviction; further ones are priced like these.
+# Nodes examined per GPU to price an eviction; further nodes get the same price.
 EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
     """The prefill time of each evicted node times its share of the GPU's requests ([gaps] D1).
 
-    ``capacity_tokens`` is a worker's pool; 0 means that it is unknown, and nothing has a price.
+    ``capacity_tokens`` is a worker's pool; 0 means that it is unknown, and evictions have no price.
     """
 
     def __init__(self, tree: PrebleTree, times: TimeModel, capacity_tokens: int) -> None:
@@ -44,7 +44,7 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # Scaled up to all the tokens needed.
+        # The price is scaled up to all the tokens needed.
         return price_us * needed / freed / requests if freed else 0
 
 

@@ -1,4 +1,4 @@
-"""Preble's E2: exploit a prefix if it is most of the prompt, else explore ([Preble] §3.2)."""
+"""Preble's E2: exploit a prefix if it is most of the prompt, otherwise explore ([Preble] §3.2)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
-    among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,
-    if one does far more of it than the others, else to the GPU of lowest cost of all. Cost is L + M
-    + P: load of the window, recomputation of tokens that would be evicted, and prefill of tokens
-    missed there. Requests that would exploit the most loaded GPU go to the least loaded one while
-    the loads (L) are further apart than the threshold. If they are not, and a prefix waits longer
-    and longer on its GPU all the same, the request takes it to the lightest GPU that does not have
-    it, with half of the load below. Ties in rotation.
+    among those that hold its longest match. Otherwise the request explores: it goes to the GPU that
+    mostly decodes, if one decodes far more than the others, or else to the GPU of lowest cost. Cost
+    is L + M + P: load of the window, recomputation of tokens that would be evicted, and prefill of
+    tokens missed there. Requests that would exploit the most loaded GPU go to the least loaded GPU
+    while the loads (L) differ by more than the threshold. If the loads do not, and the waiting time
+    of a prefix on its GPU keeps growing, the request moves the prefix to the lightest GPU that does
+    not have it, with half of the load below. Ties rotate.
     """
 
     name = "preble-e2"
@@ -38,22 +38,22 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is H. Each mechanism can be turned off by itself: ``exploit`` and
-        ``eviction_cost`` with false, the others with inf, as they have a threshold each.
+        ``window_s`` is H. Each mechanism can be turned off separately: ``exploit`` and
+        ``eviction_cost`` with false, the others with inf, because each has a threshold.
 
-        ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is by how
-        much queueing has to grow within H for a prefix to be replicated ("doubles": 2).
-        ``imbalance_ratio`` is IMBALR, with which a GPU's decoding time over its prefill time,
-        relative to that of all GPUs, is compared ([gaps] D2).
+        ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the growth
+        of queueing within H from which on a prefix is replicated ("doubles": 2).
+        ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding to prefill time,
+        relative to that of all GPUs ([gaps] D2).
 
         ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means the host's
         value (``Setup.pool_tokens``), and M is 0 without one. The router knows which prompts a
         worker holds, not which outputs, so it sees a pool as full somewhat late.
-        ``default_output_tokens`` stands for the average output until something has finished on the
-        GPU. The prefill times are Preble's for Mistral 7B on an A100: linear from
+        ``default_output_tokens`` replaces the mean output until a request has finished on the GPU.
+        The prefill times are Preble's for Mistral 7B on an A100: linear from
         ``prefill_linear_from_tokens`` on, below that ``prefill_short_ms``, and ``prefill_tiny_ms``
-        under 64 tokens. ``decode_ms_per_token`` is that of an 8B model on an A100, one request at a
-        time.
+        under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on an A100, with one
+        request at a time.
         """
 
         window_s: Positive = 180.0
@@ -127,7 +127,7 @@ class PrebleE2(PrefixRouter):
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        key.waits.pop(worker)  # it has to double again, now with less to serve
+        key.waits.pop(worker)  # the waiting time has to double again, now with less to serve
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
@@ -138,7 +138,7 @@ class PrebleE2(PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._scaler.finished(request)
-        # A refused request (0 tokens) says nothing about output lengths.
+        # A refused request (0 tokens) gives no information about output lengths.
         if self._fleet.finish(request, worker) and output.length:
             self._windows.finish(worker, now_s, output.length)
 

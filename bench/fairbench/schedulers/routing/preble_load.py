@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
-# Below this the fit of Preble's A100 prefill times has a second constant.
+# Below this number, the fit of Preble's A100 prefill times has a second constant.
 TINY_PREFILL_TOKENS = 64
 
 
@@ -16,7 +16,8 @@ TINY_PREFILL_TOKENS = 64
 class TimeModel:
     """Regressions from token counts to GPU time in whole microseconds.
 
-    Whole, because running sums of floats drift, and idle GPUs would no longer tie.
+    The times are whole numbers, because running sums of floats drift, and idle GPUs would no longer
+    tie.
     """
 
     prefill_ms_per_token: float
@@ -54,7 +55,7 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        self.prefill_us = 0  # the part of L that is prefill
+        self.prefill_us = 0  # the prefill part of L
         self._output_tokens = 0
         self._price_outputs()
 
@@ -70,7 +71,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L: prefill times, plus the time of an average output for each request."""
+        """The load L: prefill times, plus the time of a mean output for each request."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -100,7 +101,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Drop requests that are ``window_s`` old or older; return the ends of their prompts."""
+        """Drop requests that are at least ``window_s`` old; return the ends of their prompts."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]

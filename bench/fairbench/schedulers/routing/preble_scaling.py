@@ -21,11 +21,12 @@ class Sent(NamedTuple):
 class Autoscaler:
     """Watches the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
 
-    A prefix is a key portion: the deepest node of a path that is longer than all above it ([Preble]
-    §A). The prefix is overloaded on a GPU when the mean queueing time of its requests in the newer
-    half of the window is ``factor`` times that in the older half, as Preble's code compares them,
-    and longer than the prefix takes to compute, or a copy would not pay. Queueing time is the time
-    to the first token without the prefill, as estimated at dispatch.
+    A prefix is identified by its key portion: the deepest node of a path that is longer than all
+    nodes above it together ([Preble] §A). The prefix is overloaded on a GPU when the mean queueing
+    time of its requests in the newer half of the window is ``factor`` times that in the older half,
+    as Preble's code compares them. It must also exceed the time to compute the prefix, because
+    otherwise a copy would not pay. Queueing time is the time to the first token without the
+    prefill, as estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -75,9 +76,9 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
     """Send half of the load below ``key`` to the GPU ``to`` from now on.
 
-    The load of a child is that of its requests in the window ([Preble] Alg. 2). Children of one
-    request are left alone: nothing more may come there. Requests for the prefix itself find both
-    GPUs, and take the lighter one.
+    The load of a child is that of its requests in the window ([Preble] Alg. 2). Children of a
+    single request are left alone, because no further request may come there. Requests for the
+    prefix itself find both GPUs, and choose the lighter one.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -22,7 +22,7 @@ class PrebleNode(LocationNode):
 
     ``touched``: worker -> number of the last dispatch through here; its keys are the holders.
     ``waits``: worker -> queueing times there, if this is a key portion. ``home``: the worker to
-    which its requests have been moved, ``NOWHERE`` if they have not.
+    which its requests were moved, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -38,15 +38,16 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows the next eviction of each worker.
 
-    Dispatches are numbered, and a dispatch touches its whole path. The nodes whose last touch was
-    dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those in order of
-    n, and following them upwards in turn gives the LRU order, leaves first, at no cost beyond the
-    walk that a dispatch takes anyway.
+    Dispatches are numbered, and a dispatch touches its whole path. The nodes last touched by
+    dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists these nodes in
+    order of n. Following them upwards in turn gives the LRU order, leaves first, at no cost beyond
+    the walk of each dispatch.
     """
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        self.held_tokens: defaultdict[int, int] = defaultdict(int)  # worker -> prompt tokens held
+        # worker -> prompt tokens that it holds
+        self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
 
@@ -69,7 +70,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker`` until it evicts the node or none come."""
+        """Send requests through ``node`` to ``worker`` until it evicts the node or no more come."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
@@ -82,12 +83,12 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Yield the nodes that the worker would evict to free ``tokens``, each with its tokens.
 
         The order is least recently used first, leaves before their parents; the last node counts
-        only in part. Nodes in ``keep``, the path of the new request closed upwards, stay. The
-        iteration ends early if nothing is left. The tree must not change meanwhile.
+        only in part. Nodes in ``keep``, the path of the new request up to the root, are never
+        evicted. The iteration ends early if no node is left. The tree must not change meanwhile.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                last = node.touched.get(worker, number)  # evicted already: look further up
+                last = node.touched.get(worker, number)  # already evicted: look further up
                 if last != number or node in keep:
                     break
                 if worker in node.touched:
@@ -115,7 +116,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended here: all of its path is touched again.
+            # The earlier dispatch ended here: its whole path is touched again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -133,7 +134,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                ends[number] = above  # keeps its place in the order
+                ends[number] = above  # the node keeps its place in the order
             else:
                 del ends[number]
 

@@ -6,7 +6,7 @@ from collections import deque
 
 
 class Waits:
-    """Waiting times in a window, of which the newer half is compared with the older half."""
+    """Waiting times in a window, whose newer half is compared with its older half."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s

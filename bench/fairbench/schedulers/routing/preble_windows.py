@@ -1,4 +1,4 @@
-"""The windows of all GPUs, kept so that no decision has to look at every GPU."""
+"""The windows of all GPUs, stored so that no decision has to examine every GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 from fairbench.schedulers.worker_sets import as_bits
 
-ROUNDING = 1e-12  # of a ratio: nearer ones are computed exactly
+ROUNDING = 1e-12  # relative distance of ratios below which they are computed exactly
 
 
 class Windows:
@@ -23,10 +23,11 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        self._due: deque[tuple[float, int]] = deque()  # when something came to a window, or ended
+        # the times of arrivals in a window, and of ends
+        self._due: deque[tuple[float, int]] = deque()
         self._prefill: dict[int, int] = {}  # the parts of L
         self._decode: dict[int, int] = {}
-        self._ratios: dict[int, float] = {}  # of decoding to prefill, where there is any
+        self._ratios: dict[int, float] = {}  # ratio of decoding to prefill, if there is any prefill
         self._prefill_us = self._decode_us = 0
 
     def __getitem__(self, worker: int) -> GpuWindow:
@@ -70,8 +71,8 @@ class Windows:
 
         A GPU qualifies if its decoding time over its prefill time, relative to the ratio of all
         GPUs together, is the highest and above ``imbalance_ratio``. Tied GPUs are all returned. A
-        GPU that only serves cached prefixes has compute to spare, and an explored request brings
-        prefill ([Preble] §3.2).
+        GPU that only serves cached prefixes has spare compute, and an explored request adds prefill
+        ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

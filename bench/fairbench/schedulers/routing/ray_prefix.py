@@ -17,15 +17,17 @@ CHARS_PER_TOKEN = 4
 
 
 class RayPrefix(HistoryRouter):
-    """The longest prefix sent before while queues are balanced, else power of two choices.
+    """The longest prefix sent before wins while queues are balanced, else power of two choices.
 
-    ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware. Balanced:
-    requests in flight differ by at most ``imbalanced_threshold``. Then the workers to which the
-    longest prefix was sent, if that is at least ``match_rate_threshold`` of the prompt, else those
-    with the smallest trees; of several, the one with fewest in flight. Clients are not seen.
+    The rules are those of ray-project/ray @1eec25d,
+    ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if requests in flight
+    differ by at most ``imbalanced_threshold``. Candidates are then the workers to which the longest
+    prefix was sent, if the prefix is at least ``match_rate_threshold`` of the prompt, or else the
+    workers with the smallest trees; among several, the one with the fewest requests in flight is
+    chosen. The router does not see clients.
 
-    Known defect, kept: the tree grows for ever (``do_eviction`` lets it forget, from
-    ``eviction_threshold`` characters a worker down to ``eviction_target``).
+    One known defect is kept: the tree grows without limit (``do_eviction`` makes it forget, from
+    ``eviction_threshold`` characters per worker down to ``eviction_target``).
     """
 
     name = "ray-prefix"

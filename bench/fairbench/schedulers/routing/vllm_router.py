@@ -15,15 +15,15 @@ class VllmRouter(CountingRouter):
     """A router that sends a request to a worker with the longest prefix, regardless of load.
 
     The source is vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
-    ``prefixaware``. The longest prefix is the longest ever sent there. Prompts match in chunks of
-    128 characters; without a match the router picks a random worker. (The package vllm-router of
-    vllm-project/router has ``cache_aware`` instead, which is the router cache-aware here.) Clients
-    are not seen.
+    ``prefixaware``. The longest prefix is the longest one ever sent to the worker. Prompts match in
+    chunks of 128 characters; without a match the router picks a random worker. (The package
+    vllm-router of vllm-project/router has ``cache_aware`` instead, which is the router cache-aware
+    here.) The router does not see clients.
 
-    Known defects, kept: the router ignores load, so a prefix that all clients share sends all
-    requests to one worker; and nothing is ever forgotten. (``min_match_tokens`` answers a shorter
-    match with the worker of fewest requests per second, as ``prefix_min_match_length`` of the
-    source does.)
+    Two known defects are kept: the router ignores load, so a prefix that all clients share sends
+    all requests to one worker; and no prefix is ever forgotten. (With ``min_match_tokens``, a
+    shorter match goes to the worker with the fewest requests per second, as with
+    ``prefix_min_match_length`` of the source.)
     """
 
     name = "vllm-router"

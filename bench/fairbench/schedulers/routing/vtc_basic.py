@@ -14,17 +14,18 @@ from fairbench.schedulers.routing.bases import CountingRouter, draw
 class VtcBasic(CountingRouter):
     """A router that sends heavier users to higher-numbered workers, by VTC's counters.
 
-    vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. Least score wins:
-    |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a draw
-    from 0 to 0.1; bucket = max(1000, (least + most tokens of any user) / 2), of the last 5
-    minutes. The order in which requests are served is the engine's own, so a flood delays all
+    The source is vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. The
+    lowest score wins: |worker's position - min(user's tokens / bucket, workers - 1)| + min(running
+    / 100, 1) + a random number from 0 to 0.1; bucket = max(1000, (least + most tokens of any user)
+    / 2), over the last 5 minutes. The engine itself orders the requests, so a flood delays all
     clients at the same worker, and no service difference is bounded. Its README has another
     formula.
 
-    Known defects, kept: outputs are assumed to be 1.5 times the input, and never corrected
-    (``true_outputs``); tokens out of the window are dropped only when the same user comes again, so
-    that least and most are out of date (``drop_all``). A lone user is its own bucket, so it only
-    uses workers 0 and 1 of any number until about 90 requests run there.
+    Two known defects are kept: outputs are assumed to be 1.5 times the input, and never corrected
+    (``true_outputs``); and tokens older than the window are dropped only when the same user
+    returns, so that the least and the most tokens are outdated (``drop_all``). A lone user
+    determines the bucket alone, so it uses only workers 0 and 1 of any number until about 90
+    requests run there.
     """
 
     name = "vtc-basic"
@@ -48,7 +49,7 @@ class VtcBasic(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self.tokens: dict[str, float] = {}  # of users, in the window
+        self.tokens: dict[str, float] = {}  # tokens of users in the window
         self._charges: dict[str, deque[tuple[float, float]]] = {}
 
     def route(self, request: Request, now_s: float) -> int:

@@ -1,6 +1,6 @@
 """Exports of other benchmarks, whose records are nested.
 
-To add one: write a file with its ``Tool``, and add it to ``TOOLS``.
+To add a tool, write a file with its ``Tool``, and add it to ``TOOLS``.
 """
 
 from __future__ import annotations

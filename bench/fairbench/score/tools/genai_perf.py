@@ -1,9 +1,9 @@
 """The ``profile_export.json`` of genai-perf or Perf Analyzer, in nanoseconds.
 
-Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if kept,
-the texts sent and answered; token counts are those of the server's answers. Without the server's
-counts, each response with text counts as a token, and a prompt has as many tokens as its text is
-long.
+Each entry of ``experiments`` is a run. Its requests have the times of their responses and, if
+stored, the texts sent and answered; token counts come from the server's answers. Without the
+server's counts, each response with text counts as a token, and the length of a prompt's text as its
+number of tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from fairbench.score.tools.tool import Run, Tool, inner, numbers_in, objects_in,
 from fairbench.workloads.traces.texts import text_of, tokens_of
 
 NS = 1e-9
-ESTIMATED = "genai-perf exports no counts of tokens: each response is one, prompts are estimated"
+ESTIMATED = (
+    "genai-perf exports no token counts: each response counts as one token, prompts are estimated"
+)
 
 
 def _recognise(item: Object) -> bool:
@@ -39,7 +41,7 @@ def _request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_parsed(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # the last one may say only that it is over
+    if len(answers) == len(moments):  # the last answer may only report its end
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)

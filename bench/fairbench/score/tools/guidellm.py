@@ -1,8 +1,8 @@
 """GuideLLM's ``benchmarks.json``: runs with their requests, grouped by outcome.
 
-Fields as ``GenerativeRequestStats`` has them (schemas/request_stats.py of vllm-project/guidellm at
-06cef29), and before 0.4 with ``start_time``, ``end_time`` and ``first_token_time``. Requests cut
-off at a run's end are unfinished.
+The fields are those of ``GenerativeRequestStats`` (schemas/request_stats.py of
+vllm-project/guidellm at 06cef29), and before 0.4 ``start_time``, ``end_time`` and
+``first_token_time``. Requests cut off at a run's end are unfinished.
 """
 
 from __future__ import annotations

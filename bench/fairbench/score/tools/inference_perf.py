@@ -1,8 +1,8 @@
 """inference-perf's ``per_request_lifecycle_metrics.json``: a list of requests.
 
-Fields as ``RequestLifecycleMetric`` and ``InferenceInfo`` have them (apis/base.py of
-kubernetes-sigs/inference-perf at 03e89d4), and before with the counts directly in ``info``. Times
-are in seconds.
+The fields are those of ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
+kubernetes-sigs/inference-perf at 03e89d4); earlier versions have the counts directly in ``info``.
+Times are in seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # which may be long
+    texts = {"request", "response"}  # the text may be long
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,

@@ -16,7 +16,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "id")
 class Run(NamedTuple):
     """The requests of one run, in the form of ``request``.
 
-    ``completed`` is how many succeeded by the tool's own account, None if it does not say;
+    ``completed`` is the number of successful requests that the tool itself states, or None;
     ``remarks`` name the facts of requests that the export lacks.
     """
 
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 class Tool:
     """The export of one benchmark.
 
-    ``recognise`` says whether an object of a file is of it, ``runs`` returns the runs in all
+    ``recognise`` returns whether an object of a file belongs to the tool, ``runs`` the runs in all
     objects of a file.
     """
 
@@ -50,8 +50,8 @@ def request(
 ) -> Object:
     """Return a request with fairbench's field names and times in seconds.
 
-    An answer that was not streamed, so without a time to its first token, has all tokens at once.
-    Lists and objects in ``more`` are left out; optional fields that are not given are None.
+    An answer that was not streamed, and thus has no time to first token, has all tokens at the same
+    time. Lists and objects in ``more`` are left out; optional fields that are not given are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     return {
@@ -96,6 +96,6 @@ def difference(later: Any, earlier: Any) -> Any:
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return a number in another unit; other values stay, for a later error."""
+    """Return a number in another unit; other values stay unchanged, for a later error."""
     number = number_of(value)
     return value if number is None else number * factor

@@ -1,9 +1,9 @@
-"""Exports that often lack the start times of requests: of LLMPerf and of genai-bench.
+"""Exports that often lack the start times of requests: LLMPerf's and genai-bench's.
 
 LLMPerf writes a list of requests, ``*_individual_responses.json``, with the fields of
 common_metrics.py (ray-project/llmperf at 1eac866); genai-bench totals and requests, with the fields
 of ``RequestLevelMetrics`` (metrics/metrics.py of sgl-project/genai-bench at 025cf1c). Times are in
-seconds. Requests without start times are taken as sent in closed loops.
+seconds. Requests without start times are assumed to be sent in closed loops.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _genai_bench(item: Object) -> Run:
 def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Give requests without starts, in place, those of a closed loop; return a remark.
 
-    Each user sends its next request when the one before has been answered; the first free client
-    sends the next of the file. Requests of unknown duration take no time.
+    Each user sends its next request when its previous one has been answered; the first free user
+    sends the next request of the file. Requests of unknown duration take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()
@@ -66,7 +66,9 @@ def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
         one["start"] = heapq.heappop(free_s)
         heapq.heappush(free_s, one["start"] + max(0.0, number_of(one["latency"]) or 0.0))
     loop = "one after the other" if users == 1 else f"by {users} users in closed loops"
-    return (f"{tool} exports no start times: requests are taken as sent {loop}, in their order",)
+    return (
+        f"{tool} exports no start times: requests are assumed to be sent {loop}, in their order",
+    )
 
 
 LLMPERF = Tool(

@@ -37,14 +37,15 @@ from fairbench.sim.sequence import Sequence
 class DecodeRoom(NoCap):
     """The load cap of a prefill engine: a request is admitted if a decode worker has room for it.
 
-    The engine's copy of a request has no outputs; ``whole`` are the requests as they came.
+    The engine's copy of a request has no outputs; ``whole`` are the original requests.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
         super().__init__()
         self._decodes = decodes
         self.whole: dict[int, Sequence] = {}
-        self.enter = self._enter  # neither ``leave`` nor ``finish``: decode workers count
+        # neither ``leave`` nor ``finish`` has an effect, because decode workers count
+        self.enter = self._enter
 
     def _open(self, request: Request) -> DecodeWorker | None:
         """Return the decode worker with the fewest requests of those with room."""
@@ -87,7 +88,7 @@ class ReservesAtAdmission(PrefillReplica):
 
 
 class Sides(NamedTuple):
-    """The two kinds of workers of an engine, and when memory is reserved by default."""
+    """The two kinds of workers of an engine, and the default time of the reservation."""
 
     prefill: Callable[[Any, WorkerParts], PrefillEngine]
     decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]

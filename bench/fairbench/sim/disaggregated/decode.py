@@ -21,7 +21,7 @@ from fairbench.sim.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The limits of a decode worker: how many may run, and how many more may hold memory."""
+    """A decode worker's limits: how many requests may run, and how many more may hold memory."""
 
     pool_tokens: int
     most_running: int
@@ -34,10 +34,10 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes prompts computed elsewhere.
 
-    ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; ``receive`` a
-    request when its KV cache has arrived. Its requests run from the next step on. ``assigned``
-    counts the requests that are to run here, ``members`` those that hold memory; ``on_release`` is
-    called for each one that ends.
+    Call ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; call
+    ``receive`` when a request's KV cache has arrived. Its requests run from the next step on.
+    ``assigned`` counts the requests that will run here, ``members`` those that hold memory;
+    ``on_release`` is called for each request that ends.
 
     Prompts are not shared: SGLang keeps no prefix cache on a decode worker, and this model of
     vLLM's keeps none either. Memory counts in tokens.
@@ -57,9 +57,9 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _fits_beside(self, request: Request, tokens: int) -> bool:
-        """Return whether ``tokens`` of a request may be held besides those of the members."""
+        """Return whether ``tokens`` of a request may be held in addition to the members' tokens."""
 
-    # The side of the prefill workers.
+    # Methods for the prefill workers.
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether there is memory, a slot and load to spare; retracted requests go first."""
@@ -76,7 +76,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory that is there for a prompt; steps planned ahead counted on it."""
+        """Reserve available memory for a prompt; steps planned in advance had counted on it."""
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
         if self._run is not None:
@@ -137,7 +137,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            return False  # the rest of the memory is that of prompts on their way
+            return False  # the rest of the memory belongs to prompts on their way
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
         return True
@@ -189,11 +189,11 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The free tokens, once the step under way has its own."""
+        """The free tokens after the step in progress has its own tokens."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Take memory back until the next step fits. One request always stays."""
+        """Take memory back until the next step fits. At least one request always stays."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:

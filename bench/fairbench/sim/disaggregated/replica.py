@@ -1,4 +1,4 @@
-"""A prefill worker with the decode workers behind it, to a cluster one replica; and the links."""
+"""A prefill worker and the decode workers behind it, as one replica; and the links."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class PrefillEngine(Replica, Protocol):
         """Free the memory of a request whose KV cache has been sent."""
 
     def wake(self) -> None:
-        """Look at the waiting requests again: something else than a request here has changed."""
+        """Examine the waiting requests again after a change other than a request here."""
 
 
 class Transfers:
     """The links of all workers.
 
-    A worker sends or receives one prompt at a time, in the order in which transfers are asked for;
-    each begins when both of its workers are free. The latency comes after the last byte and
+    A worker sends or receives one prompt at a time, in the order of the transfer requests; each
+    transfer begins when both of its workers are free. The latency comes after the last byte and
     occupies no worker.
     """
 
@@ -60,8 +60,8 @@ class PrefillReplica:
     """A ``Replica`` whose requests go through ``engine``, a transfer and a decode worker.
 
     A request is assigned to the decode worker that has the fewest at its arrival. ``engine`` works
-    on a copy of the request that ends with its first token. Subclasses say when the decode worker
-    reserves memory.
+    on a copy of the request, which ends with the request's first token. Subclasses define when the
+    decode worker reserves memory.
     """
 
     def __init__(
@@ -72,10 +72,11 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        self._copies: dict[Sequence, Sequence | None] = {}  # of requests not received yet
-        self._unreserved = 0  # of these, those that the engine has yet to receive
+        # requests not received yet, with their copies
+        self._copies: dict[Sequence, Sequence | None] = {}
+        self._unreserved = 0  # number of these requests that the engine has not received yet
 
-    # A replica, to its cluster.
+    # The interface of a replica, for its cluster.
 
     @property
     def on_pass(self) -> Then | None:
@@ -122,10 +123,10 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # The way of a request.
+    # The path of a request.
 
     def _arrived(self, sequence: Sequence) -> None:
-        """Send a request on: to the engine, unless memory is to be reserved before that."""
+        """Send a request on: to the engine, unless memory must be reserved first."""
         self._assign(sequence)
         self._compute(sequence)
 
@@ -165,7 +166,7 @@ class PrefillReplica:
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
-        """Handle a computed prompt: its memory is reserved."""
+        """Handle a computed prompt, whose memory is reserved."""
         self._send(sequence)
 
     def _send(self, sequence: Sequence) -> None:
@@ -197,7 +198,7 @@ class ReservesWhenComputed(PrefillReplica):
 
 
 def _take_over(sequence: Sequence, copy: Sequence) -> None:
-    """Bring a request's records up to those of its copy in the prefill engine."""
+    """Copy a request's records from its copy in the prefill engine."""
     sequence.admitted_ps = copy.admitted_ps
     sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
     sequence.gpu_ps = copy.gpu_ps

@@ -9,15 +9,16 @@ from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.sequence import NEVER, Sequence
 
-FEW_RUNNING = 32  # up to this number of running requests SGLang allocates twice as many slots ahead
+# up to this number of running requests, SGLang allocates twice as many slots in advance
+FEW_RUNNING = 32
 
 
 class SGLangDecode(DecodeWorker):
-    """A decode worker on which each member keeps ``reserved`` tokens free for outputs to come.
+    """A decode worker on which each member keeps ``reserved`` tokens free for future outputs.
 
-    A prompt needs its own tokens and as many free ones, and it must be able to end by retracting
-    all others (``DecodePreallocQueue`` of SGLang 0.5). A retracted request goes to the host's
-    memory and comes back from there.
+    A prompt needs its own tokens and the same number of free tokens; it must also be able to finish
+    after the retraction of all others (``DecodePreallocQueue`` of SGLang 0.5). A retracted request
+    is copied to the host's memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:

@@ -21,9 +21,9 @@ UNLIMITED = 2**62
 class VLLMDecode(DecodeWorker):
     """A decode worker whose first step for a request gives the first token.
 
-    A request may take memory if fewer run than may, and the blocks of its whole prompt are free. A
-    request that is preempted, the last one that joined, is computed again here. Its prompt and
-    outputs fill a separate iteration, while real steps mix them with decoding.
+    A request may take memory if fewer requests run than the limit, and the blocks of its whole
+    prompt are free. The request that joined last is preempted first, and is recomputed here. Its
+    prompt and outputs fill a separate iteration, while real steps mix them with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
@@ -33,7 +33,7 @@ class VLLMDecode(DecodeWorker):
         super().__init__(parts, own)
         self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
         self._fresh: dict[Sequence, None] = {}  # no first token yet
-        self._again: list[Prefill] = []  # to be computed again, or under way
+        self._again: list[Prefill] = []  # requests to be recomputed, or being recomputed
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]

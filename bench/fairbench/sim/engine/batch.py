@@ -1,4 +1,4 @@
-"""The running (decode) batch of a worker, with current sums, and its runs of decode steps."""
+"""The running (decode) batch of a worker, with running sums, and its runs of decode steps."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 from fairbench.sim.records.stretches import InBatch, Stretch
 from fairbench.sim.sequence import NEVER, DecodeTime, Sequence
 
-CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
+CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens per request
 
 
 class RunningBatch:
     """Sequences that decode together. A decode step gives each sequence one token.
 
     ``steps`` counts decode steps; a sequence's outputs are its ``produced`` at joining plus the
-    steps since. Sums over the batch are kept as (sum at step 0, size) pairs. ``index`` numbers the
-    clients, as the log that is written of the batch does.
+    steps since then. Sums over the batch are kept as (sum at step 0, size) pairs. ``index`` numbers
+    the clients as the log of the batch does.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        self.size = 0  # of the batch, kept because every step needs it
-        self.sequences: dict[Sequence, int] = {}  # each with its position in SGLang's batch
+        self.size = 0  # size of the batch, kept because every step needs it
+        # sequences, each with its position in SGLang's batch
+        self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        self.per_client = self._in_batch.per_client  # requests of each client
+        self.per_client = self._in_batch.per_client  # number of requests by client
         self._context_base = 0
         self._reserve_base = 0
-        self._long: dict[Sequence, None] = {}  # may have more to go than SGLang reserves
-        # Sequences by the step after which they end, the first one first; not if ``Sequence.due``
-        # says otherwise.
+        # sequences whose remaining outputs may exceed SGLang's reservation
+        self._long: dict[Sequence, None] = {}
+        # Sequences by the step after which they end, the earliest first; an entry that
+        # ``Sequence.due`` contradicts is outdated.
         self.due: list[tuple[int, int, Sequence]] = []
-        self._joined = 0  # the last position given
+        self._joined = 0  # the last position that was assigned
         self.times_requests = True  # whether ``Sequence.gpu_ps`` is counted
         self._time = DecodeTime()
 
@@ -95,7 +97,7 @@ class RunningBatch:
                 scheduler.on_request_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
-        """Report a stretch's time by client to a scheduler with ``times_steps``, as far as new."""
+        """Report a stretch's unreported time by client to a scheduler with ``times_steps``."""
         for client, gpu_ps in stretch.untold_ps(self.decoding(stretch.steps)):
             scheduler.on_gpu_time(client, gpu_ps)
 
@@ -144,7 +146,7 @@ class RunningBatch:
     def steps_to_finish(self) -> int:
         """Return the decode steps until the first sequence ends. Precondition: not empty."""
         due = self.due
-        while due[0][0] != due[0][2].due:  # one that was retracted leaves an entry behind
+        while due[0][0] != due[0][2].due:  # a retracted sequence leaves an entry behind
             heappop(due)
         return due[0][0] - self.steps
 
@@ -179,7 +181,7 @@ class RunningBatch:
 class BatchView:
     """A RunningView. ``free_tokens`` returns the KV memory that a request could get.
 
-    ``would_fit`` is that of the view; without it nothing is preempted.
+    ``would_fit`` is the view's test; without it no request is preempted.
     """
 
     def __init__(
@@ -238,7 +240,7 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, to be corrected below
+        if growth:  # the root of growth/2 n^2 + (first - growth/2) n = span, corrected below
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
         else:

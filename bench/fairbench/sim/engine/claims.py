@@ -1,9 +1,9 @@
 """Clients' claims on the nodes of a cache, and the order in which an eviction policy ends them.
 
 Each client *claims* the paths that its requests have used. A client's claims form a separate tree,
-since a claim on a node is also one on its ancestors. A ``ClientEviction`` ends claims one by one,
-and a node leaves the cache without claims; any other policy drops leaves as they are, with all
-claims on them.
+because a claim on a node is also a claim on its ancestors. A ``ClientEviction`` ends claims one by
+one, and a node without claims leaves the cache; any other policy drops leaves with all claims on
+them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fairbench.schedulers.eviction.policy import (
 from fairbench.sim.engine.residency import Residency
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
-EVERYONE = ""  # the one queue of a policy that does not tell clients apart
+EVERYONE = ""  # the only queue of a policy that does not distinguish clients
 
 
 class Claimed(Protocol):
     """A cached stretch of tokens with the clients that claim it.
 
     ``claimed_below`` counts for each client the children that it claims, and ``listed_for`` names
-    the queues that have an entry. ``uses`` and ``keep_s`` are of the requests that ended here, or
-    in nodes since dropped below. ``number`` breaks ties.
+    the queues that have an entry. ``uses`` and ``keep_s`` belong to the requests that ended here,
+    or in nodes below that were dropped since. ``number`` breaks ties.
     """
 
     holders: dict[str, None]
@@ -62,22 +62,22 @@ class ClaimedMemory(Protocol[Kept]):
         """Return the node's tokens that running requests use, and its other tokens."""
 
     def is_pinned(self, node: Kept) -> bool:
-        """Return whether none of the node's tokens may go."""
+        """Return whether none of the node's tokens may be evicted."""
 
     def spare_tokens(self, node: Kept) -> int:
-        """Return the size of a further copy of the node's tokens that may go, else 0."""
+        """Return the size of a further copy of the node's tokens that may be evicted, else 0."""
 
     def access_of(self, node: Kept) -> Access:
-        """Return the last use of a node that is not pinned, at least its ``last_access``."""
+        """Return the last use of an unpinned node, at least its ``last_access``."""
 
     def is_awaited(self, node: Kept) -> bool:
         """Return whether the match of a waiting request ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Pass the last use of a node on to its parent, because a claim on the node has ended."""
+        """Pass a node's last use on to its parent, because a claim on the node has ended."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Cut a node down to the part that goes first, about ``tokens`` tokens."""
+        """Cut a node down to the part that is evicted first, about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
         """Free the spare copy of a node, or the node, which is then a leaf without claims."""
@@ -86,7 +86,7 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``, which ``policy`` ends.
 
-    Cached tokens of the client ``others``, if there is one, go before all others.
+    Cached tokens of the client ``others``, if there is one, are evicted before all others.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Claims(Generic[N]):
     # Claims end.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
-        """End a claim, or drop a leaf, in the policy's order; return its tokens, 0 if none may go.
+        """End a claim, or drop a leaf, in the policy's order; return its tokens, 0 if impossible.
 
         Args:
             wanted: Tokens that the requests of each client wait for.
@@ -148,8 +148,8 @@ class Claims(Generic[N]):
         leaf = None if queue is None else self._first(queue)
         if queue is None or leaf is None:
             return 0
-        # Under a policy without clients the rest of a leaf is next; a client's ended claim may make
-        # another client the next victim.
+        # Under a policy without clients the rest of a leaf is next; under a policy with clients, an
+        # ended claim may make another client the next victim.
         return self._end(leaf, queue, by, short if self.by_client is None else 0)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
@@ -225,7 +225,7 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                node.listed_for.discard(queue)  # listed again when it is one
+                node.listed_for.discard(queue)  # listed again when it becomes a leaf
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
             else:

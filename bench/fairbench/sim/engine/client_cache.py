@@ -33,7 +33,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """KV memory of ``capacity`` tokens, from which ``policy`` evicts.
 
-    Cached tokens of the client ``others``, which the policy does not know, go before all others.
+    Cached tokens of the client ``others``, which the policy does not know, are evicted before all
+    others.
     """
 
     knows_clients = True
@@ -52,7 +53,7 @@ class ClientCache(KVCache):
         self.residency = self.claims.residency
         self._log = log
 
-    # Memory of clients.
+    # Clients' memory.
 
     def allocate_for(self, client: str, tokens: int) -> None:
         wanted = {client: tokens}
@@ -96,7 +97,8 @@ class ClientCache(KVCache):
         keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
         self.claims.retain(cast(ClaimedNode, node), request.client, keep_s)
 
-    # A ``ClaimedMemory``: a node is pinned or unpinned as a whole, and its tokens are there once.
+    # The interface ``ClaimedMemory``: a node is pinned or unpinned as a whole, and its tokens exist
+    # once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)

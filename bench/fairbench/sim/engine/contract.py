@@ -31,7 +31,7 @@ class KVMemory(Protocol):
 
     @property
     def evictable(self) -> int:
-        """Cached and unused."""
+        """Return the cached and unused tokens."""
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         """Return the cached length of a prompt, at most ``limit``, without changing anything."""
@@ -59,7 +59,7 @@ class Replica(Protocol):
 
     @property
     def running_count(self) -> int:
-        """Requests that are prefilling or running."""
+        """Return the number of prefilling and running requests."""
 
     @property
     def saturated(self) -> bool:
@@ -69,7 +69,7 @@ class Replica(Protocol):
         """Take in a request that arrives."""
 
     def sync(self) -> None:
-        """Bring counters up to now."""
+        """Bring counters up to date."""
 
     def settle(self) -> None:
         """Call ``sync`` for the last time, and write the remaining records."""
@@ -105,12 +105,16 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
 class EngineContract(Protocol):
-    """An engine with its settings, on one GPU and model. Made from settings and a profile."""
+    """An engine with its settings, on one GPU and model.
+
+    Contracts are created from settings and a profile.
+    """
 
     pool_tokens: int  # KV memory of a worker
     most_running: int  # the largest number of requests that a worker runs at a time
     chunk_tokens: int  # the largest number of prompt tokens of a request in one iteration
-    mem_fraction_static: float | None  # by which the pool was computed; None if it was given
+    # the fraction from which the pool was computed; None if the pool was given
+    mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
         """Return the settings for a pool of ``tokens`` tokens, or the smallest possible pool."""

@@ -18,9 +18,9 @@ from fairbench.sim.sequence import Sequence
 class FrontendQueue:
     """A queue that passes requests on in order of arrival, each after its processing time.
 
-    The process is one: while it works on a request the next waits, and so does an answer's first
-    token. The other time of an answer on its way out is counted on the way in, where it delays the
-    same latencies. Without costs everything passes at once.
+    There is one process: while it works on a request, the next one waits, and so does an answer's
+    first token. The other delay of an answer on its way out is counted on the way in, where it
+    affects the same latencies. Without costs, all requests pass immediately.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FrontendQueue:
 
 
 class WakeUp:
-    """Calls ``awake`` at the time for which a scheduler that leaves room unused asks."""
+    """Calls ``awake`` at the time that a scheduler which leaves room unused asks for."""
 
     def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
         self._clock = clock

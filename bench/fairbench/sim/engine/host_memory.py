@@ -1,7 +1,7 @@
 """KV of preempted requests in host memory.
 
-Copies are blocking: nothing runs on the worker while they are made. vLLM's V0 engine put them
-before the step as well; engines that overlap them with computation wait less.
+Copies are blocking: the worker computes nothing while they are made. vLLM's V0 engine also made
+them before the step; engines that overlap them with computation wait less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    copied: int = 0  # tokens, since ``delay_ps`` was asked last
+    copied: int = 0  # tokens copied since the last call of ``delay_ps``
 
     def has_room(self, tokens: int) -> bool:
         """Return whether a copy of ``tokens`` tokens fits."""

@@ -1,8 +1,8 @@
 """A worker's KV memory: a radix tree with locks and LRU eviction, and private tokens.
 
 Accounting: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
-running request and are not in the tree yet: a prefill under way, and decoded tokens.
-Rules as in SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+running request and are not in the tree yet: tokens of a prefill in progress, and decoded tokens.
+The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -34,20 +34,24 @@ class KVCache(PrefixTree[KVNode]):
         self.evictable = 0
         self.locked = 0
         self.on_evict = on_evict
-        self.on_moved: Callable[[Waiter], None] | None = None  # a waiter's match has changed
-        self.refresh_stamp = 0  # when waiting requests last touched their prefixes
+        # called when a waiter's match has changed
+        self.on_moved: Callable[[Waiter], None] | None = None
+        self.refresh_stamp = 0  # stamp of the waiting requests' last touch of their prefixes
         self._stamp = 0
         self._created = 0
-        # (stamp, access, number, node): most entries differ in the stamp, which is quick to compare
+        # (stamp, access, number, node): most entries differ in the stamp, which is compared quickly
         self._leaves: list[tuple[int, Access, int, KVNode]] = []
-        self._latest: Waiter | None = None  # the last one attached
+        self._latest: Waiter | None = None  # the waiter that was attached last
         self._stored: tuple[Prompt, KVNode] | None = None  # the latest prompt that was locked
-        self._matching: Waiter | None = None  # the one being attached
+        self._matching: Waiter | None = None  # the waiter that is being attached
 
     # Memory.
 
     def allocate(self, tokens: int) -> None:
-        """Take ``tokens`` for a request, evicting if needed. Enough tokens must be evictable."""
+        """Take ``tokens`` for a request, evicting if needed.
+
+        Precondition: enough tokens are evictable.
+        """
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -56,7 +60,8 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
+    # The same methods with clients' names. ``client_cache`` records the names; here they have no
+    # effect.
 
     def allocate_for(self, client: str, tokens: int) -> None:
         """Take ``tokens`` for a request of the client; an inlined ``allocate``."""
@@ -94,7 +99,7 @@ class KVCache(PrefixTree[KVNode]):
             _, listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                continue  # listed again when it is unlocked or loses its children
+                continue  # listed again when the node is unlocked or loses its children
             if listed == (access := self._access_of(node)):
                 return node
             self._list(node, access)
@@ -116,7 +121,7 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            self._list(node, node.last_access)  # maybe too early; corrected when it is popped
+            self._list(node, node.last_access)  # possibly too early; corrected when it is popped
 
     def _drop(self, leaf: KVNode) -> None:
         if self.on_evict is not None:
@@ -139,10 +144,10 @@ class KVCache(PrefixTree[KVNode]):
         self.root.children.clear()
         self._leaves.clear()
 
-    # Locks and recency.
+    # Locks and last uses.
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now, separately from the part below the cut."""
+        """Mark the whole path to ``node`` as used now, but not the part below a cut."""
         self._stamp += 1
         node.last_access = self._stamp, 0, 0
 
@@ -172,7 +177,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def pin(self, node: KVNode, tokens: int) -> None:
-        """Record that running requests use ``tokens`` tokens of ``node``; below 0, none does."""
+        """Record that running requests use ``tokens`` of ``node``; below 0, none does any more."""
 
     # The tree.
 
@@ -189,7 +194,7 @@ class KVCache(PrefixTree[KVNode]):
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # branches of a program compute the same
+                end = stored[1]  # branches of a program compute the same prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
@@ -223,7 +228,7 @@ class KVCache(PrefixTree[KVNode]):
     # Waiting requests, attached where their match ended.
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
-        """Match these waiting requests; all others touch their prefixes too (``_refreshed``)."""
+        """Match these waiting requests; all others also touch their prefixes (``_refreshed``)."""
         self._stamp += 1
         self.refresh_stamp = self._stamp
         for waiter in waiters:
@@ -232,14 +237,16 @@ class KVCache(PrefixTree[KVNode]):
     def attach(self, waiter: Waiter) -> None:
         """Match a waiting request at a refresh, from the end of its last match if any.
 
-        ``on_moved`` tells when that is due again. Its touch counts from the last refresh.
+        ``on_moved`` is called when a new match is needed. Its touch counts from the last refresh
+        on.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            node, place = latest.node, latest.place  # branches of a program ask the same
+            # branches of a program wait with the same prompt
+            node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
         self._matching, self._latest = None, waiter

@@ -34,7 +34,8 @@ NOBODY: list[Sequence] = []
 class EngineLoop(ABC, Generic[N]):
     """The loop that replicas share. ``submit`` requests; each one ends with ``on_done``."""
 
-    # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
+    # CPython 3.11 looks up the attributes of an object with more than 30 of them slowly, unless
+    # they are set here.
     __slots__ = (
         "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
         "_inbox", "_log", "_preempts", "_profile", "_run", "_step_ps", "_stretch", "_token_ps",
@@ -57,22 +58,26 @@ class EngineLoop(ABC, Generic[N]):
         self.waiting = waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        self.on_pass: Callable[[], None] | None = None  # after every decision on the next step
+        # called after every decision on the next step
+        self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
         self._log = parts.log
-        # Here, since a cached property is no quick look-up.
+        # Set here, because a cached property is slow to look up.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
+        # requests that have arrived since the iteration in progress began
+        self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        self._end_ps = NEVER  # of the latest run, as it is planned now
-        # Of a step of the latest run without any context, and the context when the run began.
+        self._end_ps = NEVER  # end of the latest run, as currently planned
+        # Time of a step of the latest run without any context, and the context when the run began.
         self._fixed_ps = self._context_tokens = 0
-        self._stretch: Stretch | None = None  # under way; written when the batch changes
+        # the stretch in progress; written when the batch changes
+        self._stretch: Stretch | None = None
         self._idle = True
-        self._computes_prompts = False  # the iteration under way is no run of decode steps
+        # whether the iteration in progress is not a run of decode steps
+        self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
 
     @abstractmethod
@@ -115,7 +120,7 @@ class EngineLoop(ABC, Generic[N]):
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Put a request from the front end in the inbox, unless it never fits or is too many."""
+        """Put a request from the front end in the inbox, unless it exceeds a limit."""
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
             sequence.refuse()
@@ -183,7 +188,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        self._idle, self.waiting.matched = True, 0  # no iteration is delayed
+        self._idle, self.waiting.matched = True, 0  # reading it delays no iteration
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
 
@@ -253,7 +258,7 @@ class EngineLoop(ABC, Generic[N]):
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            return  # one that was planned to end now was stopped before
+            return  # a run that was planned to end now was stopped before
         self._run = None
         self._book_decode(run, run.steps, now_ps)
         self._end_iteration()
@@ -261,7 +266,7 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Update counters to the last boundary that a step-by-step run would have booked.
 
-        A boundary at this very instant counts if its event came before the running one.
+        A boundary at this instant counts if its event came before the current one.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

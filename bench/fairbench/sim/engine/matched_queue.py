@@ -1,8 +1,8 @@
-"""A waiting queue in the order of its matches, kept so that no pass has to walk it.
+"""A waiting queue in the order of its matches, maintained so that no pass has to walk through it.
 
-Equals ``list_view.ListView`` (tests compare them), at a cost that follows the changes: match
-lengths change only where the tree changes, and SGLang's stable in-place sort only moves requests
-whose match length changed.
+The order equals that of ``list_view.ListView`` (tests compare them), at a cost proportional to the
+changes: match lengths change only where the tree changes, and SGLang's stable in-place sort only
+moves requests whose match length changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbench.sim.prefix_cache import MatchCache, N, Waiter
 from fairbench.sim.sequence import Sequence
 
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # before every match
+FIRST = -(1 << 62)  # the key before every match
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -29,7 +29,7 @@ class MatchedQueue(ABC, Generic[N]):
     """A WaitingView for the host of a cache. Match order is kept only if ``cache_aware``.
 
     Matching a waiting request takes ``match_us`` of CPU time: ``prefix_match_us`` of the engine.
-    With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
+    With ``in_batch``, a cold request that shares its first tokens with one ahead of it comes last.
     Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` its admissions, then
     ``end_pass``.
     """
@@ -53,13 +53,13 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        self._fresh: list[Entry[N]] = []  # has no position in the sorted list yet
+        self._fresh: list[Entry[N]] = []  # newcomers without a position in the sorted list
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
         self._number = self._front = 0
         self._low = self._high = 0
-        self._looked = False  # match_order has been called in this pass
+        self._looked = False  # whether match_order has been called in this pass
         self.matched = 0  # waiting requests, summed over the refreshes since ``matching_ps``
         if cache_aware:
             cache.on_moved = self._on_moved
@@ -94,16 +94,16 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # Parts of a subclass.
+    # Methods of a subclass.
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
-        """Match a request that no refresh has matched since its match may have changed."""
+        """Match a request that has had no refresh since its match may have changed."""
 
     def pass_unmatched(self) -> None:
-        """Treat the queue as the engine does in a pass that matches nothing."""
+        """Treat the queue as the engine does in a pass that matches no request."""
 
-    # The host's side.
+    # Methods for the host.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matching since the last call."""
@@ -139,7 +139,7 @@ class MatchedQueue(ABC, Generic[N]):
         return request in self.entries
 
     def withdraw(self, request: Request) -> None:
-        """Take a request out that will not run. Not within a pass."""
+        """Remove a request that will not run; not within a pass."""
         self.admit(request)
         self.end_pass()
 
@@ -167,7 +167,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # Keeping the order.
+    # Maintenance of the order.
 
     def _match_scan(self) -> MatchScan:
         """Return a scan in match order; most newcomers get their position in a refresh instead."""
@@ -198,7 +198,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._fresh.clear()  # all of them have moved
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
+        """Put a request into the group of its first 32 tokens if cold, and out of it if warm."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -224,7 +224,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Elect the first of each group, which is matched normally; the others come last."""
+        """Elect the first request of each group; it is matched normally, the others come last."""
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
                 continue
@@ -240,7 +240,7 @@ class MatchedQueue(ABC, Generic[N]):
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
         """Give changed requests the places that a stable sort of the old list would give them."""
-        moves: list[tuple[int, int, int, Entry[N]]] = []  # no two have key and rank in common
+        moves: list[tuple[int, int, int, Entry[N]]] = []  # key and rank together are unique
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
@@ -248,11 +248,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        for old, _, key, entry in moves:  # from further back: behind those with the same key
+        for old, _, key, entry in moves:  # moved forward: placed behind those with the same key
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        for old, _, key, entry in reversed(moves):  # from further ahead: before those with it
+        # moved backward: placed before those with the same key
+        for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
                 self._place(entry, key, self._low)

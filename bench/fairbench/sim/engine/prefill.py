@@ -14,7 +14,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 class Prefill(NamedTuple):
     """A sequence's part of an iteration; with ``last`` the prompt is complete afterwards.
 
-    The ``tokens`` are computed behind ``cached`` tokens. The last ``loaded`` of the cached tokens
+    The ``tokens`` are computed after ``cached`` tokens. The last ``loaded`` of the cached tokens
     come from the host's memory.
     """
 
@@ -32,7 +32,7 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Book the GPU time of each prompt in an iteration; tell a scheduler that times steps."""
+    """Book the GPU time of each prompt in an iteration; report it if the scheduler times steps."""
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
         if scheduler.times_steps:
@@ -42,7 +42,7 @@ def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalS
 def book_admission(
     sequence: Sequence, scheduler: LocalScheduler, now_ps: int, fresh: int = 0
 ) -> None:
-    """Record an admission and charge it; ``fresh`` of the tokens were never computed before."""
+    """Record an admission and charge it; ``fresh`` tokens are computed for the first time."""
     extend = sequence.total - sequence.filled
     recompute = sequence.admitted_ps != NEVER
     if recompute:

@@ -11,7 +11,7 @@ from fairbench.sim.records.memory_log import WorkerMemoryLog
 class Residency:
     """Tokens by client, and by the number of clients that hold them.
 
-    A token held by k clients counts 1/k for each, so tokens are kept by k, as integers: sums of
+    A token held by k clients counts 1/k for each, so tokens are stored by k, as integers: sums of
     fractions would drift. ``log`` receives every change.
     """
 
@@ -19,7 +19,7 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # of running requests, not in the tree
+        self._private = Counter[str]()  # tokens of running requests, not in the tree
 
     @property
     def clients(self) -> Iterable[str]:
@@ -66,7 +66,7 @@ class Residency:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Record that a running request uses the tokens; negative if none does any more."""
+        """Record that a running request uses the tokens; below 0, none uses them any more."""
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
 

@@ -12,7 +12,7 @@ from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.prefix_cache import N
 from fairbench.sim.sequence import Sequence
 
-DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched
+DEPRIORITIZED, ARRIVED = 1, 2  # sort keys larger than every -matched
 Order = tuple[int, int, "Entry[Any]"]  # (sort key, rank among equal keys, unique)
 
 
@@ -45,15 +45,15 @@ class Entry(Generic[N]):
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
-        self.head: Prompt | None = None  # its cold group, if it is cold
+        self.before = (0, 0, 0)  # the number of a refresh, and the key and rank that it found
+        self.head: Prompt | None = None  # its group, if it is cold
         self.dirty = True
-        self.placed = False  # in the sorted list
+        self.placed = False  # whether it is in the sorted list
         self.admitted = False
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list, built on demand: a stored tuple would be a cycle."""
+        """The position in the sorted list, built on demand, as a stored tuple would be a cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -72,8 +72,8 @@ class MatchOrder:
     """The sorted lists of the clients, and the sorted list of their heads.
 
     The first few requests are thus found without a scan of all clients. The lists are plain: moving
-    the entries behind a position is one copy in C, at ten thousand waiting 2 us, and cheaper than
-    the calls of any structure that avoids it.
+    the entries behind a position is one copy in C, which takes 2 us with ten thousand waiting
+    requests, less than the calls of any structure that avoids it.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class MatchOrder:
         return map(mine.__getitem__, range(first, len(mine)))
 
 
-EVERYBODY: Mapping[str, float] = {}  # is offered, at any credits
+EVERYBODY: Mapping[str, float] = {}  # all clients are offered, at any credit
 
 
 class QueueScan:
@@ -162,11 +162,12 @@ class MatchScan:
     def __init__(self, ordered: MatchOrder) -> None:
         self._ordered = ordered
         self._heads = ordered.heads()
-        self._head = next(self._heads, None)  # of the first client that is not yet in the merge
+        # order of the first client that is not yet in the merge
+        self._head = next(self._heads, None)
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
         self._skipped: set[str] = set()
         self._credit: Mapping[str, float] = EVERYBODY
-        self._held: dict[str, None] = {}  # skipped and taken out of the merge
+        self._held: dict[str, None] = {}  # clients that were skipped and removed from the merge
         self._at: Order | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -216,7 +217,7 @@ class MatchScan:
             self._head = next(self._heads, None)
             if client not in skipped and (credit is EVERYBODY or credit[client] > 0):
                 rest = self._ordered.of(client)
-                next(rest)  # which is the head
+                next(rest)  # the head of the merge
                 self._join(client, rest)
                 return head
             self._held[client] = None

@@ -13,7 +13,8 @@ from fairbench.sim.engine.matched_queue import MatchedQueue
 from fairbench.sim.prefix_cache import N, PrefixCache
 from fairbench.sim.sequence import Sequence
 
-TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
+# interval of the LRU touch of the list's head in passes without matching, and its size
+TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
@@ -30,7 +31,7 @@ class WaitingQueue(MatchedQueue[N]):
     ) -> None:
         super().__init__(cache, cache_aware, in_batch=in_batch, match_us=match_us)
         self._tree = cache
-        self._touches = touches  # the queue's head, in passes that match nothing
+        self._touches = touches  # the touched head of the queue, in passes without matching
         self._unmatched_passes = 0
 
     def matched_now(self, request: Request) -> int:
@@ -42,7 +43,8 @@ class WaitingQueue(MatchedQueue[N]):
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
             node, place = self._tree.root, (0, 0)
-        elif node.depth > limit and node.parent is not None:  # all is cached, but one is computed
+        # if all tokens are cached, one is still computed
+        elif node.depth > limit and node.parent is not None:
             node = node.parent
             place = place_at(entry.prompt, node.depth)
         node, place = self._tree.descend(node, entry.prompt, place, limit)

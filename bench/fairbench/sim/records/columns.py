@@ -50,18 +50,18 @@ class MemoryBlocks:
 class Columns:
     """A table of integers with named columns, filled row by row.
 
-    Rows are packed as they come; a full block of them goes to ``blocks``. ``on_full`` sees to that.
+    Rows are packed as they come; a full block of them goes to ``blocks``. ``on_full`` moves it.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: Blocks = MemoryBlocks(len(names))
-        self.on_full: Callable[[], None] | None = None  # instead of file_block
+        self.on_full: Callable[[], None] | None = None  # called in place of file_block
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        self._bytes_apart = 0  # of rows of the block that a subclass keeps in another form
+        self._bytes_apart = 0  # bytes of rows that a subclass keeps in another form
         self._filed = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Columns:
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
-        """Add consecutive rows that ``pack`` has made."""
+        """Add consecutive rows that ``pack`` has packed."""
         self._block += packed
         if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()

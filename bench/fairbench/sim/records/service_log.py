@@ -51,7 +51,8 @@ REQUEST_COLUMNS = (
     "recompute_tokens",
     "status",
 )
-# The decode worker, when it reserved memory, and when the prompt was computed, sent and received.
+# The decode worker, and the times at which it reserved memory and the prompt was computed, sent and
+# received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -107,7 +108,7 @@ class ServiceLog(Columns):
             self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        """Log a decode stretch; ``batch`` is its constant composition as of the first step."""
+        """Log a decode stretch; ``batch`` is its constant composition at the first step."""
         row = (len(self._block) + self._bytes_apart) // self._row_bytes
         self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
         self.extend(b"")
@@ -117,11 +118,12 @@ class ServiceLog(Columns):
 
 
 class RequestLog(Columns):
-    """A log with one row per request, written when the request or the run is over.
+    """A log with one row per request, written when the request or the run has ended.
 
-    ``more`` are further columns: ``routed_ps`` when a request went to its worker, which differs
-    from its arrival behind a gateway; ``swapped_tokens`` those copied to the host's memory and
-    back; ``demoted`` whether admission control put it behind the others; ``DECODE_COLUMNS``.
+    ``more`` are further columns: ``routed_ps`` is the time at which a request went to its worker,
+    which differs from its arrival behind a gateway; ``swapped_tokens`` were copied to the host's
+    memory and back; ``demoted`` is whether admission control put it behind the others;
+    ``DECODE_COLUMNS``.
     """
 
     def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:

@@ -1,7 +1,7 @@
 """The logs of a simulation on disk while it runs: they take no memory, and outlive the process.
 
-Each is an Arrow IPC stream, to which blocks of rows are appended. A truncated file can be read up
-to its end.
+Each log is an Arrow IPC stream, to which blocks of rows are appended. A truncated file can be read
+up to its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairbench.sim.records.columns import Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDER = "records"  # of the run's directory
+FOLDER = "records"  # a folder in the run's directory
 MAX_PS = 2**62
 MAX_COUNT = 2**53
 COUNTS = ("steps", "batch_size", "depth", "retractions", "requests", "demand_requests")
@@ -33,11 +33,11 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
-    """Inside, the rows of these logs, empty so far, go to files in ``folder``.
+    """Store the rows of these empty logs in files in ``folder`` inside the block.
 
-    Once one log has a full block all logs are filed, so the files are of one instant. At the end of
-    the block every row is on disk, also after an interruption. Raises RunFailed if they cannot be
-    written.
+    Once one log has a full block, all logs are filed, so the files show the same instant. At the
+    end of the block every row is on disk, also after an interruption. Raises RunFailed if they
+    cannot be written.
     """
 
     def file_blocks() -> None:
@@ -56,8 +56,8 @@ def spooled(logs: Mapping[str, Columns], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, Columns], folder: Path, clients: int) -> None:
     """Fill empty logs from a simulation's ``folder``, even if it was killed.
 
-    All get equally many blocks: those that were filed together. Raises DataError if a file cannot
-    be read.
+    All logs get the same number of blocks: those that were filed together. Raises DataError if a
+    file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
     for filed in zip(*found.values(), strict=False):
@@ -101,7 +101,7 @@ def _range(name: str, clients: int) -> tuple[int, int]:
 
 
 class FileBlocks:
-    """``Blocks`` in a fresh file. Each is there to stay once ``add`` returns."""
+    """``Blocks`` in a fresh file. A block is stored for good once ``add`` returns."""
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
 
@@ -146,7 +146,7 @@ class FileBlocks:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            with suppress(OSError):  # half a message would spoil those after it
+            with suppress(OSError):  # half a message would make the following ones unreadable
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
         self._bytes += message.size
@@ -183,7 +183,8 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        with suppress(StopIteration, OSError, pa.ArrowInvalid):  # its end, or where it was cut off
+        # the end of the file, or where it was cut off
+        with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
                 batches.append(reader.read_next_batch())
     except (pa.ArrowException, MemoryError) as error:
@@ -192,7 +193,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 
 
 def _lacks_head(data: mmap.mmap) -> bool:
-    """Return whether a stream was cut off before its columns were named.
+    """Return whether a stream was cut off before the names of its columns.
 
     A stream begins with a mark, the length of the column description, and the description (Arrow
     columnar format, "IPC streaming format"). Data without the mark is not such a stream, and Arrow

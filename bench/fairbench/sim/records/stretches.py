@@ -1,8 +1,8 @@
-"""Decode stretches, and their rows of the service log, which are made many at a time.
+"""Decode stretches, and their rows of the service log, many of which are created at a time.
 
-A row is one client's part of a stretch. With a thousand clients, hardly two requests in a batch are
-of the same client, so most of a log are these rows. A stretch only records its members, and rows
-are computed when a block of the log is full.
+A row is one client's part of a stretch. With a thousand clients, hardly two requests in a batch
+belong to the same client, so most rows of a log are of this kind. A stretch only records its
+members, and rows are computed when a block of the log is full.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fairbench.hardware.gpu_time import Decoding, decode_parts
 
 @dataclass(slots=True)
 class Stretch:
-    """Decode steps of one unchanged batch: each lasts ``growth_ps`` longer than the one before.
+    """Decode steps of one unchanged batch, each ``growth_ps`` longer than the previous step.
 
-    ``fixed_ps`` of a step would be the same without any context.
+    ``fixed_ps`` is the part of a step that does not depend on context.
     """
 
     start_ps: int
     growth_ps: int
-    context_tokens: int  # at the first step
+    context_tokens: int  # context at the first step
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
@@ -48,7 +48,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-EXACT = 2**50  # up to it ``shares_upto`` is exact in machine integers
+EXACT = 2**50  # ``shares_upto`` is exact in machine integers up to this number
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
 
@@ -66,7 +66,7 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        self.per_client: dict[str, int] = {}  # the requests, by name
+        self.per_client: dict[str, int] = {}  # numbers of requests, by client
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
 
@@ -97,11 +97,11 @@ class Stretches:
     """The stretches of the block that a log is filling, whose rows are not yet made."""
 
     def __init__(self) -> None:
-        self._heads = bytearray()  # packed: as objects they would be many, and long unused
+        self._heads = bytearray()  # packed, because objects would be numerous and long unused
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """Add a stretch whose rows begin at ``row`` and return how many rows it has."""
+        """Add a stretch whose rows begin at ``row``; return the number of its rows."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -115,7 +115,7 @@ class Stretches:
     def among(self, others: Ints) -> Ints:
         """Return a block of rows: those of the stretches, and ``others`` in the remaining rows.
 
-        The result is built column by column, as blocks are kept. The stretches are then forgotten.
+        The result is built column by column, as blocks are kept. The stretches are then removed.
         """
         if not self._heads:
             return others
@@ -164,7 +164,7 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # A float is so close that the remainder, which is exact modulo 2**64, is its error.
+    # The float is so close that the remainder, which is exact modulo 2**64, is its error.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess

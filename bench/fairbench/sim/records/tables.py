@@ -30,8 +30,8 @@ AT_ONCE = 16  # blocks
 def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
     """Return the rows sorted by start and worker, stored next to the file of their ``blocks``.
 
-    Rows are filed when a stretch is over, so no row begins long before the rows filed earlier. Rows
-    that begin before all rows still to come are written; the others are kept.
+    Rows are filed when a stretch ends, so no row begins long before the rows filed earlier. Rows
+    that begin before all remaining rows are written; the others are kept.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -77,10 +77,10 @@ class Logs(NamedTuple):
 def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return a settled cluster's tables in order of ids, and service by start and worker.
 
-    The logs cannot be read afterwards: a long run fills memory once, not twice.
+    The logs cannot be read afterwards, so that a long run fills memory only once.
     """
     for log in logs.by_name().values():
-        log.file_block()  # all of them, so that the files are complete
+        log.file_block()  # all rows, so that the files are complete
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))

@@ -1,4 +1,4 @@
-"""Gossip: routers that tell each other their totals, in messages that may be late or lost."""
+"""Gossip: routers that send each other their totals, in messages that may be late or lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Peer:
 
 
 class Gossip:
-    """A gossip protocol: every ``every_s`` each router in turn tells all others its totals."""
+    """A gossip protocol: every ``every_s`` each router in turn sends its totals to all others."""
 
     def __init__(
         self, clock: Clock, peers: Sequence[Peer], params: RoutersParams, rng: Random

@@ -37,11 +37,14 @@ def split(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Made by ``split``. The router that admits a request records it (``owners``)."""
+    """Several routers as one router, created by ``split``.
+
+    The router that admits a request records it (``owners``).
+    """
 
     def __init__(self, routers: Many[Router]) -> None:
         self.routers = routers
-        self.owners: dict[Request, int] = {}  # of requests under way
+        self.owners: dict[Request, int] = {}  # routers of requests in progress
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup
@@ -73,7 +76,7 @@ class SplitRouter(Router):
 
 
 Arrives = Callable[[Request], int]
-"""The number of the router at which a request arrives; asked once for each, in order of arrival."""
+"""Returns the router at which a request arrives; called once for each, in order of arrival."""
 
 
 def arrivals(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
@@ -103,7 +106,7 @@ class RouterIngresses:
     """The ``Ingress`` of a cluster with several routers, in random order at each instant.
 
     With a fixed order, the first router would always take the room that the others saw at the same
-    moment. A router needs ``asking_ps`` to ask for the facts about a request.
+    moment. A router needs ``asking_ps`` to query the facts about a request.
     """
 
     def __init__(
@@ -121,10 +124,10 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        self.gossip: Gossip | None = None  # by which the routers exchange their totals
+        self.gossip: Gossip | None = None  # the exchange of the routers' totals, if there is one
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            ingress.turn = lambda: -rng.randrange(1, 2**20)  # before any worker's
+            ingress.turn = lambda: -rng.randrange(1, 2**20)  # before the turns of all workers
         for worker in workers:
             worker.on_pass = self._passed
 
@@ -146,7 +149,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        if sequence.worker < 0:  # its router was never asked, so it gets no event
+        if sequence.worker < 0:  # its router was never called, so it gets no event
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:
@@ -168,7 +171,7 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the ingresses of an experiment's routers. Raises UsageError as ``share`` does."""
+    """Return the ingresses of an experiment's routers. Raises the errors of ``share``."""
     assert isinstance(router, SplitRouter), "several routers are split"
     params = make_params(ROUTERS, RoutersParams, spec.settings)
     terms = params.terms(spec.dp) if params.shares_sums else None
@@ -195,7 +198,8 @@ def share(
 ) -> None:
     """Let the routers behind ``routers`` exchange their totals.
 
-    Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
+    Raises UsageError if neither router nor gateway has counters to share, or with admission
+    control.
     """
     if spec.admission is not None:
         raise UsageError(

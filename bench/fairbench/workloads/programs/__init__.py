@@ -1,4 +1,7 @@
-"""The program kinds by name, bundled or a user's. A new kind is a file and a line here."""
+"""The program kinds by name, bundled or a user's.
+
+To add a kind, write its file and add a line here.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Step(NamedTuple):
-    """The observation before a call, the time that it takes (s), and the call's output."""
+    """The observation before a call, its duration (s), and the call's output."""
 
     wait_s: float
     observation_tokens: int

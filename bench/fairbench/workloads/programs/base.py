@@ -16,7 +16,7 @@ PartTokens = Annotated[int, Ge(0), Le(10**7)]
 """Length of a fixed prompt part; 0 leaves it out."""
 
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
-"""Length of an output, or the most that is allowed."""
+"""Length of an output, or the limit on it."""
 
 MeanTokens = Annotated[float, Ge(1), Le(1e7)]
 """Mean of a sampled length."""
@@ -55,8 +55,8 @@ class Program(Job):
 
     Subclass this, one kind per file: define ``kind``, a frozen dataclass ``Params`` without
     defaults (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class
-    to ``KINDS``. Everything random is drawn in ``build``, so ``run`` makes no choice and ``demand``
-    is exact.
+    to ``KINDS``. All random values are drawn in ``build``, so ``run`` makes no choice and
+    ``demand`` is exact.
     """
 
     kind: ClassVar[str]

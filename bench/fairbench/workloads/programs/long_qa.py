@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 class LongQA(Program):
-    """Questions about one fresh document; a question does not wait for the last answer."""
+    """Questions about one new document; a question does not wait for the last answer."""
 
     kind = "long-qa"
 

@@ -37,7 +37,7 @@ class Replay(Calls):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """``pauses``: the latency of a program includes the pauses between its calls."""
+        """Parameters: with ``pauses``, a program's latency includes the pauses between calls."""
 
         pauses: bool
 
@@ -58,7 +58,7 @@ class Replay(Calls):
 class _Strand:
     """A sequence of calls: a program's own, or a sub-agent's.
 
-    ``name`` begins the names of their outputs, ``depth`` is that of the first.
+    ``name`` is the prefix of the names of their outputs, ``depth`` the depth of the first call.
     """
 
     def __init__(self, llm: LLM, calls: tuple[Call, ...], name: str, depth: int) -> None:
@@ -85,8 +85,8 @@ class _Strand:
     def _until(self, at: int) -> int:
         """Return the call that waits for the sub-agents of call ``at``.
 
-        Sub-agents that start meanwhile and end later are waited for together: no call waits for a
-        sub-agent earlier than was recorded.
+        A call waits together for all sub-agents that start meanwhile and end later: no call waits
+        for a sub-agent earlier than was recorded.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1

@@ -23,7 +23,7 @@ from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
 
 class Samples(Program):
-    """The same prompt for each sample, all at once; outputs differ in length."""
+    """The same prompt for each sample, sent simultaneously; outputs differ in length."""
 
     kind = "samples"
 

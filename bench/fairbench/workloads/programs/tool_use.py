@@ -25,7 +25,7 @@ from fairbench.workloads.programs.base import (
 )
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
-GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, for any number
+GOLDEN = 0.6180339887498949  # multiples of it are spread evenly over (0, 1), for any number
 
 
 class _Tools(NamedTuple):
@@ -38,8 +38,8 @@ class _Tools(NamedTuple):
 class ToolUse(Program):
     """A call: the common system prompt, the description of one tool, and a question.
 
-    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law gives
-    the tool that a program uses.
+    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law
+    determines the tool that a program uses.
     """
 
     kind = "tool-use"
@@ -124,5 +124,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # Without the last border: the sum may fall short of 1.
+    # The last border is left out, because the sum may be slightly below 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

@@ -15,7 +15,7 @@ from fairbench.workloads.traces.rows import MAX_NAME
 from fairbench.workloads.traces.texts import text_of
 
 OWN = "="
-"""Begins the names under which a format puts fields that it has found itself."""
+"""Prefix of the names under which a format stores fields that it has found itself."""
 
 
 def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
@@ -164,7 +164,7 @@ def block_ids(value: Any, where: str) -> list[int]:
     """Return block identities: a JSON list, or numbers in CSV separated by spaces or commas.
 
     Unsigned 64-bit identities are read as the signed numbers with the same bits. Identities may be
-    texts, since not every tool writes integers of 64 bits exactly, or whole floats.
+    texts, because not every tool writes integers of 64 bits, or whole floats, exactly.
     """
     if given(value) is None:
         return []

@@ -1,4 +1,4 @@
-"""Parts of traces, two put together, at another rate, spread in time or with made-up clients."""
+"""Changes of traces: parts, combinations, other rates, spread times, made-up clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.streams import stream
 from fairbench.workloads.traces.table import Table
 
-LONGEST_S = 4e9  # about the largest time that is read, before or after 0
+LONGEST_S = 4e9  # about the largest time that can be read, before or after 0
 LABEL_BYTES = 5
-COMBINED = "times and clients are of one trace, lengths and prefixes of another"
+COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 ID_BYTES = 8
 
 
@@ -101,7 +101,7 @@ def combined(senders: Table, prompts: Table) -> Table:
 def anonymized(table: Table, key: bytes) -> Table:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same labels, in other files too. Without the key no reader can test
+    The same key gives the same labels, in other files too. Without the key, no reader can test
     whether a name occurs. Sessions are already numbers.
     """
     labels = tuple(
@@ -122,7 +122,7 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 def spread_out(table: Table) -> Table:
     """Return the table with a distinct time for each request, in the same order.
 
-    The last instant lasts as long as the one before it. A table with a single instant is unchanged.
+    The last instant lasts as long as the previous one. A table with a single instant is unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -139,7 +139,7 @@ SYNTHETIC = "synthetic"
 
 
 def assigned(table: Table, count: int) -> Table:
-    """Return the table with each program assigned to one of ``count`` clients, the k-th by 1/k.
+    """Return the table with each program assigned to one of ``count`` clients by Zipf's law.
 
     The assignment is the same for every seed. A session stays with one client.
     """

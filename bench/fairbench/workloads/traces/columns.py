@@ -1,4 +1,4 @@
-"""Rows of a tabular file, whose columns have common names or names that the user gives."""
+"""Rows of a tabular file, whose columns have common names or names that the user chose."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from fairbench.workloads.traces.rows import ALL, FIELDS, MAX_INPUT, MAX_OUTPUT, 
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, tokens_of
 
 CACHED = "cached_tokens"  # a field that is not replayed
-CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
+# nanoseconds since 1970 (March 1973) from which on times are dates, because no trace is so long
+CALENDAR_NS = 10**17
 
 
 class Columns:
@@ -49,15 +50,16 @@ class Columns:
         self._absent = named.keys() - self._names.keys()
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
-        self._guessed: str | None = None  # that unit, if only the size of a time says it
-        self._dated: bool | None = None  # whether its times are of a calendar, or from some start
+        self._guessed: str | None = None  # that unit, if only the size of a time shows it
+        self._dated: bool | None = None  # whether its times are dates, or relative to a start
         self._block_size = block_size
         self._asked_size = asked.block_size
         self._unseen = set(self._names)
         self._last: tuple[str, Record] | None = None
-        self._steps: dict[tuple[str, str], int] = {}  # when the last step of each session ended
+        # the time at which the last step of each session ended
+        self._steps: dict[tuple[str, str], int] = {}
         self._untimed: tuple[str, Record] | None = None  # a record without a time
-        self._delayed = False  # whether any record says how long after the step before it came
+        self._delayed = False  # whether any record states its delay after the previous step
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
 
     def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
@@ -122,8 +124,8 @@ class Columns:
     def check_named(self) -> None:
         """Raise DataError for a column that a user named and that no record has.
 
-        Called once all records are read. Times are such a column too, unless steps give their
-        delays.
+        This method is called after all records were read. The column of times is such a column,
+        too, unless steps give their delays.
         """
         if self._untimed is not None and not self._delayed:
             where, record = self._untimed
@@ -131,7 +133,7 @@ class Columns:
         if self._last is None or not self._unseen:
             return
         where, record = self._last
-        file = where.rpartition(", line")[0] or where  # no single record is to blame
+        file = where.rpartition(", line")[0] or where  # no single record is at fault
         raise no_such_column(self._names[min(self._unseen)].name, record, file)
 
     def _columns(self, record: Record, where: str) -> dict[str, Column]:

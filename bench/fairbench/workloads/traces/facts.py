@@ -102,7 +102,7 @@ def shared(table: Table) -> dict[str, float]:
 
 def _hits(table: Table, code: Ints, tokens: Ints) -> int:
     """Return the tokens at the beginning of prompts that an earlier prompt shares."""
-    seen: dict[tuple[int, int], int] = {}  # (node, block) -> node, the root being 0
+    seen: dict[tuple[int, int], int] = {}  # (node, block) -> node; the root is 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):

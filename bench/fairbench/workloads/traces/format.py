@@ -24,10 +24,10 @@ class TracedProgram(NamedTuple):
 class Trace(Protocol):
     """The traffic of a file, by client.
 
-    ``synthetic``: the parts that were not recorded, by the file's own words. ``drawn``: its times
-    and lengths are drawn for each seed, from measurements. ``pauses``: whether a program has
-    several calls, with time between them. ``left_out`` requests of the file are not in it, which
-    ``who_left_out`` names.
+    ``synthetic`` are the parts that were not recorded, as the file states. ``drawn`` means that its
+    times and lengths are drawn for each seed, from measurements. ``pauses`` means that a program
+    has several calls, with time between them. ``left_out`` requests of the file are not in the
+    trace; ``who_left_out`` describes them.
     """
 
     clients: tuple[str, ...]
@@ -80,7 +80,7 @@ class PlacedRow(NamedTuple):
 class Known(Protocol):
     """A trace format of JSON objects, or of CSV rows as objects of texts.
 
-    ``fits`` tells whether a file that begins with this object has the format.
+    ``fits`` returns whether a file that begins with this object has the format.
     """
 
     @property
@@ -101,7 +101,7 @@ class Measured(Known, Protocol):
 class Format(Known, Protocol):
     """A format that lists every request. ``rows`` raises DataError with location and field.
 
-    They need not be in order of time.
+    The rows need not be in order of time.
     """
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]: ...

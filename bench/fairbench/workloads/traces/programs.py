@@ -31,8 +31,7 @@ class Runs(NamedTuple):
 def runs_of(table: Table) -> Runs:
     """Return the runs of blocks of all prompts.
 
-    A block belongs to the run of the block before it if it always follows that block, and that
-    block is always followed by it.
+    A block belongs to the run of the previous block if the two always follow each other.
     """
     ids = table.blocks
     if not len(ids):
@@ -77,7 +76,7 @@ def prompt_of_row(table: Table, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-CLOCK_S = 1.0  # to which recorded times of calls and sub-agents may differ
+CLOCK_S = 1.0  # tolerance of recorded times of calls and sub-agents
 
 
 class RecordedTrace:
@@ -157,7 +156,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                elif end_s <= next_s:  # known, so what was thinking is too
+                elif end_s <= next_s:  # the end is known, so the think time is, too
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
             calls.append(

@@ -65,12 +65,12 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """The options for reading a trace file; also the parameters of ``arrivals`` in a workload file.
+    """The options for reading a trace file, also the parameters of ``arrivals``.
 
     ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``. ``format`` is one of
     ``FORMATS``, or detected. ``columns`` names columns as comma-separated ``FIELD=COLUMN``.
-    ``line`` selects one of several runs in a file. ``clients`` above 0 assigns the programs to that
-    many made-up clients. ``spread`` separates requests that were recorded at the same time.
+    ``line`` selects one of several runs in a file. ``clients`` above 0 assigns the programs to this
+    number of made-up clients. ``spread`` separates requests that were recorded at the same time.
     ``sha256``, if given, must be the file's digest. ``time_scale`` seconds of the trace pass in one
     second. ``block_size`` above 0 is the number of tokens of each block in ``hash_ids`` and
     overrides file and format.
@@ -137,7 +137,7 @@ def _found(params: TraceParams) -> ReadTrace:
     path = find(params.file)
     state = path.stat()
     name = params.format
-    if name == AUTO:  # found out by its first records: so that it is read once by any caller
+    if name == AUTO:  # found from its first records, so that each caller reads the file once
         name = format_of(AUTO, records_of(path))[0].name
     found = _read(
         *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),

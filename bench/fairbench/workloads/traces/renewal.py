@@ -1,8 +1,9 @@
 """Clients with known rates and burstiness only: a renewal process for each window.
 
-The number of requests of a window is the measured one. The gaps between them, and those to its
-ends, are drawn from the law with the window's coefficient of variation and scaled to fill it: a
-renewal process, given how many came. With a coefficient of 1 and Gamma that is Poisson's.
+The number of requests of a window equals the measured number. The gaps between them, and those to
+the window's ends, are drawn from the law with the window's coefficient of variation and scaled to
+fill the window: a renewal process, given the number of requests. With a coefficient of 1 and Gamma
+gaps, this is a Poisson process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import Table, TableBuilder
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # a coefficient of variation
+CONSTANT_BELOW = 1e-3  # coefficient of variation below which gaps are constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """A ``Trace`` in which prompts share nothing and a request is a program."""
+    """A ``Trace`` in which prompts share nothing and each request is a program."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -88,7 +89,10 @@ class WindowedTrace:
         return begun
 
     def table(self, seed: int, until_s: float = inf) -> Table:
-        """Return the requests that a run with this seed draws. Raises DataError if too many."""
+        """Return the requests that a run with this seed draws.
+
+        Raises DataError if there are too many.
+        """
         builder = TableBuilder(self._shown)
         builder.left_out, builder.who_left_out = self.left_out, self.who_left_out
         try:
@@ -138,7 +142,7 @@ def times_in(window: Window, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with a coefficient of variation up to 4,000."""
-    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)  # its second moment over the mean's square
+    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)  # its second moment over the square of the mean
     for _ in range(60):
         middle = (low * high) ** 0.5
         if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > wanted:

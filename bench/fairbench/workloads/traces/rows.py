@@ -21,23 +21,23 @@ FIELDS = (
 
 
 ALL = "all"
-"""The one client of a trace that names none."""
+"""The only client of a trace that names none."""
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # tokens
-MAX_NAME = 1000  # characters of a client or a session
+MAX_NAME = 1000  # limit on the characters of a client or a session
 
 
 class Row(NamedTuple):
-    """A request. Times are in nanoseconds on the file's clock, lengths in tokens.
+    """A request. A request; times are in nanoseconds on the file's clock, lengths in tokens.
 
-    ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
-    ``think_ns`` is the delay after the previous step's answer, None if unknown. ``blocks`` are
-    identities of blocks of ``block_size`` tokens that its prompt begins with: equal identities mean
-    equal content, and the rest of the prompt is unique. ``synthetic`` names the parts that were not
-    recorded. ``estimated`` is about how many tokens the text of the blocks has, 0 if they are of
-    none. ``branch`` above 0 numbers the sub-agent of the session that made the request; the
-    session's own requests have 0. ``shared`` is how many tokens its prompt begins with that other
-    sessions may have, too.
+    ``end_ns`` is the time when its answer was complete; ``session`` names the program of which it
+    is a step; ``think_ns`` is the delay after the previous step's answer, None if unknown.
+    ``blocks`` are the identities of blocks of ``block_size`` tokens at the beginning of its prompt:
+    equal identities mean equal content, and the rest of the prompt is unique. ``synthetic`` names
+    the parts that were not recorded. ``estimated`` is the approximate number of tokens in the text
+    of the blocks, 0 if the blocks have no text. ``branch`` above 0 numbers the sub-agent of the
+    session that made the request; the session's own requests have 0. ``shared`` is the number of
+    tokens at the beginning of its prompt that other sessions may also have.
     """
 
     at_ns: int

@@ -17,10 +17,10 @@ from fairbench.workloads.traces.texts import fitted
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # of a row while it is read and sorted
-NAME_BYTES = 200  # of a client or a session, besides its characters
+ROW_BYTES = 200  # bytes of a row while it is read and sorted
+NAME_BYTES = 200  # bytes of a client or a session, besides its characters
 MAX_SYNTHETIC = 8  # different ones
-SINCE_1970_NS = 10**15  # times this large are of a calendar, and floats hold their microseconds
+SINCE_1970_NS = 10**15  # times this large are dates, and floats represent their microseconds
 
 
 FAILED = "failed requests"  # the requests left out of a trace, unless its format differs
@@ -28,14 +28,17 @@ FAILED = "failed requests"  # the requests left out of a trace, unless its forma
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Row i of every column is request i. ``clients`` names the codes in ``client``.
+    """The requests of a trace; row i of every column is request i.
 
-    ``arrival_s`` is from the first request on; ``end_s`` is NaN where it is not known, ``session``
-    -1, and ``think_s``, the time since the answer to the step before, NaN as well. The blocks of
-    request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens each.
-    ``left_out`` requests are not in it, which ``who_left_out`` names; ``synthetic`` names the
-    fields that were not recorded. ``branch`` is 0, or the number of a sub-agent of the session.
-    ``shared`` is how many tokens of the prompt's beginning other sessions may have.
+    ``clients`` names the codes in ``client``.
+
+    ``arrival_s`` is relative to the first request; unknown values are NaN in ``end_s``, -1 in
+    ``session`` and NaN in ``think_s``, the time since the answer to the previous step. The blocks
+    of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens
+    each. ``left_out`` requests are not in the table; ``who_left_out`` describes them; ``synthetic``
+    names the fields that were not recorded. ``branch`` is 0, or the number of a sub-agent of the
+    session. ``shared`` is the number of tokens at the prompt's beginning that other sessions may
+    also have.
     """
 
     clients: tuple[str, ...]
@@ -103,7 +106,7 @@ class TableBuilder:
         self.left_out, self.who_left_out = 0, FAILED
 
     def add(self, row: Row) -> None:
-        """Add a row. Raises DataError if the rows do not fit into memory any more."""
+        """Add a row. Raises DataError if the rows no longer fit into memory."""
         self._memory.take(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
@@ -131,7 +134,7 @@ class TableBuilder:
         return min(self._numbers["at"]) / 1e9
 
     def table(self) -> Table:
-        """Return all rows, clients in the order of names. Raises DataError without rows."""
+        """Return all rows, with clients in the order of names. Raises DataError without rows."""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
         at_ns, took_ns = column.pop("at"), column.pop("end")
         think_ns = column.pop("think")

@@ -2,7 +2,7 @@
 
 Each block's identity is a hash of its characters and of all blocks before it, so nothing of the
 text is kept. In a log with texts and no ``hash_ids``, prompts share the common parts of their
-texts. How many tokens a block is says the median of the log's own counts, if it has some.
+texts. The number of tokens in a block is the median of the log's own counts, if it has any.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairbench.workloads.tokens import ApproximateCounter
 CHARACTERS = 92
 """The characters of a block: ``BLOCK_TOKENS`` at 4.6 a token, as in ``ApproximateCounter``."""
 BLOCK_TOKENS = 20
-MOST_TOKENS = 2 * CHARACTERS  # of a block
+MOST_TOKENS = 2 * CHARACTERS  # limit on the tokens of a block
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,7 +43,7 @@ def _message(value: Any) -> str:
 
 
 def tokens_of(text: str) -> int:
-    """About how many tokens it has."""
+    """Return the approximate number of tokens in a text."""
     return _count(text)
 
 
@@ -75,8 +75,8 @@ def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` blocks, so that equal texts of equal length are shared completely.
 
-    The last block stands for a cut-off rest, or further blocks follow from it. A log with far less
-    text than tokens was shortened: nothing is known of the rest.
+    The last block represents a cut-off remainder, or further blocks follow from it. A log with far
+    less text than tokens was shortened: the remainder is unknown.
     """
     if wanted > 2 * len(ids):
         return ids

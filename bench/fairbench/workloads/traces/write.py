@@ -34,15 +34,15 @@ class TraceLine(BaseModel):
         Field(description="Limit on the answer in tokens; 0 if unknown."),
     ] = 0
     session: Annotated[
-        str, Field(max_length=MAX_NAME, description="Program that the request belongs to.")
+        str, Field(max_length=MAX_NAME, description="Program to which the request belongs.")
     ] = ""
     delay_s: Annotated[
         float | None, Field(ge=0, description="Delay after the answer to the previous step (s).")
     ] = None
     end: Annotated[float | None, Field(description="End of the answer (s).")] = None
-    hash_ids: Annotated[list[int], Field(description="Blocks that the prompt begins with.")] = []
+    hash_ids: Annotated[list[int], Field(description="Blocks at the beginning of the prompt.")] = []
     block_size: Annotated[int, Ge(0), Field(description="Tokens of each block in hash_ids.")] = 0
-    branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0: none.")] = 0
+    branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0 means none.")] = 0
     synthetic: Annotated[
         str, Field(max_length=MAX_NAME, description="Parts that were not recorded, if any.")
     ] = ""
@@ -84,7 +84,7 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
 
 def write_trace(table: Table, path: Path) -> None:
     """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
-    part = path.with_name(f".{path.name}.part")  # a file of the name itself is always whole
+    part = path.with_name(f".{path.name}.part")  # a file under the final name is always complete
     try:
         if path.exists():
             raise UsageError(f"--output-file {path}: the file exists already; choose another name")

@@ -1,6 +1,6 @@
-"""Traffic: the arrival times of programs. Each file has one kind; ``source`` is the interface.
+"""Traffic: the arrival times of programs. Each file has one kind; ``source`` has the interface.
 
-To add a kind: write its class, in a new file or in ``planned``, and add its line here. A workload
+To add a kind, write its class, in a new file or in ``planned``, and add its line here. A workload
 file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 
@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# Paths, not classes, so that a run imports only the necessary modules.
+# Paths instead of classes, so that a run imports only the necessary modules.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",

@@ -35,8 +35,8 @@ class AzureArrivals(GammaArrivals):
 class Azure(Gamma):
     """The kind ``azure``: request times of a file such as Azure's LLM inference trace.
 
-    Clients begin at different places of it. The rate is the scenario's; ``--burstiness`` has no
-    meaning here and is refused.
+    Clients begin at different positions of the trace. The scenario sets the rate; ``--burstiness``
+    has no effect here and is refused.
     """
 
     @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from fairbench.workloads.traffic.source import (
 )
 
 PROGRAM_S = 5.0
-"""How long a program is taken to be where somebody asks before the run."""
+"""Assumed length of a program for estimates before the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals(ArrivalSource):
-    """Users with exponential think times of this mean (s). They start nothing after the end.
+    """Users with exponential think times of this mean (s). They start no programs after the end.
 
-    The start times depend on the cluster, so the driver asks each of the client's
+    The start times depend on the cluster, so the driver calls each of the client's
     ``fairbench.workloads.plan``. As an ``ArrivalSource`` this class is an estimate: every program
     takes ``PROGRAM_S``.
     """
@@ -50,11 +50,11 @@ class ClosedArrivals(ArrivalSource):
 
 
 class Closed:
-    """The kind ``closed``. Without a rate: users start as soon as the cluster answers."""
+    """The kind ``closed``. The kind has no rate: users start as soon as the cluster answers."""
 
     @dataclass(frozen=True)
     class Params:
-        """``think_s`` is the mean of an exponential time in seconds, 0 for none."""
+        """Parameters: ``think_s`` is the mean of an exponential time in seconds, 0 for none."""
 
         users: Annotated[int, Ge(1), Le(10_000)]
         think_s: MeanGap = 0.0

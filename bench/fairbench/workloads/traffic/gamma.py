@@ -39,7 +39,7 @@ class GammaArrivals(ArrivalSource):
             yield Arrival(at_s)
 
     def gaps(self, rng: random.Random) -> Iterator[float]:
-        """Endless gaps at a rate of 1."""
+        """Yield endless gaps at a rate of 1."""
         return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self, before_s: float = inf) -> float:
@@ -80,7 +80,7 @@ class Gamma(TrafficKind):
         return self.arrivals(rates, load._replace(num_programs=count))
 
     def arrivals(self, rates: tuple[Rate, ...], load: Load) -> GammaArrivals:
-        """Return arrivals at these rates, which replace that of the load."""
+        """Return arrivals at these rates, which replace the load's rate."""
         return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
 
 

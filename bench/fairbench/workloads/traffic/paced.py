@@ -1,7 +1,7 @@
 """Arrivals whose rate changes as planned: the base of all traffic with phases.
 
 Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
-as those of kind ``gamma``: a gap of mean 1 passes as fast as the rate says.
+like those of kind ``gamma``: the rate gives the speed at which a gap of mean 1 passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Phase:
     """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
 
     With ``on_s`` above 0, the phase alternates ``on_s`` seconds of traffic with ``off_s`` of
-    silence. The last phase continues for ever, at the multiple reached.
+    silence. The last phase continues without end, at its final multiple.
     """
 
     for_s: Annotated[float, Gt(0)]
@@ -74,8 +74,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the pieces of a client's rate in order, without gaps except for silence.
 
-    Pieces end only if nothing arrives afterwards. With ``repeat`` the phases start again after the
-    last phase, which otherwise continues for ever.
+    The iteration ends only if nothing arrives afterwards. With ``repeat``, the phases restart after
+    the last phase, which otherwise continues without end.
     """
     start_s = 0.0
     for phase in _rounds(phases) if repeat else phases[:-1]:
@@ -114,7 +114,7 @@ def _of(phase: Phase, programs_per_s: float, start_s: float, end_s: float) -> It
 
 
 Gaps = Literal["even", "gamma"]
-"""The gap between programs at a rate of 1: always 1, or Gamma with the burstiness asked for."""
+"""The gap between programs at a rate of 1: always 1, or Gamma with the requested burstiness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        due, arrived = next(gaps), 0.0  # programs, up to the next one and up to the piece
+        due, arrived = next(gaps), 0.0  # programs up to the next one and up to the piece
         number = count()
         for piece in self._pieces():
             if piece.start_s >= self.until_s:
@@ -177,7 +177,7 @@ class PlannedKind(TrafficKind):
 
     @abstractmethod
     def phases(self, load: Load) -> tuple[Phase, ...]:
-        """Return the phases of a client with this load, of which the last has no end."""
+        """Return the phases of a client with this load; the last phase has no end."""
 
     def usual(self, load: Load) -> PacedArrivals:
         of = f"arrivals of kind {self.kind}"

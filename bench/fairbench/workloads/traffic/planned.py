@@ -12,7 +12,7 @@ from fairbench.errors import UsageError
 from fairbench.workloads.traffic.paced import Gaps, Phase, PlannedKind
 from fairbench.workloads.traffic.source import Load
 
-PIECES = 24  # straight ones in a period; their mean is exactly that of the wave
+PIECES = 24  # straight lines per period; their mean equals the mean of the wave
 
 
 class Constant(PlannedKind):
@@ -29,7 +29,7 @@ class Constant(PlannedKind):
 
 
 class OnOff(PlannedKind):
-    """The kind ``on-off``. The rate applies while it is on, which comes first."""
+    """The kind ``on-off``. The rate applies in the on phase, which comes first."""
 
     kind = "on-off"
 
@@ -85,14 +85,17 @@ class Phases(PlannedKind):
 
 
 class Bursts(PlannedKind):
-    """The kind ``bursts``. The client's rate is the rate between bursts, which comes first."""
+    """The kind ``bursts``.
+
+    The client's rate is the rate between bursts; each period starts without a burst.
+    """
 
     kind = "bursts"
     repeat = True
 
     @dataclass(frozen=True)
     class Params:
-        """A burst of ``for_s`` seconds ends each ``every_s``, at ``multiple`` times the rate."""
+        """Parameters: each ``every_s``, a burst of ``for_s`` seconds at ``multiple`` x the rate."""
 
         every_s: Annotated[float, Gt(0)]
         for_s: Annotated[float, Gt(0)]
@@ -114,7 +117,7 @@ class Diurnal(PlannedKind):
     """The kind ``diurnal``. The client's rate is the mean over a period.
 
     The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` times half a period
-    later. It follows a cosine, as a line from hour to hour (a 24th of the period).
+    later. The curve is a cosine, with straight lines from hour to hour (a 24th of the period).
     """
 
     kind = "diurnal"
@@ -122,7 +125,7 @@ class Diurnal(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Times in seconds; the run begins at 0 of a period."""
+        """Times in seconds; the run begins at time 0 of a period."""
 
         swing: Annotated[float, Ge(0), Le(1)]
         period_s: Annotated[float, Gt(0)] = 86400.0

@@ -13,7 +13,8 @@ from fairbench.workloads.traces.read import TraceParams, check_params, read_trac
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 DAY_S = 86_400
-MAX_PLAYED_S = 100.0 * DAY_S  # 2^63 ps are 106 days, some of which what is not yet answered needs
+# 2^63 ps are 106 days; a part of them is reserved for unanswered requests
+MAX_PLAYED_S = 100.0 * DAY_S
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +44,7 @@ class Replayed(ArrivalSource):
 
 
 class Replay:
-    """The kind ``replay``. The clients are the trace's clients in the order of their names."""
+    """The kind ``replay``. Its clients are the trace's clients in the order of their names."""
 
     Params = TraceParams
 

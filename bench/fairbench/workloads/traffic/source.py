@@ -71,7 +71,9 @@ class TrafficKind(Protocol):
 
 
 class ArrivalSource(Protocol):
-    """A client's arrival times. Immutable, so that several processes can use the same source.
+    """A client's arrival times.
+
+    A source is immutable, so that several processes can use the same source.
 
     A kind of traffic is one file with such a class. ``rng`` is the client's own stream for
     arrivals, fresh at each call; equal streams give equal arrivals.

@@ -16,7 +16,7 @@ from fairbench.workloads.items import Item
 from fairbench.workloads.traces.read import find
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
-# Most of each: ten times the longest context there is, and what records have room for.
+# Limits: ten times the longest existing context, and the range of the records.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -54,8 +54,8 @@ class Trace:
     class Params:
         """Parameters: ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
-        JSON lines, packed (``.gz``) or not, in order of time, of ``t`` (s), ``client``,
-        ``prompt_len`` and ``output_len``.
+        The file has JSON lines, packed (``.gz``) or not, in order of time, with ``t`` (s),
+        ``client``, ``prompt_len`` and ``output_len``.
         """
 
         file: str

@@ -17,7 +17,7 @@ QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-NEW_QUESTIONS = 0.25  # share of requests; the others continue one that has finished lately
+NEW_QUESTIONS = 0.25  # fraction of requests; the others continue one that has finished lately
 LATELY = 200
 # An average sequence of a decode batch holds half of the levels and half of an output.
 CONTEXT_TOKENS = (

@@ -16,8 +16,8 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 class TreeDelta(NamedTuple):
     """The changes of a worker's cache since its last turn.
 
-    ``inserted`` are prompts; ``evicted`` are prefixes and how many of their last tokens were
-    evicted. Content that was both inserted and evicted since the last report is in neither.
+    ``inserted`` are prompts; ``evicted`` are prefixes, each with the number of evicted tokens at
+    its end. Content that was both inserted and evicted since the last report is in neither.
     """
 
     inserted: tuple[Prompt, ...]
@@ -28,8 +28,8 @@ class CentralDLPM:
     """A scheduler with one queue, credits, and a copy of every worker's tree.
 
     A worker that is about to form a batch reports the changes of its cache and is blocked for its
-    turn: ``update``, ``match``, ``dispatch``. The class is no ``Router``: a router answers as soon
-    as a request arrives, while this scheduler queues requests until a worker asks.
+    turn: ``update``, ``match``, ``dispatch``. The class is not a ``Router``: a router answers as
+    soon as a request arrives, while this scheduler queues requests until a worker asks.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
@@ -66,7 +66,7 @@ class CentralDLPM:
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
         """Return the requests for a worker, given its matches and free KV memory.
 
-        The requests leave the queue. Each takes its uncached prompt and all of its
+        The requests leave the queue. Each request takes its uncached prompt and all of its
         ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)

@@ -23,9 +23,10 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the missing timings of the central scheduler, and store each at once.
+    """Measure the missing timings of the central scheduler, and store each immediately.
 
-    All timings of one store are of one machine: raises UsageError if it holds those of another.
+    All timings of one store come from one machine: raises UsageError if the store has another
+    machine's timings.
     """
     rounds = QUICK_ROUNDS if quick else ROUNDS
     gpu, model = TIMED_PROFILE

@@ -25,12 +25,12 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-BATCH_SIZE = 25  # of the decode step in Fig. 4
-POOL_TOKENS = 100_000  # a worker's cache
+BATCH_SIZE = 25  # requests in the decode step of Fig. 4
+POOL_TOKENS = 100_000  # tokens of a worker's cache
 # Tokens that the batch frees between two turns. SGLang forms a batch every 10 decode steps, in
 # which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# Before anything is timed, rounds with much free memory fill the caches until they evict.
+# Before the timing, rounds with much free memory fill the caches until they evict.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 
@@ -39,10 +39,11 @@ WARMUP_TOKENS = 10_000
 class RoundCost:
     """A round that serves each of ``workers`` once, with ``waiting`` requests queued.
 
-    ``synchronisation_ms`` is wall time: all workers report at once, and each gets its requests. The
-    others are the scheduler's CPU time: ``update_ms`` of its copies of the trees, ``match_ms`` of
-    every request in every tree, ``dispatch_ms`` of sorting and of DLPM. Each is the lowest decile
-    of many rounds, since other work of the machine only adds to it.
+    ``synchronisation_ms`` is wall time: all workers report simultaneously, and each gets its
+    requests. The other times are the scheduler's CPU time: ``update_ms`` for its copies of the
+    trees, ``match_ms`` for matching every request in every tree, ``dispatch_ms`` for sorting and
+    DLPM. Each time is the lowest decile of many rounds, because other work of the machine only adds
+    to it.
     """
 
     workers: int

@@ -74,7 +74,7 @@ class CentralWorkers:
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
     """Run a worker process: cache prompts, confirm, and report changes when asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides by closing the pipe
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
     try:

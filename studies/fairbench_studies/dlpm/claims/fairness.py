@@ -47,8 +47,8 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge VTC >= D2LPM > Preble > RR+LPM step by step, while all clients are active.
 
-    The index over the common window is reported too. Over a whole run of a fixed set of programs it
-    is the same under every scheduler.
+    Jain's index over the common window is reported, too. Over a whole run of a fixed set of
+    programs, the index is the same under every scheduler.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]

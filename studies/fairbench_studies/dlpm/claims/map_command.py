@@ -27,7 +27,7 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # the folder of its runs
+MAP = NAME  # folder of the map's runs
 
 
 class MapFiles(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # scale beyond the values, to either side
+WIDER = 1.25  # scale beyond the values, on both sides
 NAMES = {QUANTUM: "Qᵘ", WORKER_QUANTUM: "Qʷ"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "

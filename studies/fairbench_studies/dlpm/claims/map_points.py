@@ -41,7 +41,7 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-PREBLE = "preble"  # the one on the map; its authors' code is judged in the table alone
+PREBLE = "preble"  # the form on the map; its authors' code is judged only in the table
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
     Mapped(1, OVER_VTC, OVER_VTC),
@@ -66,7 +66,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of the map. ``quick`` leaves out the most expensive one."""
+    """Return the groups of the map. ``quick`` leaves out the most expensive group."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),

@@ -47,11 +47,11 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return ``**1**: 2/4, 1/2: 4/4``: the contended configurations in which it holds."""
+    """Return ``**1**: 2/4, 1/2: 4/4``: the contended configurations in which the claim holds."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # A limit that is one configuration's default may be none of another's.
+        # A limit that is the default of one configuration may not be the default of another.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)

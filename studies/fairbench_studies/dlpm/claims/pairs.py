@@ -2,7 +2,7 @@
 
 A claim holds in a configuration if the 95% interval of the difference, paired by seed, lies wholly
 on the claim's side of the value at which its sign flips. The claim is reversed if the interval lies
-on the other side, and otherwise inconclusive. Of a single seed, which has no interval, the
+on the other side, and otherwise inconclusive. With a single seed, which gives no interval, the
 difference alone decides.
 """
 
@@ -19,12 +19,12 @@ from fairbench.results.store import Summary
 from fairbench.results.values import Value, value_of
 from fairbench_studies.dlpm.claims.places import At, contended
 
-MAKESPAN = "time_to_100pct_s"  # until all programs of the window were done
-LENGTH = "duration"  # until all programs of the run were, unless it was cut off
+MAKESPAN = "time_to_100pct_s"  # time until all programs of the window had finished
+LENGTH = "duration"  # time until all programs of the run had finished, unless it was cut off
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one configuration or in all; ``OFF`` is for numbers."""
+    """The outcome of a claim in one configuration or in all; ``OFF`` is only for numbers."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -37,8 +37,8 @@ class Outcome(StrEnum):
 class Seen(NamedTuple):
     """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
-    ``low`` and ``high`` are None where they are not known. ``bound`` is ``>`` or ``<`` if ``value``
-    is only a bound of the mean, which is None where nothing is known or several pairs are meant.
+    ``low`` and ``high`` are None if unknown. ``bound`` is ``>`` or ``<`` if ``value`` is only a
+    bound of the mean; ``value`` is None if it is unknown, or for several pairs.
     """
 
     outcome: Outcome
@@ -101,7 +101,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs at once, which hold if all hold and are reversed if one is."""
+    """Several pairs together, which hold if all hold and are reversed if one is."""
 
     name: str
     pairs: tuple[Pair, ...]

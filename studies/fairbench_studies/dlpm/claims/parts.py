@@ -1,8 +1,8 @@
 """A claim of the DLPM paper and its parts, which are judged separately.
 
-A direction *holds*, is *reversed*, or is *inconclusive*, which is no failure. A number of the paper
-holds if fairbench's is near it, and is *off* otherwise. A part is *not contended* where no client
-competed for service, and *not testable* where the paper says too little.
+A direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure. A
+number of the paper holds if fairbench's number is near it, and is *off* otherwise. A part is *not
+contended* if no client competed for service, and *not testable* if the paper says too little.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Part:
 class Claim:
     """A claim of the paper at ``source``; ``paper`` is its number or wording.
 
-    ``judge`` takes what the figure ``figure`` is drawn from and returns the claim's parts.
-    ``cause`` says why parts do not hold, where one does not.
+    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause`` is
+    the reason why parts do not hold, if some do not.
     """
 
     number: int

@@ -26,7 +26,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 PREBLES = ("preble", "preble-code")
-"""Preble as its paper has it, and as its authors published it, which the DLPM authors ran."""
+"""Preble as its paper describes it, and as its authors published it, which the DLPM authors ran."""
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ from fairbench_studies.dlpm.claims.tally import MOST
 from fairbench_studies.dlpm.claims.throughput import gains
 from fairbench_studies.kit.values import chosen
 
-SAME_RATE = 0.02  # a throughput this close counts as equal
+SAME_RATE = 0.02  # relative difference of throughputs that count as equal
 PAPER_QUANTA = (2000, 40000)
 INDICES = {"while all are active": "jain_index_paper_window", "over the window": "jain_index"}
 

@@ -16,7 +16,7 @@ from fairbench_studies.dlpm.fig11 import clients_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"
-FAR = 0.10  # share of LPM's service rate
+FAR = 0.10  # fraction of LPM's service rate
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
 LOWEST = All(
     "VTC lowest",

@@ -37,7 +37,7 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-MAP = "claims-map.md"  # what ``map_table`` writes
+MAP = "claims-map.md"  # written by ``map_table``
 NOT_RUN = "not run"
 WHY = (
     "The authors' server had a KV pool of 20,000 tokens. Today's default is twenty times as "

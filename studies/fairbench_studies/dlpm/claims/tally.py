@@ -1,4 +1,4 @@
-"""Tallies: in how many contended configurations a claim holds, by one measure."""
+"""Tallies: the number of contended configurations in which a claim holds, by one measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
 from fairbench_studies.dlpm.claims.parts import Part
 from fairbench_studies.dlpm.claims.places import At
 
-MOST = 0.8  # share of the decided configurations
+MOST = 0.8  # fraction of the decided configurations
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of the configurations.
 
-        It holds (is reversed) if it does in at least four fifths of the decided configurations, and
-        if at least half of the contended configurations are decided. An inconclusive configuration
-        counts for neither side.
+        The claim holds (is reversed) if it does in at least four fifths of the decided
+        configurations, and if at least half of the contended configurations are decided. An
+        inconclusive configuration counts for neither side.
         """
         if not self.counted:
             return Outcome.UNCONTENDED
@@ -111,7 +111,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return the part of a claim from several measures, the paper's first."""
     first, *beside = tallies
-    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome already says
+    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # the outcome already states this
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}
     return Part(text, first.outcome(), said, others, first.elsewhere)

@@ -63,16 +63,16 @@ def _bounded_by(run: StoredRun, theorem: str) -> bool:
 def service_gap(run: StoredRun) -> float:
     """Return the largest service difference of two clients while both are backlogged.
 
-    NaN if no two clients were backlogged on every worker at once.
+    The result is NaN if no two clients were backlogged on every worker at the same time.
     """
     gap = run.summary["max_service_gap"]
     return float("nan") if gap is None else float(gap)
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return how much less service than others a backlogged client got at most.
+    """Return the largest service deficit of a backlogged client relative to other clients.
 
-    Of one worker. The other client need not be backlogged (Theorem 4.2).
+    The run has a single worker. The other client need not be backlogged (Theorem 4.2).
     """
     tables = read_tables(run)
     return largest_lead(

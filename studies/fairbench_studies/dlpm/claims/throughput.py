@@ -1,8 +1,8 @@
 """Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
 
-The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
-the client with the most cached input. Output tokens and the time until all programs are done favour
-no scheduler.
+The service rate also counts cached input, so in a fixed window it favours a scheduler that serves
+the client with the most cached input. Output tokens and the time until all programs have finished
+favour no scheduler.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # share of another's throughput that counts as reaching it
+NEARLY = 0.95  # fraction of another's throughput that counts as reaching it
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
-    """Return the claim that one has more throughput than another, by each measure.
+    """Return the claim that a scheduler has more throughput than another, by each measure.
 
-    The gain in makespan is how many times as long the other takes.
+    The gain in makespan is the ratio of the other's makespan to its own.
     """
     return (
         Pair("service rate", RATE, above, below, flip),
@@ -52,7 +52,7 @@ OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 def judge_gain(
     cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
 ) -> list[Part]:
-    """Judge D2LPM's throughput relative to another's: where it is higher, and how much."""
+    """Judge D2LPM's throughput relative to another's: where it is higher, and by how much."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
     first = tallies[0]
@@ -91,7 +91,7 @@ def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
-    """Return those of the schedulers that have runs."""
+    """Return the schedulers that have runs."""
     there = {cell.combined["scheduler"] for cell in cells}
     return [name for name in names if name in there]
 

@@ -13,18 +13,19 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """Takes requests from one group a pass, and from the next lower group in the next pass.
+    """Tries requests of one group in a pass, and of the next lower group in the next pass.
 
-    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival;
-    one without room is skipped. Where the paper rounds a hit share down to its group, the code
-    rounds up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
+    For group g (from 0), at most (g + 1) x ``per_group`` requests are tried, in order of arrival; a
+    request without room is skipped. Where the paper rounds a hit fraction down to its group, the
+    code rounds up: with ten groups, a fraction of 0.70 is in group 6, not 7, and all fractions in
+    (0, 0.1] are in group 0.
     """
 
     name = "preble-groups-code"
 
     @dataclass(frozen=True)
     class Params(PrebleGroups.Params):
-        """``groups`` is P."""
+        """Parameters: ``groups`` is P."""
 
         no_room: Literal["skip"] = "skip"
         per_group: Annotated[int, Gt(0)] = 10
@@ -46,7 +47,8 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # Not `yield from`: the engine sends its answers, and a list has no send() to take them.
+            # Not `yield from`, because the engine sends its answers, and a list has no send() to
+            # take them.
             for request in tried:
                 _ = yield request
         finally:

@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # times per output token, whose median is used
+TPOTS = 200  # number of times per output token, whose median is used
 
 
 class CodeGpu:
@@ -21,7 +21,7 @@ class CodeGpu:
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
     ) -> None:
         self.window = GpuWindow(window_s, times, 0)
-        self.tpot_s = first_tpot_s  # the median of the latest ones
+        self.tpot_s = first_tpot_s  # the median of the latest times
         self._tpots = deque([first_tpot_s], TPOTS)
         self._hit_window_s = hit_window_s
         self._hits: deque[tuple[float, int, int]] = deque()
@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Cached tokens over prompt tokens in the last seconds; 0 without prompts."""
+        """Return cached tokens over prompt tokens in the last seconds; 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:

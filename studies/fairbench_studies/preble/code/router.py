@@ -30,15 +30,16 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """E2 of the published code: GPUs are *allocated* to nodes, and load is counted at key nodes.
 
-    A request whose own leaf is shorter than what is above it goes to the GPUs allocated to the
-    deepest node above; any other to the GPU of the highest hit ratio if that is high enough, else
-    to the one of least load. Load is, for each key node of the window, the prefill of what missed,
-    shared by its GPUs, and its requests under way times output and time per output token. When
-    loads are too far apart, key nodes move from the heaviest GPU to the lightest, cheapest first;
-    if there is only one, it gets the second GPU as well once its time to first token has doubled.
+    A request whose own leaf is shorter than the path above it goes to the GPUs allocated to the
+    deepest node above; any other request goes to the GPU of the highest hit ratio if that is high
+    enough, or else to the GPU of least load. For each key node of the window, the load is the
+    prefill of the missed tokens, shared by its GPUs, plus its requests in progress times output and
+    time per output token. When loads differ too much, key nodes move from the heaviest GPU to the
+    lightest, cheapest first; if there is only one, it also gets the second GPU once its time to
+    first token has doubled.
 
-    Not copied: a list of candidates of which the code returns the position and not the GPU; prefill
-    times of attention; ties to the lowest index (they rotate).
+    Three parts are not copied: a list of candidates of which the code returns the position instead
+    of the GPU; prefill times of attention; ties to the lowest index (they rotate here).
     """
 
     name = "preble-e2-code"
@@ -48,11 +49,11 @@ class PrebleE2Code(PrefixRouter):
     class Params:
         """The parameters, by default as in the authors' code; the value inf turns a mechanism off.
 
-        Key nodes move only after ``rebalance_after`` requests a GPU, only if they have
+        Key nodes move only after ``rebalance_after`` requests per GPU, only if they have
         ``rebalance_min_hits`` requests in the window, and not for a request whose leaf is
-        ``rebalance_max_chain`` levels below its key node. ``hit_ratio`` is that of the last
+        ``rebalance_max_chain`` levels below its key node. ``hit_ratio`` is the ratio over the last
         ``hit_ratio_window_s``, as this router sees it. ``first_tpot_s`` is the time per output
-        token before any is seen. Prefill times as for ``preble-e2``.
+        token before any was observed. Prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

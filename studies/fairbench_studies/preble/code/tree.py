@@ -13,8 +13,8 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 class KeyCount:
     """Requests of the window whose key node is ``node``, and the tokens of their prompts.
 
-    ``context_tokens`` are those above a request's own leaf; ``output_tokens`` is the output limit
-    of the last request.
+    ``context_tokens`` are the tokens above a request's own leaf; ``output_tokens`` is the output
+    limit of the last request.
     """
 
     node: PrebleNode
@@ -25,14 +25,15 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The share of these prompts that is in their own leaves."""
+        """The fraction of these prompts that is in their own leaves."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
 class CodeTree(PrebleTree):
     """Preble's tree with the ``allocated`` GPUs (bits) of each node.
 
-    ``under_way`` counts requests, by GPU and by node on their path; ``keys`` those of the window.
+    ``under_way`` counts the requests in progress, by GPU and by node on their path; ``keys`` those
+    of the window.
     """
 
     def __init__(self) -> None:

@@ -16,14 +16,14 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# An index as high as this while one user's median is twice another's: the authors' script leaves
-# out users without service, and the index is that of one user alone.
+# An index this high while one user's median is twice another's: the authors' script leaves out
+# users without service, so the index covers a single user.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A run, simulated and measured. Service is in input + 2 x output tokens/s."""
+    """A run, simulated and measured. Service is in tokens/s (input + 2 x output)."""
 
     name: str
     policy: str
@@ -86,7 +86,7 @@ def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> Progra
 
 
 def jain_of_all(run: ProgramRun) -> float:
-    """Return the measured index over all users, where the script counted one user."""
+    """Return the measured index over all users if the script counted one user."""
     medians = [float(np.median(times)) for times in run.latencies_s.values()]
     if run.jain >= ALONE_INDEX and max(medians) > UNEQUAL * min(medians):
         return 1 / len(medians)

@@ -13,18 +13,18 @@ from fairbench.errors import DataError, printable
 from fairbench.hardware.catalogue import canonical_model, model_names, profile_ids
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of server and client. argparse takes any unique prefix of one.
+# Command-line options of server and client. argparse accepts any unique prefix.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# The system text. The log has 13,222 characters an article, and 13,386 with this text before it.
-# Each user has a text of its own: in the first LPM run, users 1 and 2 finish no request before
-# user 0 is done. A text of all users would give their first requests as long a match as user 0's.
+# The system text. The log has 13,222 characters per article, and 13,386 with this text before it.
+# Each user has its own text: in the first LPM run, users 1 and 2 finish no request before user 0
+# has finished. With a common text, their first requests would match as much as user 0's.
 SYSTEM_TOKENS = 33
-LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has one token at least
+LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _by_number(user: str) -> tuple[int, str]:
-    """Return a key by which user10 comes after user9: the branches are in the users' order."""
+    """Return a key that sorts user10 after user9, because the branches are in the users' order."""
     number = re.search(r"\d{1,9}$", user)
     return int(number[0]) if number else -1, user
 

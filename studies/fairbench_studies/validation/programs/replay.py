@@ -24,11 +24,11 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
-# instructions of the dimensions: 19 of 3,660 to 7,140 characters, 4,219 on average, at the 5
-# characters a token by which the log counts tokens. Answers end at the word END before their limit
-# of 256: output tokens over requests, of users with 16 and with 2 judgements, give two equations
-# for judgement and merge. Means of the three logs; no time or rate of service was looked at.
+# Lengths in tokens of the benchmark's requests, from the logs of the given runs. The log lists the
+# instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on average, at the
+# log's 5 characters per token. Answers end at the word END before their limit of 256. Output tokens
+# over requests, for users with 16 and with 2 judgements, give two equations for judgement and
+# merge. These are means of the three logs; no times or service rates were used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
@@ -38,7 +38,7 @@ ENGINE_OF_2024 = {
     "engine.batch_is_full": False,
 }
 MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
-SEED = 0  # for the articles' lengths: arrivals are even
+SEED = 0  # seed of the articles' lengths; arrivals are even
 
 
 @dataclass(frozen=True, slots=True)

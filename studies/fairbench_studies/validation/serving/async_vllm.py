@@ -9,15 +9,15 @@ from fairbench.sim.sequence import Sequence
 
 
 class AsyncVLLMWorker(VLLMWorker):
-    """A worker that schedules each step when the step before it begins.
+    """A worker that schedules each step when the previous step begins.
 
     A request that arrives during a step therefore joins the step after the next one. An idle worker
-    starts a request at once.
+    starts a request immediately.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._late: list[Sequence] = []  # arrived after the next step was scheduled
+        self._late: list[Sequence] = []  # requests that arrived after the next step was scheduled
 
     def _hear(self) -> None:
         if self._idle:

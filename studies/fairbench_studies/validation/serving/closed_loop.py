@@ -17,10 +17,11 @@ from fairbench.sim.clock import ARRIVE, Clock
 # From an answer to the client's next request: median of the 199 gaps of sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # The load generator of the closed loops counts the tokens of each answered prompt with the model's
-# tokenizer, in its event loop: meanwhile it reads no answer and sends no request. From the gaps of
-# the two SGLang runs with one request at a time, with prompts of 401 and of 785 to 12,305 tokens.
+# tokenizer, in its event loop: during that time it reads no answer and sends no request. From the
+# gaps of the two SGLang runs with one request at a time, with prompts of 401 and of 785 to 12,305
+# tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A client is at its limit if, once reached, the limit holds for this share of the time.
+# A client is at its limit if, once reached, the limit holds for this fraction of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -32,10 +33,10 @@ class Limit(NamedTuple):
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the limit that held back the client of an open loop; None if nothing held it back.
+    """Return the limit that delayed the client of an open loop; None if nothing delayed it.
 
-    A client with a number of connections sends its next request when an answer arrives. Then the
-    measured times of sending depend on the server, and a replay must not repeat them.
+    A client with a number of connections sends its next request when an answer arrives. The
+    measured send times then depend on the server, and a replay must not repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
@@ -64,8 +65,8 @@ class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
     Answers that arrive while it counts are read together afterwards. ``go_on`` is called for each
-    answer once all prompts of its batch have been counted. ``read_ps`` maps the number of a request
-    to the time at which its answer was read.
+    answer after all prompts of its batch have been counted. ``read_ps`` maps the number of a
+    request to the time at which its answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -78,7 +79,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Take in the answer to a request."""
+        """Handle the answer to a request."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
@@ -109,7 +110,7 @@ class ClosedLoop:
     """Sends ``total`` requests by index, at most ``concurrency`` at a time.
 
     A latency counts from the time at which the request was made. The request is sent only once one
-    of the ``connections`` is free; requests get connections in the order of making. With
+    of the ``connections`` is free; requests get connections in the order of their creation. With
     ``counted``, the number of tokens of each prompt, the client's ``thread`` counts the prompt of
     each answer before the client continues.
     """

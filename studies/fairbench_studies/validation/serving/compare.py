@@ -16,11 +16,13 @@ from fairbench_studies.validation.serving.measured import WARM_UP_S, ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per output token
-P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S
+# targets (%) for throughput, each client's service rate and time per output token
+RATE_TARGET_PCT = 5.0
+# target (%) for times to first token that exceed LONG_TTFT_S
+P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 LONG_TTFT_S = 0.1
 JAIN_TARGET = 0.02
-REFUSED_TARGET = 0.01  # of all requests
+REFUSED_TARGET = 0.01  # fraction of all requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second, from first request to last answer; 0 if none.
 
-    ``until_tokens`` ends the time at the answer that completes this number of tokens.
+    ``until_tokens`` ends the period at the answer that completes this number of tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]
@@ -130,7 +132,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 
 
 def off_target(pair: Pair, percent: float) -> bool:
-    """Return whether a number misses its target; an undefined measurement has none."""
+    """Return whether a number misses its target; an undefined measurement has no target."""
     return pair.measured == pair.measured and not pair.within(percent)
 
 

@@ -29,17 +29,17 @@ from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
-# Fractions of the DLPM authors' fork: of the published command lines that also ask for 20,000
-# tokens, and SGLang's default in 2024.
+# Fractions of the DLPM authors' fork: of the published command lines that also set 20,000 tokens,
+# and SGLang's default in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# A server without --schedule-policy, which is no fork. The fork, of summer 2024, streams after each
-# decode step and makes a pass then, whether or not the last pass found room.
+# A server without --schedule-policy, which is not the fork. The fork, of summer 2024, streams after
+# each decode step and then makes a pass, whether or not the last pass found room.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
+SGLANG_OPEN_POOL_TOKENS = 444_563  # as logged by the server of the open-loop runs
 
 
 class _Server(FCFS):
-    """A server that runs requests in order of arrival, and refuses too long prompts."""
+    """A server that runs requests in order of arrival, and refuses prompts that are too long."""
 
     def __init__(self, run: ServingRun) -> None:
         super().__init__(FCFS.Params())
@@ -84,7 +84,7 @@ def believable_pool(run: ServingRun) -> int:
     """Return the pool that a run states; 0 if its own times contradict it.
 
     The prompts of requests between first token and end are all in the pool at once, unless they
-    share prefixes, which those of a run without a gateway do not.
+    share prefixes, which only happens in runs with a gateway.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -92,7 +92,7 @@ def believable_pool(run: ServingRun) -> int:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that were measured to decode at once."""
+    """Return the most prompt tokens of requests that were measured to decode at the same time."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -116,7 +116,7 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM schedules ahead by default.
 
-    A run that does not name its release is assumed to be newer, because all such runs of the data
+    A run that does not state its release is assumed to have one, because all such runs of the data
     were made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]

@@ -14,16 +14,19 @@ from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom, Detecto
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 
-# Time that the gateway process adds to each request: 3 to 5 ms, measured by the data's source.
+# Time that the gateway process adds to each request: 3 to 5 ms, as measured by the data's source.
 GATEWAY_MS = 4.0
 _FIFO = re.compile(r"fifo(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
-# InferGrid's rule of this name: no quantum, a count of requests (``infergrid-drr``).
+# InferGrid's rule of this name: no quantum, only a count of requests (``infergrid-drr``).
 _DRR = re.compile(r"(?:drr|deficit round robin)(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
 _BUCKET = re.compile(r"token bucket ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
-    """Return the gateway queue that a run's ``gateway`` names. Raises DataError if unknown."""
+    """Return the gateway queue that a run's ``gateway`` names.
+
+    Raises DataError if the gateway is unknown.
+    """
     router: Router = build_router("round-robin", {}, 1)
     router.prepare(Setup(fleet=fleet))
     if match := _FIFO.fullmatch(policy):

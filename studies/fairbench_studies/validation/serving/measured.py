@@ -13,8 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# The ids of the runs used to fit a profile or a cost. Before the fit for the A100 no other run was
-# inspected; before the fit for the H100 all runs were.
+# The ids of the runs used to fit a profile or a cost. Before the fit for the A100, no other run was
+# inspected; before the fit for the H100, all runs were.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,18 +26,19 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        "vllm-a100-fixed-c128-run1",  # the time of vLLM's server for a request
+        "vllm-a100-fixed-c128-run1",  # time of vLLM's server per request
     }
 )
-DIRECT = "none"  # gateway of a run whose requests went straight to the engine
+DIRECT = "none"  # gateway of a run whose requests went directly to the engine
 # The commit of InferGrid with its load generator, which counts prompts (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-WARM_UP_S = 10.0  # in an open-loop run: the engine compiles
+WARM_UP_S = 10.0  # warm-up of an open-loop run: the engine compiles
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+# limit on the tokens of a prompt or an answer: ten times the longest existing context
+MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
 
@@ -48,11 +49,11 @@ class ServingRun:
 
     ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
-    in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
-    had been sent to the same server before; ``counts_prompts``, that the client counts the tokens
-    of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind
-    of each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default"
-    for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
+    in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same prompts
+    had been sent to the same server before, ``counts_prompts`` that the client counts the tokens of
+    each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind of
+    each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default" for
+    its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
     defaults. ``predicted`` is the prediction of another simulator (BLIS).
     """
 
@@ -102,7 +103,7 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The largest output length that requests ask for; nearly all requests reach their own."""
+        """The largest output length any request asks for; most reach their own limit."""
         return int(self.output_tokens.max())
 
     @property
@@ -240,7 +241,7 @@ def _names(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a column of counts in which a failed request without a count has 0."""
+    """Return a column of counts with 0 for each failed request without a count."""
     errors = given.get("error")
     if not isinstance(errors, list) or len(errors) != len(given[name]):
         return list(given[name])
@@ -260,6 +261,6 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    if name in COUNTS and (column != np.floor(column)).any():  # NaN is no whole number either
+    if name in COUNTS and (column != np.floor(column)).any():  # NaN is not a whole number either
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

@@ -23,8 +23,8 @@ from fairbench_studies.validation.serving.unanswered import rows_of, with_unansw
 from fairbench_studies.validation.windows import WEIGHTS, service_between
 
 DRAWS = 8
-# Error of a profile, as a whole and in each term: the fitted profile's error on runs that it was
-# not fitted to, and the operator profiles' error on the same runs.
+# Error of a profile, overall and in each term: the fitted profile's error on runs that it was not
+# fitted to, and the operator profiles' error on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 

@@ -11,19 +11,20 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# HTTP and tokenizer of vLLM's API server, busy for each request: with this the TTFT P50 of
-# vllm-a100-fixed-c128-run1 is as measured. (SGLang's is in the profile.)
+# HTTP and tokenizer of vLLM's API server, busy for each request: with this time, the TTFT P50 of
+# vllm-a100-fixed-c128-run1 equals the measured one. (SGLang's time is in the profile.)
 VLLM_REQUEST_MS = 1.5
-# Milliseconds that the DLPM authors' fork of SGLang adds on the host, under a policy of its own, to
-# each iteration and to each request in it. Fitted to the time per output token of two runs, with 6
-# and with about 130 requests at a time (``measured.FITTED``); what ``vtc`` adds is not known.
+# Milliseconds that the DLPM authors' fork of SGLang adds on the host, under one of its own
+# policies, to each iteration and to each request in it. Fitted to the time per output token of two
+# runs, with 6 and with about 130 concurrent requests (``measured.FITTED``); the addition of ``vtc``
+# is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # Names that ``nvidia-smi`` and clouds give to GPUs with SXM sockets: "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return the catalogue's name of a GPU, or the normalised name if its form is another."""
+    """Return the catalogue's name of a GPU, or the normalised name if its form differs."""
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name

@@ -1,8 +1,8 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The texts are not in the file. A closed loop sends a set of prompts without common prefix, the same
-in every run of the set. An open loop without ``prompt_tokens`` repeats eight sentences of 9 to 16
-tokens; with ``prompt_tokens`` it sends fresh text of about 0.8 times the requested length (the
+The texts are not in the file. A closed loop sends a set of prompts without a common prefix, the
+same in every run of the set. An open loop without ``prompt_tokens`` repeats eight sentences of 9 to
+16 tokens; with ``prompt_tokens`` it sends fresh text of about 0.8 times the requested length (the
 source's word list makes fewer tokens than words). A run without a gateway sends fresh text of
 exactly ``prompt_tokens``, which the server counted.
 """
@@ -15,7 +15,7 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: longer ones are refused
+LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs; longer prompts are refused
 
 
 def requests_of(run: ServingRun) -> list[Request]:

@@ -31,7 +31,7 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
     """Return the run with simulated times instead of measured ones.
 
-    The prompts of a warm run are sent once before, at the same concurrency, unmeasured.
+    The prompts of a warm run are sent once before the run, at the same concurrency, unmeasured.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -113,12 +113,12 @@ class _Play:
             self._at(limit.first, partial(self._hold, limit))
 
     def _at(self, index: int, act: Callable[[], None]) -> None:
-        """Act when the measured request was sent."""
+        """Call ``act`` at the time when the measured request was sent."""
         at_ps = self._start_ps + round(float(self._run.submit_s[index]) * PS_PER_S)
         self._server.clock.at(at_ps, ARRIVE, 0, act)
 
     def _hold(self, limit: Limit) -> None:
-        """Send the remaining requests as answers come, up to the client's limit."""
+        """Send the remaining requests as answers arrive, up to the client's limit."""
         in_flight = sum(one.finish_ps == NEVER for one in self._sent.values())
         self._loop = ClosedLoop(
             *(self._server.clock, len(self._run) - limit.first),

@@ -1,8 +1,8 @@
 """Requests of a measured run that were sent, but are not in its record.
 
-Some load generators write down only the requests that were answered before the run ended. The
-server had the others in its queue too, so a replay without them is too fast. If clients take turns
-at even intervals, the missing turns show which requests were sent.
+Some load generators record only the requests that were answered before the run ended. The server
+also had the others in its queue, so a replay without them is too fast. If clients take turns at
+even intervals, the missing turns show which requests were sent.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-EVEN_SHARE = 0.95  # share of the gaps between requests within half an interval of whole intervals
+# fraction of the gaps between requests that must be within half an interval of whole intervals
+EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
     """Return the run with the requests that its record lacks, and which requests it records.
 
-    A client sends in each of its turns from its first recorded request on, until the last turn that
-    any request records. A missing request is like the client's nearest recorded one; its latencies
+    A client sends in each of its turns, from its first recorded request to the last turn that any
+    request records. A missing request resembles the client's nearest recorded one; its latencies
     are NaN.
     """
     every = np.ones(len(run), dtype=bool)
@@ -33,7 +34,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    missing: list[tuple[int, int]] = []  # turn, and the request that it is like
+    missing: list[tuple[int, int]] = []  # the turn, and the request that it resembles
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
         due = np.arange(turns[own[0]], turns[-1] + 1, period)

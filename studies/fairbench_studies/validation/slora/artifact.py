@@ -46,7 +46,7 @@ def build_scheduler(
     """Return a fresh scheduler of the kind and date of a measured run.
 
     ``weights`` are the clients', None for those that the name implies. Raises DataError for an
-    unknown scheduler, and for weights where the scheduler has none.
+    unknown scheduler, and for weights if the scheduler has none.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

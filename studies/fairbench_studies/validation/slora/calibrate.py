@@ -1,9 +1,10 @@
-"""Fits the constants of the measured server that no data sheet or profile gives.
+"""Fits the constants of the measured server that no data sheet or profile contains.
 
 The fitted numbers are the host's additions to the GPU's work: a minibatch's start and merge, a
-running request's part of each decode step, and the way in and out of the server. The second has one
-value for each date of recording, because hosts differed. What a prefilled token costs is published
-and the rest of a decode step derived; neither is fitted. The result is frozen in ``replay``.
+running request's part of each decode step, and the delay on the way in and out of the server. The
+second number has one value for each date of recording, because hosts differed. The cost of a
+prefilled token is published and the rest of a decode step derived; neither is fitted. The result is
+frozen in ``replay``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Finer steps would be below the difference of two runs of one trace.
+# Finer steps would be smaller than the difference between two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
@@ -120,7 +121,7 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 def _features(trace: Trace) -> Floats:
     """Return throughput, and low, middle and high times from first to last token.
 
-    Requests that decode during a large minibatch wait for it, and its own requests do not. The
+    Requests that decode during a large minibatch wait for it, while its own requests do not. The
     spread of these times therefore gives the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]

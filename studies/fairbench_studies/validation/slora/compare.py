@@ -1,4 +1,4 @@
-"""A measured run and its simulation: equal numbers of both, errors and targets.
+"""A measured run and its simulation: the same numbers of both, errors and targets.
 
 Errors are in percent of the measured value. A target that a number misses is named in ``misses``.
 """
@@ -23,19 +23,19 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # this many are shown one by one
+FEW_CLIENTS = 3  # up to this many clients are shown one by one
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run, simulated and measured. Rates in tokens/s; service is input + 2 x output."""
+    """A run, simulated and measured. Rates are in tokens/s; service is input + 2 x output."""
 
     name: str
     scenario: str
     fitted: bool
     requests: int
     throughput: Pair
-    windows: tuple[Window, ...]  # to the last arrival, then slices of that
+    windows: tuple[Window, ...]  # the window up to the last arrival, then its slices
     max_gap: Pair
     ttft: tuple[TTFT, ...]
     least_ttft_s: Pair
@@ -65,8 +65,8 @@ class RunComparison:
     def columns(self) -> Iterator[tuple[str, Pair]]:
         """Yield every number under a name that all runs of a scenario share.
 
-        No number is fixed by the trace: service is counted to the last arrival, not to the last
-        token.
+        The trace determines none of the numbers: service is counted to the last arrival, not to the
+        last token.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()

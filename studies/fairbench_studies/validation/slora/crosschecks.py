@@ -1,7 +1,7 @@
 """Published numbers, and the predictions of the bundled timing profiles.
 
-The file names what was published; a prediction is made here only where a profile and the stated
-facts suffice. Everything else is quoted as the file gives it.
+The file states the published numbers; a prediction is made here only if a profile and the stated
+facts suffice. All other predictions are quoted from the file.
 """
 
 from __future__ import annotations

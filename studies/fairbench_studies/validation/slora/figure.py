@@ -48,7 +48,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # Without a date, so that the same numbers make the same file.
+            # Written without a date, so that the same numbers give the same file.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -134,5 +134,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above, since a legend inside would hide marks
+    else:  # above, because a legend inside would hide marks
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

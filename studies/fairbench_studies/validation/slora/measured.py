@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # the file's name -> Trace's
+_COLUMNS = {  # the file's name -> Trace's name
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -32,9 +32,10 @@ _COLUMNS = {  # the file's name -> Trace's
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+# limit on the tokens of a prompt or an answer: ten times the longest existing context
+MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # times of the calendar are below
+MAX_TIME_S = 1e10  # dates are larger
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -43,8 +44,8 @@ class MeasuredRun:
     """A measured run; its path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
     ``section`` is the section of the paper that its path names, "" if none. ``weights`` are the
-    clients', None for what the scheduler's name implies; ``folder`` is what tells runs of one name
-    apart.
+    clients', None for those that the scheduler's name implies; ``folder`` distinguishes runs with
+    equal names.
     """
 
     scheduler: str
@@ -68,7 +69,7 @@ class MeasuredRun:
 def load_measured(path: Path) -> list[MeasuredRun]:
     """Load measured runs from JSON lines (or .gz), one per line, sorted by name.
 
-    Each has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
+    Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
     refused). A run may have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...). Raises
     DataError naming file, line and field, also for an unknown scheduler.

@@ -1,4 +1,4 @@
-"""The order of schedulers in a scenario: whether the simulation ranks as measured."""
+"""The order of schedulers in a scenario: whether the simulation ranks them as measured."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import combinations
 from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Two measurements that differ by less say nothing about the schedulers: the runs of December 2023
-# are 2 to 3% slower than those of 2024 on the same trace under every scheduler.
+# A smaller difference between two measurements shows nothing about the schedulers: the runs of
+# December 2023 are 2 to 3% slower than those of 2024 on the same trace under every scheduler.
 RUN_NOISE_PCT = 3.0
 
 

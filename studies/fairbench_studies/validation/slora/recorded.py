@@ -1,6 +1,6 @@
 """The dates of measured runs, because servers of different dates charged differently.
 
-The records have no date, so the table below takes it from the history of VTC-artifact: it holds the
+The records have no date, so the table below takes it from the history of VTC-artifact: from the
 commit that last wrote each file (192c2e2 and its ancestors). A record may give its date in
 ``recorded``.
 """
@@ -14,8 +14,8 @@ from fairbench.errors import DataError, unknown_name
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# Scheduler -> scenarios. All else was recorded for the revision of June 2024, which brought every
-# scheduler that predicts, weighs or charges a profiled cost.
+# Scheduler -> scenarios. All other runs were recorded for the revision of June 2024, which added
+# every scheduler that predicts, weights or charges a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (

@@ -1,9 +1,9 @@
 """Replays measured runs: the same arrivals and lengths in simulated time.
 
-The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` on the settings below, read
-from that code. Decode is as derived for the GPU; a prefilled token costs what the artifact's own
-profile says. Only what a minibatch and a running request cost the host is fitted, by ``calibrate``
-on the runs of ``FITTED_SCENARIOS``, and frozen.
+The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` with the settings below,
+which come from that code. Decode times are those derived for the GPU; the cost of a prefilled token
+comes from the artifact's own profile. Only the host's cost of a minibatch and of a running request
+is fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``, and then fixed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The six runs, by name, that the constants below were fitted to.
+# Names of the six runs to which the constants below were fitted.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
@@ -46,18 +46,18 @@ PREFILL_OVERHEAD_MS = 14.0
 # Cost of a decode step per running request, mostly in the server's Python loops. The two fitted
 # runs of December 2023 were made on a slower host than the four of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# The way in and out (HTTP, tokenizer), which delays no other request. It fits the one first token
-# of a warm and empty server in those runs (131 ms for 258 tokens).
+# Delay on the way in and out (HTTP, tokenizer), which delays no other request. It fits the only
+# first token of a warm and empty server in those runs (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
 # A matrix product runs in tiles, the largest of 256 rows: 258 tokens take as long as 512.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # manager.py, loop_for_fwd
 
-# A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
-# of the last blank (fair_bench/trace.py, dummy_prompt).
+# A prompt of n tokens was sent as "Hello " * n: the tokenizer prepends BOS and makes a token of the
+# last blank (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# Each adapter in the batch takes 4 x its rank of 8 off the pool, though --no-lora loads none
-# (req_queue.py, adapter_size); every client has an adapter of its own.
+# Each adapter in the batch takes 4 x its rank of 8 from the pool, although --no-lora loads none
+# (req_queue.py, adapter_size); every client has its own adapter.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 

@@ -28,7 +28,7 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# what, published, unit, predicted, error_pct, or quoted: another's prediction in words
+# what, published, unit, predicted, error_pct, or quoted: a prediction by others in words
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fairbench.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # for times to first token above LONG_TTFT_S
+P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # targets for times to first token above LONG_TTFT_S
 # A shorter TTFT depends on the arrival within ten decode steps (0.3 s), between which the server
-# admits no request: half of that.
+# admits no request; the target is half of that.
 SHORT_P50_TARGET_S = 0.15
-# The least of all is a prefill on an idle server, if it is so short: half a decode step.
+# The lowest TTFT is a prefill on an idle server, if it is that short; its target is half a decode
+# step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 

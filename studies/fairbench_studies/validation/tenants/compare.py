@@ -26,7 +26,7 @@ from fairbench_studies.validation.windows import WEIGHTS, service_between, spans
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
 LONG_TTFT_S = 0.1
-FEW_CLIENTS = 3  # this many are shown one by one; otherwise requests by kind
+FEW_CLIENTS = 3  # up to this many tenants are shown one by one; otherwise requests by kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TenantLatency:
 class TenantComparison:
     """A run, simulated and measured.
 
-    ``share_off`` is the largest difference in a tenant's (or kind's) share of service, over the
+    ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
     whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
     clients.
     """
@@ -147,7 +147,7 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def of_group(run: ServingRun, name: str) -> Flags:
-    """Return which requests are of a tenant or kind, shape (n_requests,)."""
+    """Return which requests belong to a tenant or kind, shape (n_requests,)."""
     labels = run.client if len(set(run.client)) <= FEW_CLIENTS else run.kind
     return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
 
@@ -183,7 +183,7 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile of BLIS's prediction for a tenant in seconds; NaN if it has none."""
+    """Return a percentile of BLIS's prediction for a tenant in seconds; NaN if there is none."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None

@@ -1,7 +1,8 @@
 """Our local schedulers inside a SGLang server: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
 SGLang calls ``register`` in each of its processes. Nothing happens unless ``FAIRBENCH_LOCAL`` names
-a local scheduler; then a server that cannot run it ends, and never continues with SGLang's own.
+a local scheduler; then a server that cannot run that scheduler ends, and never continues with
+SGLang's own.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import sys
 
 
 def register() -> None:
-    """Install the hooks, if asked for. Ends the process with exit code 2 if they do not fit.
+    """Install the hooks, if requested. Ends the process with exit code 2 if they do not fit.
 
-    SGLang only logs what a plugin raises and serves on without it, hence SystemExit.
+    Raises SystemExit, because SGLang only logs other exceptions of a plugin and serves without it.
     """
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return

@@ -30,25 +30,26 @@ class Admission:
     home: Home = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scheduler: Any = None  # whose pass is under way
-        self._passed_over = False  # in this pass a request did not fit, and others were tried
-        self._no_slot: Req | None = None  # the request that is passed over for want of a slot
+        self._scheduler: Any = None  # the SGLang scheduler whose pass is in progress
+        # whether a request did not fit in this pass, and others were tried
+        self._passed_over = False
+        self._no_slot: Req | None = None  # the request that is passed over because no slot is free
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Around ``_get_new_batch_prefill_raw``: the queue is armed only if a pass is made."""
+        """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if a pass is made."""
         self.home.sweep(scheduler.waiting_queue)
         self._scheduler = scheduler
         self._passed_over = self.home.capped = False
         self.preemption.began(scheduler)
         if self.home.scheduler.preempts:
-            # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
+            # A pass is made even if the batch is full, and then calls ``preempt_to_schedule``.
             scheduler.enable_priority_preemption = True
         self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         if isinstance(scheduler.waiting_queue, ArmedQueue):  # nothing was admitted
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        for req in self.preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
+        for req in self.preemption.taken:  # (0.5.17 would lose them if nothing was admitted)
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
         refused = self._passed_over or self.home.capped
@@ -59,18 +60,18 @@ class Admission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        """Wrap ``calc_priority``: from here on SGLang's loop asks our scheduler."""
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self.order.begin_pass(original, policy, queue, *args, **named)
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
+        """Wrap ``add_one_req``: an admission shows in the list, not in the returned value.
 
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
-        another request first (``no_room=skip``): then the loop continues and this plugin handles
-        the rest. If it has preempted something for the very same request, that is matched and tried
-        again.
+        another request first (``no_room=skip``); the loop then continues, and this plugin handles
+        the rest. If the scheduler has preempted a request for this one, this one is matched and
+        tried again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -96,10 +97,12 @@ class Admission:
             req.init_next_round_input(adder.tree_cache)
 
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to continue.
+        """Wrap ``preempt_to_schedule``: there is no slot for the candidate.
+
+        Returns whether to continue.
 
         SGLang would preempt by priority. Here the scheduler preempts requests or names another
-        candidate, and then this one is not tried.
+        candidate; in the second case this candidate is not tried.
         """
         taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

@@ -1,4 +1,4 @@
-"""Eviction by a policy of ours inside SGLang: its prefix tree, and whose requests take memory.
+"""Eviction by our policy inside SGLang: its prefix tree, and the requests that take memory.
 
 A tree is SGLang's RadixCache or UnifiedRadixCache. Its nodes have handles: objects in the first,
 numbers in the second.
@@ -34,7 +34,7 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang's that reports its changes to a mirror and evicts as the mirror says.
+    """A prefix tree of SGLang's that reports changes to a mirror and evicts in its order.
 
     ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)`` is called where SGLang would
     choose leaves itself; it returns the number of tokens that became free.
@@ -52,7 +52,8 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        self._splits = False  # SGLang now inserts the prompt again, to split the node at its end
+        # SGLang inserts the prompt again at this point, to split the node at its end
+        self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
             self._drop_theirs, evicting = self._drop_unified, "_evict"
@@ -81,7 +82,7 @@ class EvictableTree:
         return found
 
     def touched(self, handle: Hashable) -> None:
-        """Handle a use of the prefix that ends at a node, which SGLang was not asked about."""
+        """Handle a use of the prefix that ends at a node, about which SGLang was not asked."""
         self.mirror.touch(self.nodes[handle])
 
     # SGLang reports.
@@ -95,7 +96,7 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        self.mirror.end_of(prefix, result.prefix_len)  # may be in the middle of a node
+        self.mirror.end_of(prefix, result.prefix_len)  # the end may be in the middle of a node
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
         self._splits = self._in_checkpoint
@@ -109,7 +110,7 @@ class EvictableTree:
         if used:
             self.mirror.touch(node)
 
-    # SGLang is asked.
+    # Calls of SGLang's tree.
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
         """Evict in the mirror's order, instead of SGLang's own method."""
@@ -174,15 +175,16 @@ class Eviction:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, Holding] = {}
-        self._decoding: dict[str, int] = {}  # requests by client, the longest there first
+        # numbers of requests by client; the client that came first is first
+        self._decoding: dict[str, int] = {}
         self._watching = False
-        self._batch: Any = None  # whose requests need memory
+        self._batch: Any = None  # the batch whose requests need memory
         self._tree: EvictableTree
 
     def watch(self, tree: Any, kept: KeptTree | None) -> None:
-        """Let the policy evict from SGLang's tree, of which ``kept`` has waiting requests' matches.
+        """Let the policy evict from SGLang's tree; ``kept`` has the matches of waiting requests.
 
-        Raises UsageError if the tree has no place for a policy.
+        Raises UsageError if the tree does not support a policy.
         """
         check_tree(tree)
         self._capacity = tree.token_to_kv_pool_allocator.size
@@ -242,7 +244,7 @@ class Eviction:
     # Memory.
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks, by function of SGLang's batch, which is the class ``batch``."""
+        """Return the hooks, by function of ``batch``, SGLang's class of batches."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),
@@ -251,7 +253,7 @@ class Eviction:
         }
 
     def extend(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Around ``prepare_for_extend``: make room for one request after the other."""
+        """Wrap ``prepare_for_extend``: make room for one request after the other."""
         mirror = self._mirror
         for req in batch.reqs:
             if (mine := self._held.get(req)) is not None:
@@ -260,7 +262,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def decode(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Around ``prepare_for_decode``: each request takes a token."""
+        """Wrap ``prepare_for_decode``: each request takes a token."""
         for mine in filter(None, map(self._held.get, batch.reqs)):
             mine.private += 1
             if not mine.decodes:
@@ -270,7 +272,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Around methods that may evict: the requests of the batch need the memory."""
+        """Wrap methods that may evict: the requests of the batch need the memory."""
         self._batch = batch
         return original(batch, *args, **named)
 

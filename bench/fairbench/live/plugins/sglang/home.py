@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import step_units
 
 
 class Next(Enum):
-    """The scheduler's wish after there was no room for its candidate."""
+    """The scheduler's request after its candidate found no room."""
 
     AGAIN = "the same: it has preempted something"
     ANOTHER = "another"
@@ -31,9 +31,9 @@ class Next(Enum):
 
 
 class Home(EngineHome):
-    """Calls of the hooks come in here, those of the scheduler go out.
+    """The interface between the hooks and the scheduler.
 
-    ``sort(refresh)`` and ``match(req)`` are those of LiveView.
+    ``sort(refresh)`` and ``match(req)`` are passed to LiveView.
     """
 
     view: LiveView | KeptView
@@ -48,23 +48,24 @@ class Home(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        self._running: dict[Req, None] = {}  # those requests that SGLang has taken in
+        self._running: dict[Req, None] = {}  # the requests that SGLang has admitted
         self.batch = LiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        self.capped = False  # in this pass the load cap delayed a request
+        self.capped = False  # whether the load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        self._answer: bool | None = None  # whether it was admitted; None once the scheduler knows
+        # whether the candidate was admitted; None after the scheduler was told
+        self._answer: bool | None = None
 
     @staticmethod
     def name_of(theirs: Req) -> Req:
-        """Return the request itself, by which SGLang passes it around."""
+        """Return the request itself, which identifies it in SGLang."""
         return theirs
 
     # Arrival and end.
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request; a retracted one was accepted before."""
+        """Return whether the scheduler accepts the request; True for a retracted request."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -81,7 +82,7 @@ class Home(EngineHome):
         return Tracked(request, req, request.prompt)
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
-        """SGLang has appended the request to its queue."""
+        """Handle a request that SGLang has appended to its queue."""
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
@@ -95,7 +96,7 @@ class Home(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrder) -> None:
-        """Look at the queue by the matches that are kept."""
+        """Let the queue's view use the matches that are kept."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -120,7 +121,7 @@ class Home(EngineHome):
         queue.armed = self._candidates(now_s)
 
     def _candidates(self, now_s: float) -> Iterator[Req]:
-        """Yield the scheduler's candidates as SGLang's own loop, which drives, asks for them."""
+        """Yield the scheduler's candidates when SGLang's own loop asks for them."""
         self.cap.learn(step_units(self.costs))
         selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
@@ -150,7 +151,7 @@ class Home(EngineHome):
         return None
 
     def _preempt(self, wish: Preempt) -> bool:
-        """Take its memory, if it runs: SGLang has no copies, so only for being recomputed."""
+        """Take a request's memory if it runs; SGLang keeps no copies, so it will be recomputed."""
         if wish.swap or not self.scheduler.preempts:
             return False
         tracked = self._ours.get(wish.request)
@@ -175,7 +176,7 @@ class Home(EngineHome):
         return Next.AGAIN
 
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Account the candidate that SGLang took in; return the scheduler's view of it."""
+        """Account the admission of the candidate by SGLang; return the scheduler's view of it."""
         tracked = self._tracked[req]
         self._answer = True
         self.view.leave(tracked.request)

@@ -46,7 +46,7 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        self._tree: KeptTree | None = None  # where SGLang's prefix tree is watched
+        self._tree: KeptTree | None = None  # set if SGLang's prefix tree is watched
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
         self.order = MatchOrder(config.build().cache_aware)
@@ -64,7 +64,7 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the host look at the queue by the matches that are kept, where any are."""
+        """Let the host use kept matches for the queue, if there are any."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
@@ -97,7 +97,10 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Around ``__init__``. Raises UsageError if this server is not one for us."""
+        """Around ``__init__``.
+
+        Start with this server. Raises UsageError if the server is unsupported.
+        """
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
@@ -110,7 +113,7 @@ class Hooks:
             self._settle()
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
-        """Around ``_validate_and_adjust_policy``: from here on the prefix tree can be watched."""
+        """Wrap ``_validate_and_adjust_policy``: from here on the prefix tree can be watched."""
         chosen = self.order.choose_policy(original, policy, name, tree)
         self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
         self._look()
@@ -123,9 +126,9 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Around ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
+        """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # SGLang would abort it, were the queue at its limit
+            return False  # SGLang would abort the request if the queue were at its limit
         if original(scheduler, req, *args, **named):
             return True
         if self.home.accepts(req, self._now_s()):
@@ -152,7 +155,7 @@ class Hooks:
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
 
-    # Requests run and end.
+    # Execution and end of requests.
 
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
@@ -182,7 +185,7 @@ class Hooks:
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Around ``retract_decode``: aborted requests cause no further events."""
+        """Wrap ``retract_decode``: aborted requests cause no further events."""
         self.home.batch.look(batch)
         result = original(batch, *args, **named)
         for req in result[2]:
@@ -192,14 +195,14 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Around ``_get_decode_retraction_order``: the last of the list loses its memory first."""
+        """Wrap ``_get_decode_retraction_order``: the last of the list loses its memory first."""
         if not self.home.scheduler.orders_retraction:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wraps ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
+        """Wrap ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)
         if success and self.home.idle:
@@ -209,7 +212,7 @@ class Hooks:
     # The report.
 
     def internal_state(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Around ``get_internal_state``, which answers ``GET /server_info``."""
+        """Wrap ``get_internal_state``, which answers ``GET /server_info``."""
         answer = original(scheduler, *args, **named)
         answer.internal_state["fairbench"] = self.report()
         return answer
@@ -250,7 +253,7 @@ def install(config: PluginConfig) -> None:
     if release not in SUPPORTED:
         sys.stderr.write(
             f"fairbench: SGLang {release} is untested: all {len(targets)} functions that the "
-            "scheduler goes around are as expected, and no more is known\n"
+            f"plugin wraps are as expected, and nothing else is known\n"
         )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

@@ -1,8 +1,8 @@
 """SGLang's prefix tree, watched, so that matches of waiting requests can be kept.
 
 SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
-or evicted. The touch that a match is for LRU eviction is made here once for each matched prefix, at
-the turn of the last request that would have made it.
+or evicted. Each match also touches its prefix for LRU eviction. The touch is made here once for
+each matched prefix, at the turn of the last request that would have made it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-KNOWN_BY = 32  # tokens before a position that distinguish it from others of the same depth
+KNOWN_BY = 32  # tokens before a position that help to distinguish it from others of the same depth
 
 
 class KeptTree(KeptMatches):
@@ -34,8 +34,8 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        self.ours: Mapping[Request, Tracked]  # of waiting requests, set by their queue
-        self.on_touch: Callable[[Hashable], None] | None = None  # receives touches made here
+        self.ours: Mapping[Request, Tracked]  # the waiting requests, set by their queue
+        self.on_touch: Callable[[Hashable], None] | None = None  # called with each touch made here
         self._find = find
         after(tree, "insert", self._inserted)
         before(tree, "reset", self.lost_all)
@@ -109,15 +109,15 @@ class KeptUnifiedCache(KeptTree):
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # before 0.5.22, which does the same under that name
+        else:  # before 0.5.22, where that method has the same effect
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return the kept matches for a SGLang scheduler; None if its tree is not one we can watch.
+    """Return the kept matches for a SGLang scheduler; None if its tree cannot be watched.
 
-    ``policy`` is SGLang's SchedulePolicy, which is to match by the policy ``chosen``, LPM.
+    ``policy`` is SGLang's SchedulePolicy, which should match by the policy ``chosen``, LPM.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (
@@ -157,7 +157,7 @@ def is_radix(tree: Any) -> bool:
 
 
 def is_unified(tree: Any) -> bool:
-    """Return whether it is a UnifiedRadixCache of full attention in GPU memory alone."""
+    """Return whether the tree is a UnifiedRadixCache of full attention in GPU memory alone."""
     if not hasattr(tree, "tree_components"):
         return False
     plain = import_module(UNIFIED_MODULE).UnifiedRadixCache

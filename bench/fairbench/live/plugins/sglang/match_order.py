@@ -19,19 +19,19 @@ class MatchOrder:
 
     A hook gets the original function, then its arguments.
 
-    SGLang believes that it runs lpm or fcfs. A pass that is to sort gets lpm, however long the
-    queue (SGLang stops at 128); one that is not gets fcfs, which leaves the order as it was.
+    SGLang believes that it runs lpm or fcfs. A pass that should sort gets lpm, however long the
+    queue is (SGLang stops at 128); any other pass gets fcfs, which leaves the order unchanged.
     """
 
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # the queue has been examined in this pass
+        self._looked = False  # whether the queue was examined in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
+        """Wrap ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
@@ -41,13 +41,13 @@ class MatchOrder:
         return self._sorted
 
     def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
-        """Around ``_determine_active_policy``, which applies the limit of 128."""
+        """Wrap ``_determine_active_policy``, which applies the limit of 128."""
         return self._sorted if self._sorting else self._unsorted
 
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort."""
+        """Wrap ``calc_priority``: a cache-aware scheduler decides later whether to sort."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:
@@ -69,6 +69,6 @@ class MatchOrder:
 
     def match(self, req: Req) -> int:
         """Return how many tokens of the text to prefill are cached, at most its length - 1."""
-        # The very match that SGLang makes before it tries to admit a request.
+        # This is the match that SGLang makes before it tries to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return prefix_len(req)

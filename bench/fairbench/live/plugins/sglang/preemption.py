@@ -20,7 +20,7 @@ class Preemption:
     """The preemptions of one SGLang scheduler. Call ``began`` before each pass."""
 
     def __init__(self) -> None:
-        self.taken: list[Req] = []  # by the pass under way
+        self.taken: list[Req] = []  # requests preempted in the present pass
         self._adder: Any = None
         self._server_args: Any = None
 
@@ -30,18 +30,21 @@ class Preemption:
         self._server_args = getattr(scheduler, "server_args", None)
 
     def adds(self, original: Callable[..., Any], adder: Any, *args: Any, **named: Any) -> None:
-        """Around the constructor of PrefillAdder, which has the pass's budget."""
+        """Wrap the constructor of PrefillAdder, which has the pass's budget."""
         original(adder, *args, **named)
         self._adder = adder
 
     @property
     def spent(self) -> bool:
-        """The pass has computed its most: SGLang ends it at the next candidate."""
+        """End the pass after its budget is spent: SGLang ends it at the next candidate."""
         state = None if self._adder is None else self._adder.budget_state()
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Release a running request. False if it does not run, or nothing is admitted now."""
+        """Release a running request.
+
+        Returns False if the request does not run, or if nothing is admitted at present.
+        """
         adder = self._adder
         batch = None if adder is None else adder.running_batch
         if batch is None or req not in batch.reqs or req.finished():
@@ -91,7 +94,7 @@ class Preemption:
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
         """Return the tokens a running request holds beyond its prefix, plus its reservation."""
-        # 0.5.17 has the length of the prefix in the request itself.
+        # 0.5.17 stores the prefix length in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected
         own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected

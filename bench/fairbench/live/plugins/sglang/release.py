@@ -11,9 +11,10 @@ from fairbench.live.plugins.releases import check_function, check_release, insta
 from fairbench.schedulers.base import LocalScheduler
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
-EVICTING = ("0.5.23",)  # those that support an eviction policy
+EVICTING = ("0.5.23",)  # releases that support an eviction policy
 DISTRIBUTIONS = ("sglang",)
-# SGLang's flag -> the value that leaves it off. Each changes admissions without the plugin.
+# SGLang's flag -> the value that turns the feature off. Each of these features changes admissions
+# without the plugin.
 OFF = {
     "disaggregation_mode": "null",
     "dllm_algorithm": None,
@@ -22,14 +23,14 @@ OFF = {
     "enable_priority_scheduling": False,
     "pp_size": 1,
 }
-# Each leaves several schedulers in one server.
+# Each of these creates several schedulers in one server.
 RANKED = {"dp_size": 1, "enable_dp_attention": False}
 
 
 class Hook(NamedTuple):
-    """A hook around a function of SGLang's whose parameters have to begin with these.
+    """A hook around one of SGLang's functions, with the names of its first parameters.
 
-    Beside ``self``, unless it is ``static``.
+    The names exclude ``self``, unless the function is ``static``.
     """
 
     method: Callable[..., Any]
@@ -49,7 +50,10 @@ def check_version() -> str:
 
 
 def check_evicting() -> str:
-    """Return the installed SGLang's version. Raises UsageError if policies cannot evict in it."""
+    """Return the installed SGLang's version.
+
+    Raises UsageError if policies cannot evict in this version.
+    """
     found = check_version()
     release = found.partition("+")[0]
     if release in SUPPORTED and release not in EVICTING:

@@ -7,7 +7,7 @@ from typing import Any
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 
 Req = Any  # SGLang's request
-HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
+HEALTH_RID = "HEALTH_CHECK"  # the beginning of the ids of SGLang's own requests
 
 
 def client_of(req: Req) -> str:

@@ -33,10 +33,10 @@ class ArmedQueue(list[Req]):
 
 
 class LiveView(QueueView):
-    """A WaitingView of the requests in ``ours`` that wait, which are ``tracked`` by SGLang's.
+    """A WaitingView of the waiting requests in ``ours``, by SGLang's requests in ``tracked``.
 
-    ``sort(refresh)`` returns the queue in match order, SGLang's own; ``match(req)`` returns a
-    request's cached tokens.
+    ``sort(refresh)`` returns the queue in SGLang's match order; ``match(req)`` returns a request's
+    cached tokens.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        ordered = map(self._tracked.get, self._sort(refresh))  # some may be not ours
+        ordered = map(self._tracked.get, self._sort(refresh))  # some requests may not be ours
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
     def matched_tokens(self, request: Request) -> int:
@@ -69,7 +69,7 @@ class LiveView(QueueView):
 
 
 class KeptView(EngineQueue):
-    """A LiveView that has SGLang match only requests whose match may have changed."""
+    """A LiveView that makes SGLang match only requests whose match may have changed."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class KeptView(EngineQueue):
 
 
 class LiveBatch:
-    """A RunningView of the batch that ``look`` was last given, of requests that are ``tracked``.
+    """A RunningView of the batch of the last ``look``; it shows the requests in ``tracked``.
 
-    ``would_fit(request, reqs)`` is that of the view, of SGLang's own requests.
+    ``would_fit(request, reqs)`` is the view's test, on SGLang's own requests.
     """
 
     def __init__(

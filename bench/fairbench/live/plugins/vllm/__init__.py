@@ -1,1 +1,1 @@
-"""Our local schedulers inside a vLLM server, by its ``--scheduler-cls``."""
+"""Our local schedulers inside a vLLM server, through its ``--scheduler-cls``."""

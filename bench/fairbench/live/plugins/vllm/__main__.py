@@ -13,5 +13,6 @@ import tempfile
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # of this server, however it was started
+        # the folder of this server, however it was started
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

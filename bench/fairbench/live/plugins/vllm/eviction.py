@@ -1,4 +1,4 @@
-"""Eviction by a policy of ours inside vLLM: which cached block a new request overwrites.
+"""Eviction by our policy inside vLLM: the cached block that a new request overwrites.
 
 vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool follows every
 block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror chooses those
@@ -35,7 +35,7 @@ TARGETS = {
     f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
 }
 
-Theirs = Any  # vLLM's block, or its request
+Theirs = Any  # a block of vLLM, or a request of vLLM
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Go around the methods of vLLM's pool. Raises UsageError for a cache of another kind."""
+        """Wrap the methods of vLLM's pool. Raises UsageError for a cache of another kind."""
         check_manager(manager)
         self._config = config
         self._request_of = request_of
@@ -75,7 +75,7 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one of them is never used
+        config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one block is never used
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
@@ -98,7 +98,7 @@ class BlockEviction:
 
     @contextmanager
     def _for(self, name: str) -> Iterator[Holding]:
-        """Have this request use and take blocks."""
+        """Let this request use and take blocks."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)
@@ -109,22 +109,22 @@ class BlockEviction:
         finally:
             self._taking = self._unknown
 
-    # Around vLLM's own methods.
+    # Wrappers of vLLM's own methods.
 
     def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
-        """Around ``allocate_slots``: the blocks are for this request."""
+        """Wrap ``allocate_slots``: the blocks are for this request."""
         with self._for(request.request_id):
             return self._allocate(request, *args, **named)
 
     def touch(self, blocks: Sequence[Theirs]) -> None:
-        """Around ``touch``: a request uses the blocks of a cached prefix."""
+        """Wrap ``touch``: a request uses the blocks of a cached prefix."""
         self._touch(blocks)
         self._taking.node = self.mirror.use(blocks, self._taking.request)
 
     def get(self, num_blocks: int) -> list[Theirs]:
-        """Around ``get_new_blocks``: the policy chooses what they overwrite."""
+        """Wrap ``get_new_blocks``: the policy chooses what they overwrite."""
         client = self._taking.request.client
-        if num_blocks <= self._pool.get_num_free_blocks():  # else vLLM raises
+        if num_blocks <= self._pool.get_num_free_blocks():  # otherwise vLLM raises
             self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)
         self.mirror.take(theirs, client)
@@ -139,20 +139,20 @@ class BlockEviction:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Around ``cache_full_blocks``: blocks of the request are full."""
+        """Wrap ``cache_full_blocks``: blocks of the request are full."""
         self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         new = slice(num_cached_blocks, num_full_blocks)
         with self._for(request.request_id) as mine:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Around ``free_blocks``: a request needs the blocks no longer."""
+        """Wrap ``free_blocks``: a request no longer needs the blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)
 
     def reset(self, *args: Any, **named: Any) -> bool:
-        """Around ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
+        """Wrap ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
         done = bool(self._reset(*args, **named))
         if done:
             self._start()
@@ -165,7 +165,7 @@ class BlockEviction:
 
 
 def check_manager(manager: Any) -> None:
-    """Raise UsageError unless vLLM's KV cache manager can evict by a policy of ours."""
+    """Raise UsageError unless our policy can evict from vLLM's KV cache manager."""
     if not manager.block_pool.enable_caching:
         raise UsageError(
             "--no-enable-prefix-caching leaves nothing for an eviction policy; leave it out"
@@ -179,6 +179,6 @@ def check_manager(manager: Any) -> None:
 
 
 def check_targets() -> None:
-    """Raise UsageError unless this vLLM has every function that a policy goes around or calls."""
+    """Raise UsageError unless this vLLM has every function that a policy wraps or calls."""
     for target, parameters in TARGETS.items():
         check_function("vLLM", target, ("self", *parameters))

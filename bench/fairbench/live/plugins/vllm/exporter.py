@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import BALANCE_EVERY_S, COUNTED, Exporter
 
-PROOF = "fairbench_scheduler"  # its labels name the scheduler
+PROOF = "fairbench_scheduler"  # the gauge whose labels name the scheduler
 LIMIT = "fairbench_max_running_requests"
 RESIDENCY = "fairbench_client_residency"
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds engine counters
+# the directory in which vLLM's HTTP process finds engine counters
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class VLLMExporter(Exporter):
-    """The metrics by client, and the tokens that each client holds, under an eviction policy."""
+    """The metrics by client and, under an eviction policy, the tokens that each client holds."""
 
     def __init__(self) -> None:
         super().__init__(COUNTED)

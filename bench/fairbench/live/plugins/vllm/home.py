@@ -21,9 +21,10 @@ from fairbench.schedulers.token_pages import segments_of
 
 
 class Home(EngineHome):
-    """The host of a scheduler, which is the ``RequestQueue`` that vLLM's scheduler has.
+    """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler. Its ``is_full()`` tells whether it would admit no request.
+    ``engine`` is vLLM's scheduler. Its ``is_full()`` returns whether it could not admit any
+    request.
     """
 
     view: LiveQueue | BlockQueue
@@ -41,10 +42,11 @@ class Home(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
-        self._over = False  # the scheduler names no other request in this pass
+        # taken from the queue, for vLLM to admit or to pass over
+        self._popped: Tracked | None = None
+        self._over = False  # whether the scheduler names no other request in this pass
         self._in_pass = False
-        self.now_s = 0.0  # of the pass
+        self.now_s = 0.0  # the time of the pass
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
@@ -57,7 +59,7 @@ class Home(EngineHome):
         tracked = self._tracked.get(name)
         return None if tracked is None else tracked.request
 
-    # Requests come and go.
+    # Arrivals and ends of requests.
 
     def __len__(self) -> int:
         return len(self.view)
@@ -72,7 +74,7 @@ class Home(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self.scheduler.on_arrival(tracked.request, self.view, now_s)
-        else:  # a session continues: it has stopped running, and waits again
+        else:  # a session continues: its request has stopped running, and waits again
             self.cap.leave(tracked.request)
             self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.take_in(tracked.request)
@@ -114,12 +116,13 @@ class Home(EngineHome):
         """Account a step's new tokens of a request."""
         if (tracked := self._tracked.get(theirs.request_id)) is None:
             return
-        if theirs.num_output_tokens < tracked.produced:  # input streams: they are prompt now
+        # input streams: they have become part of the prompt
+        if theirs.num_output_tokens < tracked.produced:
             tracked.produced = theirs.num_output_tokens
         self._produce(tracked, theirs.num_output_tokens)
 
     def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
-        """Account a step's time to these tokens of each request. Call this before its results."""
+        """Account a step's time to these tokens of each request, before the step's results."""
         if self._times is None:
             return
         prompts, decoding = [], []
@@ -140,7 +143,7 @@ class Home(EngineHome):
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found
 
-    # An admission pass.
+    # Admission passes.
 
     def begin_pass(self) -> None:
         self._in_pass, self.now_s = True, self._engine.now_s()
@@ -170,7 +173,7 @@ class Home(EngineHome):
         else:
             found = resume(self._selection, True)
         while found is not None:
-            # To preempt is vLLM's own affair, see ``limits``.
+            # vLLM preempts by itself, see ``limits``.
             if not isinstance(found, Preempt) and self.cap.has_room(found):
                 return self._ours[found]
             found = resume(self._selection, False)
@@ -192,7 +195,7 @@ class Home(EngineHome):
         if popped.theirs.status.name == "RUNNING":
             theirs = popped.theirs
             self._admit(popped, theirs.num_tokens - theirs.num_computed_tokens)
-        elif self._selection is not None:  # passed over, and so the scheduler begins again
+        elif self._selection is not None:  # passed over, so the scheduler starts again
             self._selection.close()
             self._selection = None
 
@@ -205,7 +208,7 @@ class Home(EngineHome):
     def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
-            if self._candidate is not None:  # there was no room for it
+            if self._candidate is not None:  # there was no room for the request
                 resume(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None

@@ -18,7 +18,10 @@ Theirs = Any  # vLLM's block
 
 
 class MirroredBlock:
-    """A block of a request of ``client``, unless unused. ``given_back`` counts up."""
+    """A block of a request of ``client``, unless unused.
+
+    ``given_back`` increases with each return of a block.
+    """
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
 
@@ -27,7 +30,7 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # once the block is full
+        self.node: HashNode | None = None  # set once the block is full
 
 
 class HashNode:
@@ -54,13 +57,13 @@ class HashNode:
         self.keep_s = 0.0
 
     def oldest(self) -> MirroredBlock | None:
-        """Return the unused block that goes first, None if all are used."""
+        """Return the unused block that is evicted first, None if all are used."""
         unused = (block for block in self.blocks if not block.users)
         return min(unused, key=lambda block: block.given_back, default=None)
 
     @property
     def last_access(self) -> Access:
-        """When the block that goes first was given back."""
+        """The time at which the next block to be evicted was given back."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 
@@ -68,7 +71,7 @@ class HashNode:
 class MirroredBlocks:
     """The pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
-    ``overwrite(theirs)`` must empty a block of vLLM's, and have vLLM take it next. Tokens of
+    ``overwrite(theirs)`` must empty a block of vLLM's, and make vLLM take it next. Tokens of
     clients that the policy does not know are evicted first.
     """
 
@@ -161,7 +164,7 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            self.claims.list_again(node)  # with a spare block it may rank lower
+            self.claims.list_again(node)  # a node with a spare block may rank lower
         self.claims.list_if_leaf(node)
 
     # A ``ClaimedMemory``.
@@ -176,14 +179,14 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the size of an unused block if there is another one, else 0."""
+        """Return the size of an unused block if the hash has another block, else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:
-        """Return False: policies that ask do not run in vLLM."""
+        """Return False: policies that ask this do not run in vLLM."""
         return False
 
     def end_use(self, node: HashNode) -> None:

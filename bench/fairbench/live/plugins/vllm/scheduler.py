@@ -1,4 +1,4 @@
-"""vLLM's scheduler, with one of our local schedulers instead of its queue's order.
+"""vLLM's scheduler, with one of our local schedulers in place of its queue's order.
 
 ``vllm serve M --scheduler-cls fairbench.live.plugins.vllm.scheduler.FairScheduler``. Imports vLLM.
 """
@@ -27,10 +27,11 @@ from fairbench.live.step_times import FittedCosts
 
 
 class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are checked, without vLLM
-    """The scheduler named by FAIRBENCH_LOCAL decides admissions, vLLM all the rest.
+    """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
-    A server that cannot run it ends with exit code 2 and one line. vLLM's asynchronous scheduling,
-    which decides a step before it knows the last one's results, is off with it.
+    A server that cannot run that scheduler ends with exit code 2 and one line. vLLM's asynchronous
+    scheduling decides a step before the results of the last one are known, and is therefore turned
+    off.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
@@ -45,7 +46,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are che
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    lambda name: self.home.request_of(name),  # of the host at that time
+                    # looked up in the host that exists at that time
+                    lambda name: self.home.request_of(name),
                     self.now_s,
                 )
         self._exporter: VLLMExporter | None = None
@@ -60,7 +62,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are che
         self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
     def is_full(self) -> bool:
-        """Return whether vLLM would admit no request."""
+        """Return whether vLLM could not admit any request."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
@@ -104,7 +106,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are che
         taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
         counts = scheduler_output.num_scheduled_tokens
         parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
-        self.home.took(self._begun_s, self.now_s(), parts)  # those that end have left after this
+        self.home.took(self._begun_s, self.now_s(), parts)  # requests that end have left by then
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self.home.costs is not None:
             self._observe(self.home.costs, list(filter(None, taking_part)), scheduler_output)
@@ -134,7 +136,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are che
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
-        """``POST /reset_prefix_cache`` on an idle server also gives it a fresh scheduler."""
+        """Wrap ``POST /reset_prefix_cache``: an idle server also gets a new scheduler."""
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle:
             self._settle()

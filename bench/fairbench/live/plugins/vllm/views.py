@@ -2,7 +2,7 @@
 
 Matches are kept where vLLM's blocks are watched. A look-up there changes nothing: it only follows
 the hashes of a prompt's blocks until one has no block. The result changes only when that hash gets
-a block, or an earlier one loses its last.
+a block, or an earlier hash loses its last block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fairbench.live.plugins.kept_matches import EngineQueue, KeptMatches, Match,
 from fairbench.schedulers.list_view import ListScan, ListView, QueueView
 from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
 
-GROUP_BYTES = 4  # at the end of a key in vLLM's map of blocks; before them is the block's hash
+# length of the end of a key in vLLM's map of blocks; the block's hash comes before it
+GROUP_BYTES = 4
 
 
 class LiveBatch:
@@ -111,11 +112,11 @@ class KeptBlocks(KeptMatches):
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        self.ours: Mapping[Request, Tracked]  # of waiting requests, set by their queue
+        self.ours: Mapping[Request, Tracked]  # the waiting requests, set by their queue
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        self._hashes: dict[Spot, list[bytes]] = {}  # of all blocks up to a spot
-        self._through: dict[bytes, dict[Spot, None]] = {}  # spots at and behind each of them
+        self._hashes: dict[Spot, list[bytes]] = {}  # hashes of all blocks up to a spot
+        self._through: dict[bytes, dict[Spot, None]] = {}  # spots at or after each hash
         self._watch()
 
     def _watch(self) -> None:
@@ -171,7 +172,7 @@ class KeptBlocks(KeptMatches):
 
 
 def is_plain(manager: Any) -> bool:
-    """Return whether vLLM's blocks are of one kind, and all of them are attended to."""
+    """Return whether vLLM's blocks are of one kind with full attention."""
     coordinator = getattr(manager, "coordinator", None)
     managers = getattr(coordinator, "single_type_managers", ())
     return (
@@ -183,7 +184,7 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return the kept matches for vLLM's KV cache manager; None if its look-ups are others.
+    """Return the kept matches for vLLM's KV cache manager; None if its look-ups differ.
 
     Plain blocks are looked up from the first to the last.
     """
@@ -193,7 +194,7 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
 
 
 class BlockQueue(EngineQueue):
-    """A LiveQueue that has vLLM look up only requests whose match may have changed."""
+    """A LiveQueue that makes vLLM look up only requests whose match may have changed."""
 
     def __init__(
         self,

@@ -15,18 +15,18 @@ class AdmissionControl:
     """A test of each arrival against its deadline before ``queue`` gets it (see ``HoldsRequests``).
 
     A request passes if the estimate (``estimate``) puts it in time at any worker, or if it has no
-    deadline. Otherwise it is refused, or, with ``policy=demote``, marked and queued here until
-    nothing else is queued here and a worker has nothing waiting, or it is ``aging_s`` old. The
-    estimate is made once, on arrival: a request that takes longer than expected is late, not
-    refused.
+    deadline. Otherwise it is refused or, with ``policy=demote``, marked and queued here until no
+    other request is queued here and a worker has no waiting request, or until it is ``aging_s``
+    old. The estimate is made once, on arrival: a request that takes longer than expected is late,
+    not refused.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held = RequestTotals()  # requests that the queue has and has not sent
-        self._demoted: dict[Request, float] = {}  # until when each is queued here at most
+        self._held = RequestTotals()  # requests in the queue that have not been sent
+        self._demoted: dict[Request, float] = {}  # by request: the latest end of its wait here
         self._late_s: float | None = None
 
     def __len__(self) -> int:
@@ -80,7 +80,8 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                self._demoted[request] = now_s + self.params.aging_s  # it was taken in: never lost
+                # the request was accepted, so it must not be lost
+                self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)
 

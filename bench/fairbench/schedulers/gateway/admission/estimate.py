@@ -19,7 +19,7 @@ class RequestTotals:
     """A set of requests with counts by client, deadlines and the sum of prefill times."""
 
     def __init__(self) -> None:
-        self.clients: Counter[str] = Counter()  # requests of each that has one
+        self.clients: Counter[str] = Counter()  # number of requests of each client that has some
         self.prefill_s = 0.0
         self._prefills_s: dict[Request, float] = {}
         self._dues_s = SortedList()
@@ -41,7 +41,7 @@ class RequestTotals:
     def remove(self, request: Request) -> None:
         """Remove a request. Raises KeyError if it is not in the totals."""
         prefill_s = self._prefills_s.pop(request)
-        # The last client removes the rounding error of the sum.
+        # Removing the last request also removes the rounding error of the sum.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -56,7 +56,7 @@ class RequestTotals:
 
 
 NOBODY = RequestTotals()
-"""An empty holding place. Do not add to it."""
+"""An empty set of queued requests. Callers must not add to it."""
 
 
 class Estimate(NamedTuple):
@@ -81,26 +81,26 @@ class Estimate(NamedTuple):
 class Estimator:
     """An estimator of the time that one more request would take at each worker under its load.
 
-    With q requests ahead of it, r running requests, and a decode step of d seconds with it in
-    the batch; M is the mean output of finished requests of all clients, and N that of its own
-    client:
+    The estimate assumes q requests ahead, r running requests, and a decode step of d seconds with
+    the new request in the batch. M is the mean output of finished requests of all clients, and N
+    that of its own client.
 
-    - The first token comes after its prefill and q average prefills. If the worker reports
-    saturation or other requests are queued, it also comes after the end of q + 1 running
-    requests, one every M d / r.
-    - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request
-    of its client has finished, N is M, which is 1 at first.
+    - The first token comes after its prefill and q mean prefills. If the worker reports saturation
+      or other requests are queued, it also comes after the ends of q + 1 running requests, one
+      every M d / r seconds.
+    - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request of
+      its client has finished, N is M, which is 1 at first.
 
     q counts the requests that wait at the worker, and an equal part of those queued before the
     workers:
 
     - ``ahead="all"`` counts all of them, as under fcfs.
-    - ``edf`` counts those due earlier; running requests are assumed to be among them.
-    - ``fair`` counts those that go first if clients take turns: as many of each client as of
-    its own, whose share of the running ones runs.
+    - ``edf`` counts requests due earlier, and assumes that the running requests are among them.
+    - ``fair`` counts the requests that go first if clients take turns: as many of each client as of
+      its own, whose share of the running requests is running.
 
-    Prefill excludes cached tokens if they are known. Prefills of others during its decode, and
-    HTTP, are ignored, so that estimates tend to be too short. The true length of an answer is
+    Prefill excludes cached tokens if they are known. Prefills of other requests during its decode,
+    and HTTP, are ignored, so that estimates tend to be too short. The true length of an answer is
     never used.
     """
 

@@ -9,7 +9,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.setup import Setup
 
 Choice = Callable[[Request, int, float], int]
-"""The new worker of a request that was routed to a worker at a time."""
+"""A function that returns the new worker of a request routed to a worker at a time."""
 
 
 def rerouting(router: Router) -> Rerouting:
@@ -32,7 +32,7 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        self._routed: dict[Request, int] = {}  # its decision, if overruled
+        self._routed: dict[Request, int] = {}  # the router's decision, if overruled
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup

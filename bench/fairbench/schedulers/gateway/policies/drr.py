@@ -14,13 +14,13 @@ from fairbench.schedulers.params import Positive
 
 
 class DRR(SharePolicy):
-    """Clients take turns; a turn grants a quantum, and requests go while it lasts.
+    """Clients take turns; a turn grants a quantum, and requests are sent while it lasts.
 
     A client without requests gives up its remaining credit, and keeps a debt. No client starves.
     Without corrections of prices, the charges over weight of two waiting clients differ by less
-    than a quantum and the price of the dearest request of each. Charges are prices
-    (``PriceParams``), not what the cluster does. In a tree the turns of a tenant are divided among
-    those below it in the same way. InferGrid's "deficit round robin" is another rule,
+    than a quantum plus the highest price of a request of each. Charges are prices
+    (``PriceParams``), not the cluster's work. In a tree, the turns of a tenant are divided among
+    the nodes below it in the same way. InferGrid's "deficit round robin" is another rule,
     ``infergrid-drr``.
     """
 

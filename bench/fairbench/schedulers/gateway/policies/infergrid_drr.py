@@ -1,4 +1,4 @@
-"""InferGrid's rule that is named deficit round robin, as its authors measured it."""
+"""InferGrid's rule that is called deficit round robin, as its authors measured it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fairbench.schedulers.params import NoParams
 
 
 class InfergridDRR(FlowPolicy):
-    """The client that had the fewest requests here and under way at the arrival goes first.
+    """The client that had the fewest requests, queued or in progress, at the arrival goes first.
 
-    The policy that coconut-labs/infergrid calls DRR (@a8d3ea8, tenant/manager.py, priority_score):
-    no quantum and no deficit, a count of requests that is frozen at arrival; ties in order of
-    arrival. A request of a client with k others waits behind every later one of a client with
-    fewer, so a stream of newcomers starves a client that has many.
+    coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py, priority_score): it
+    has no quantum and no deficit, but a count of requests that is frozen at arrival; ties go in
+    order of arrival. A request of a client with k others waits behind every later request of a
+    client with fewer, so a stream of newcomers starves a client that has many.
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._present: Counter[str] = Counter()  # queued here or under way
+        self._present: Counter[str] = Counter()  # requests that are queued here or in progress
         self._score: dict[Request, int] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

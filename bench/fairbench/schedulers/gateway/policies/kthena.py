@@ -12,13 +12,13 @@ from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Kthena(FlowPolicy):
-    """The client with the fewest tokens in a sliding window at the request's arrival first.
+    """The client with the fewest tokens in a sliding window at the request's arrival goes first.
 
-    The priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage counts
-    when an answer is over, and a request keeps the priority that it arrived with. A client with an
-    empty window therefore overtakes all others until its first answer is over: a burst of a
+    This is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage
+    counts when an answer has ended, and a request keeps the priority of its arrival. A client with
+    an empty window therefore overtakes all others until its first answer has ended: a burst of a
     newcomer goes as a whole, and a stream of newcomers starves a client with any usage. Its queue
-    releases 100 requests a second unless a limit of requests under way is set; here the detector
+    releases 100 requests a second unless a limit on requests in progress is set; here the detector
     decides that. Its window counts whole seconds, here it is exact.
     """
 
@@ -28,8 +28,8 @@ class Kthena(FlowPolicy):
     class Params:
         """Weights of a token and of an answered request, and the length of the window in seconds.
 
-        ``refreshed`` counts the current usage, not that at arrival (kthena refreshes only the head
-        of its queue, and only if configured).
+        ``refreshed`` counts the current usage instead of the usage at arrival (kthena refreshes
+        only the head of its queue, and only if configured).
         """
 
         input_weight: NotNegative = 1.0
@@ -40,7 +40,8 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._answers: dict[str, deque[tuple[float, float]]] = {}  # when, and what it counts
+        # the time of an answer, and its weighted tokens
+        self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}
 

@@ -12,14 +12,14 @@ from fairbench.schedulers.params import Positive
 
 
 class LlmdVTC(FlowPolicy):
-    """The client with the lowest counter first; each request counts as 128 output tokens.
+    """The client with the lowest counter goes first; each request counts as 128 output tokens.
 
-    As proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182): every output counts
-    as 128 tokens without a correction, so a client with long outputs pays for a part of them. A
-    client without a counter starts at the lowest of the waiting clients; an idle client keeps its
-    counter, which is not lifted on return, until its flow is forgotten. A client may save up for
-    that long, and nothing bounds its lead then. In a fixed set of clients none starves; newcomers
-    that follow each other without a gap can starve one.
+    The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182):
+    every output counts as 128 tokens without a correction, so a client with long outputs pays only
+    for a part of them. A client without a counter starts at the lowest of the waiting clients; an
+    idle client keeps its counter, which is not lifted on return, until its flow is forgotten. Until
+    then a client may save up service, and nothing bounds its lead. In a fixed set of clients no
+    client starves; newcomers that follow each other without a gap can starve a client.
     """
 
     name = "llm-d-vtc"
@@ -35,7 +35,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        self._active_s: dict[str, float] = {}  # when it last had something here
+        self._active_s: dict[str, float] = {}  # the time at which a flow last had a request here
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         waiting = view.clients()

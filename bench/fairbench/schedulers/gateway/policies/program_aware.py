@@ -12,15 +12,15 @@ from fairbench.schedulers.params import NotNegative
 
 
 class ProgramAware(FlowPolicy):
-    """The highest score first: little service attained, and a long wait of the next request.
+    """The highest score goes first: little attained service, and a long wait of the next request.
 
-    llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b); what it calls
-    a program is a fairness id, a client here. Attained service is input + 2 x output, counted when
-    an answer is over and halved every ``half_life_s``: until then a client's requests under way are
-    free. Both parts are scaled between the least and the most of the waiting clients. The client
-    with the least service therefore wins, unless its request is by far the youngest. With the
-    weights as shipped, a client with the most service and the longest wait never beats one with
-    neither: a stream of newcomers can starve it.
+    The rules are llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b);
+    its programs are fairness ids, which are clients here. Attained service is input + 2 x output,
+    counted when an answer has ended and halved every ``half_life_s``: requests in progress are free
+    until then. Both parts are scaled between the lowest and the highest value of the waiting
+    clients. The client with the least service therefore wins, unless its request is by far the
+    youngest. With the default weights, a client with the most service and the longest wait never
+    beats a client with neither: a stream of newcomers can starve it.
     """
 
     name = "program-aware"
@@ -29,8 +29,8 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the wait of the next request, and the decay.
 
-        ``half_life_s`` 0 is no decay. Its eviction of programs idle for an hour is left out: by
-        then their service has decayed to nothing.
+        A ``half_life_s`` of 0 means no decay. The original's eviction of programs idle for an hour
+        is left out: by then their service has decayed to nothing.
         """
 
         service_weight: NotNegative = 0.8
@@ -39,7 +39,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._attained: dict[str, tuple[float, float]] = {}  # service, and as of when
+        self._attained: dict[str, tuple[float, float]] = {}  # service, and the time of that value
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = list(view.clients())

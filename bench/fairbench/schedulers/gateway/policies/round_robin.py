@@ -12,7 +12,7 @@ class RoundRobinFlows(FlowPolicy):
     """Waiting clients take turns, in order of their names.
 
     llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a waiting
-    client each other client gets one at most. Tokens are not counted, so a client with larger
+    client, each other client sends at most one. Tokens are not counted, so a client with larger
     requests gets more.
     """
 

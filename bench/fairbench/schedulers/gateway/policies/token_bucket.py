@@ -1,4 +1,4 @@
-"""A token bucket for each client: requests above its rate are refused at once."""
+"""A token bucket for each client: requests above its rate are refused immediately."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fairbench.tenants import Tenants
 class TokenBucket(LocalScheduler):
     """Refuses requests of a client beyond ``rate_per_min``, with bursts up to ``burst``.
 
-    A request takes one, or is refused. The rest goes in order of arrival. InferGrid's gateway does
-    so (coconut-labs/infergrid @a8d3ea8).
+    A request takes one token, or is refused. All other requests go in order of arrival. InferGrid's
+    gateway has this rule (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"
@@ -27,7 +27,8 @@ class TokenBucket(LocalScheduler):
     class Params:
         """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
 
-        ``tenants``: with ``tree`` of one outermost tenant, with any names of its clients.
+        With ``tenants=tree``, a bucket belongs to an outermost tenant, with any names of its
+        clients.
         """
 
         rate_per_min: Positive = 600.0
@@ -36,7 +37,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._filled: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
+        # tokens, and the time at which they were counted
+        self._filled: dict[str, tuple[float, float]] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
         whose = request.client

@@ -10,14 +10,13 @@ from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePo
 
 
 class WFQ(SharePolicy):
-    """The request that would finish first if clients shared the cluster by weight.
+    """The request that would finish first if clients shared the cluster by weight goes first.
 
     A client's requests follow one another in virtual time, each as long as its price over the
-    client's weight; virtual time is the end of the request that went last, and a client that comes
-    back starts there, so absence saves nothing up. No client starves: without corrections of
-    prices, the charges over weight of two waiting clients differ by at most the price of the
-    dearest request of each over its weight. A similar policy was proposed for vLLM's engine (PR
-    31909, closed).
+    client's weight. Virtual time is the end of the last request sent. A returning client starts
+    there, so that absence saves up no service. No client starves: without corrections of prices,
+    the charges over weight of two waiting clients differ by at most the highest price of a request
+    of each over its weight. A similar policy was proposed for vLLM's engine (PR 31909, closed).
     """
 
     name = "wfq"
@@ -28,8 +27,8 @@ class WFQ(SharePolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.ends: dict[str, float] = {}  # when each node's last request ends, in virtual time
-        self._virtual: dict[str, float] = {}  # by tenant, of those in it
+        self.ends: dict[str, float] = {}  # the end of each node's last request, in virtual time
+        self._virtual: dict[str, float] = {}  # virtual time by tenant, for the nodes in it
 
     def enter(self, tenant: str, node: str) -> None:
         self.ends[node] = max(self._virtual.get(tenant, 0.0), self.ends.get(node, 0.0))

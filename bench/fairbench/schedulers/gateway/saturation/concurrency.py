@@ -16,13 +16,13 @@ class _Load(NamedTuple):
 
 
 class Concurrency(Detector):
-    """Sends requests while those under way, or their prompt tokens, are below a capacity.
+    """Sends requests while the requests in progress, or their prompt tokens, are below a capacity.
 
     llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
     the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of
-    the larger ratio. The detector counts by itself, so it is never late. Two things are simpler
-    here: a prompt is counted whole and until its request is over (there, without its cached part,
-    until the first token), and no worker is filtered out: the router sees them all.
+    the larger ratio. The detector counts by itself, so it is never late. Two rules are simpler
+    here: a whole prompt is counted until its request ends (in llm-d, without its cached part, until
+    the first token), and no worker is filtered out: the router sees all workers.
     """
 
     name = "concurrency"
@@ -31,9 +31,9 @@ class Concurrency(Detector):
     class Params:
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
 
-        ``headroom``: this number of further requests may be in a worker's own queue, so that no
-        slot stays empty between the end of an answer and the next request from the gateway. None by
-        default.
+        ``headroom`` is the number of further requests that may be in a worker's own queue, so that
+        no slot stays empty between the end of an answer and the next request from the gateway. The
+        default is none.
         """
 
         requests: PositiveInt = 100
@@ -44,7 +44,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        self._under_way: dict[Request, int | None] = {}  # where it is
+        self._under_way: dict[Request, int | None] = {}  # the worker of each request
         self._loads: dict[int, _Load] = {}
 
     def has_room(self, now_s: float) -> bool:

@@ -12,7 +12,9 @@ from fairbench.schedulers.views import FleetView
 
 
 class Detector(ABC):
-    """A test of whether the cluster has room for one more request. Subclass it, one per file.
+    """A test of whether the cluster has room for one more request.
+
+    Subclass this, one detector per file.
 
     A detector is pure, like a scheduler: it receives sent and finished requests, and is woken to
     ``look``.
@@ -32,7 +34,7 @@ class Detector(ABC):
 
     @property
     def fleet(self) -> FleetView:
-        """The workers. Precondition: ``prepare`` was called."""
+        """The workers. The workers. Precondition: ``prepare`` was called."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.setup.fleet
 
@@ -58,7 +60,7 @@ class Detector(ABC):
 
 
 class AlwaysRoom(Detector):
-    """Sends every request at once, so that only the engines' own queues order them."""
+    """Sends every request immediately, so that only the engines' own queues order them."""
 
     name = "none"
     Params = NoParams

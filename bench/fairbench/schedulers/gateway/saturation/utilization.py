@@ -15,12 +15,12 @@ from fairbench.schedulers.views import WorkerLoad
 class Utilization(Detector):
     """Sends requests while the workers had room at the last poll.
 
-    llm-d's utilization-detector, its default (llm-d-router @96391d1): releases requests while the
-    workers' mean score is below 1. A score is the larger of the waiting requests over ``waiting``
-    and the KV usage over ``kv_usage``, and 1 if the numbers are older than ``stale_s``. All
-    arrivals between two polls are sent together or wait together: a herd. ``credit`` counts
-    requests sent since the poll as waiting, which llm-d has as an option. Its filter of full
-    endpoints is not here: the router sees all workers.
+    The rules are those of llm-d's utilization-detector, its default (llm-d-router @96391d1): it
+    releases requests while the workers' mean score is below 1. A score is the larger of the waiting
+    requests over ``waiting`` and the KV usage over ``kv_usage``, and 1 if the numbers are older
+    than ``stale_s``. All arrivals between two polls are sent together or wait together. ``credit``
+    counts requests sent since the poll as waiting, which is an option of llm-d. llm-d's filter of
+    full endpoints is left out: the router sees all workers.
     """
 
     name = "utilization"
@@ -41,7 +41,7 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        self._next_s: float | None = None  # None: not polled yet
+        self._next_s: float | None = None  # None means not polled yet
         self._loads: dict[int, WorkerLoad] = {}
         self._sent: Counter[int] = Counter()  # since then
 
@@ -64,7 +64,7 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            return 1.0  # unknown: as full
+            return 1.0  # unknown counts as full
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens
         used = load.tokens / pool_tokens if pool_tokens else 0.0

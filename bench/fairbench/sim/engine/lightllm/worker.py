@@ -1,14 +1,15 @@
 """The engine contract of S-LoRA / LightLLM, also used to replay measured runs.
 
-No prefix cache and no preemption: a request is admitted only if the batch can be decoded to its
-end, with output lengths known, as in the measured runs, which ignored the end-of-sequence token. A
-new minibatch is tried ``max_wait_tokens`` decode steps after the last one and from then on after
-each step, or when idle. Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+The engine has no prefix cache and no preemption: a request is admitted only if the batch can be
+decoded to its end, given the output lengths, which are known because the measured runs ignored the
+end-of-sequence token. A new minibatch is tried ``max_wait_tokens`` decode steps after the last one
+and then after each step, or when the server is idle. Source: [VTC-artifact],
+slora/server/router/{manager,req_queue}.py.
 
 One event loop both reads the socket and runs the model, and the step's own coroutine resumes before
 the reader's. A request that arrives during a step is therefore seen one decision late, unless the
-step ended a request (the batch is filtered then, which lets the reader run). Idle, it looks every
-10 ms.
+step ended a request (the batch is filtered then, which lets the reader run). An idle server checks
+for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class Memory:
 class FitTest:
     """A test whether the batch plus another request can decode to its end in the pool.
 
-    With requests sorted by remaining outputs, descending, the pool must hold at every finish: max
-    over k of (remaining_k * k + sum of the k current lengths) < pool. The last token of a request
-    needs no memory. A new request is counted as after its prefill.
+    With requests sorted by remaining outputs, descending, the pool must suffice at every finish:
+    max over k of (remaining_k * k + sum of the k current lengths) < pool. The last token of a
+    request needs no memory. A new request is counted as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -142,7 +143,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # Arrivals. The inbox has those of which the queue does not know yet.
+    # Arrivals. The inbox has the requests that the queue does not know yet.
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
@@ -164,7 +165,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
                 self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
-        """Return whether the next decision sees an arrival: false in the last step before."""
+        """Return whether the next decision sees an arrival: not in the last step before it."""
         if self._run is None:
             return bool(self._prefilling)
         self.sync()
@@ -184,7 +185,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
     @property
     def _may_admit(self) -> bool:
-        """Return whether nothing runs; minibatches admit requests in groups."""
+        """Return whether nothing runs, because minibatches admit requests in groups."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:
@@ -205,7 +206,8 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)  # overdue: every step
+        # overdue: tried in every step
+        self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._hear()
         return True
 
@@ -214,7 +216,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         super()._rest()
 
     def _provide(self, steps: int) -> None:
-        """Count the steps since the last minibatch, whose memory is there."""
+        """Count the steps since the last minibatch; their memory is available."""
         self._decoded += steps
 
     def _release(self, sequence: Sequence) -> None:
@@ -254,7 +256,10 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
 
 class LightLLMContract:
-    """An ``EngineContract``. Parameters are those of ``LightLLMParams``."""
+    """An ``EngineContract``.
+
+    The contract of LightLLM, whose parameters are those of ``LightLLMParams``.
+    """
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("lightllm", LightLLMParams, settings)

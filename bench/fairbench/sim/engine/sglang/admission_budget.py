@@ -30,7 +30,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class PrefillPass:
-    """The budgets of one pass, and the admitted requests. Page size 1."""
+    """The budgets of one pass, and the admitted requests. The page size is 1."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class PrefillPass:
         self._chunk_left = limits.chunked_prefill_size
         self.within_budget = limits.rules.tries_within_budget  # see ``spent``
         self.admitted: list[Prefill] = []
-        self.chunked: Sequence | None = None  # has more chunks to come
+        self.chunked: Sequence | None = None  # a request that has more chunks to come
         self.out_of_memory = False
         self.over = False  # nothing more is tried after the last admission
-        self.refused = False  # a candidate that had memory, for want of chunk budget
+        self.refused = False  # whether a candidate had memory but no chunk budget
         self.used_up = self._input_left <= 0 or self._chunk_left <= 0  # a budget
 
     def _reserved_all(self) -> bool:
@@ -59,10 +59,11 @@ class PrefillPass:
 
     @property
     def spent(self) -> bool:
-        """True if the input or chunk budget is used up: the pass ends, the batch is not full.
+        """Return whether the input or chunk budget is used up, which ends the pass.
 
-        Want of memory counts first: then the next candidate is tried, and finds that out. Unless
-        tries are ``within_budget``, one is tried in any case, and the load cap not asked.
+        A lack of memory takes precedence: the next candidate is then tried, and does not fit.
+        Unless tries are ``within_budget``, one candidate is tried in any case, without the load
+        cap.
         """
         return self.used_up and not self._reserved_all()
 
@@ -79,7 +80,7 @@ class PrefillPass:
         left = sequence.total - sequence.filled
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        self.out_of_memory = False  # the next candidate's own fit test will tell
+        self.out_of_memory = False  # the next candidate's own test of fit decides
 
     def would_fit(
         self,
@@ -90,8 +91,8 @@ class PrefillPass:
         """Return whether ``try_admit`` would pass if some running requests were preempted.
 
         Each entry of ``without`` has the end of a running request's locked path, its private tokens
-        and its reserved tokens, which are subtracted one by one, as ``give_back`` does: a sum may
-        round to another side of the limit.
+        and its reserved tokens. They are subtracted one by one, as in ``give_back``, because a
+        rounded sum may fall on another side of the limit.
         """
         cache = self._cache
         node, _ = waiting.match(sequence.request)
@@ -111,7 +112,10 @@ class PrefillPass:
         return need < self._cache.free + self._cache.evictable + freed - offset
 
     def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
-        """Run the fit test and admit if it passes. The prefix is locked before the test."""
+        """Run the test of fit, and admit the request if it passes.
+
+        The prefix is locked before the test.
+        """
         cache = self._cache
         node, place = waiting.match(sequence.request)
         extend = sequence.total - node.depth
@@ -222,11 +226,12 @@ def locked_by(ends: Iterable[KVNode]) -> int:
 
 
 class PassInterval:
-    """A pass is due if nothing decodes, and ``every`` steps after the last due pass.
+    """A pass is due if no request decodes, and ``every`` steps after the last due pass.
 
-    SGLang's ``num_continuous_decode_steps``; 1 is after each step. A prefill is followed by a pass
-    at once, since it is no decode step. Whether anybody waited does not matter: steps are counted
-    from pass to pass, so a request may come in between and has to wait for the next.
+    The interval is SGLang's ``num_continuous_decode_steps``; 1 means after each step. A prefill is
+    followed by a pass immediately, because a prefill is not a decode step. Waiting requests have no
+    effect: steps are counted from pass to pass, so a request may arrive in between and has to wait
+    for the next pass.
     """
 
     def __init__(self, every: int) -> None:

@@ -17,7 +17,10 @@ from fairbench.sim.sequence import Sequence
 
 
 class PrefillOnly(Worker):
-    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+    """A worker whose requests produce one token.
+
+    ``sent`` frees the memory that such a request still holds.
+    """
 
     def _release(self, sequence: Sequence) -> None:
         self._batch_is_full = False
@@ -41,7 +44,10 @@ def worker_class(limits: EngineLimits) -> type[Worker]:
 
 
 class SGLangContract:
-    """An ``EngineContract``. Parameters are those of ``EngineParams``."""
+    """An ``EngineContract``.
+
+    The contract of SGLang, whose parameters are those of ``EngineParams``.
+    """
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("engine", EngineParams, settings)

@@ -11,13 +11,13 @@ class OlderWorker(Worker):
     """A worker whose finished requests leave the batch with the next decode step.
 
     Until then they take slots and reserve tokens in every pass, and the batch stays marked full.
-    Requests that finish with their first token leave at once.
+    Requests that finish with their first token leave immediately.
     """
 
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` drops them. If that leaves the batch empty, another pass is made.
+        # ``_start_decode`` removes them. If this leaves the batch empty, another pass is made.
         if not self._retraction.kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()

@@ -1,6 +1,7 @@
 """Memory taken from running requests, which wait again and are recomputed.
 
-The engine retracts requests when memory runs out. A preempting scheduler takes some in a pass.
+The engine retracts requests when memory runs out. A preempting scheduler takes memory from some
+requests in a pass.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatio:
-    """Starts at min(0.7 * conservativeness, 1), decays to 14% of that over 600 decode steps.
+    """A ratio from min(0.7 * conservativeness, 1) down to 14% of that over 600 decode steps.
 
-    Kept as a value and its step, so that a run of decode steps costs nothing.
+    The ratio is stored as a value and its step, so that a run of decode steps costs nothing.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -112,18 +113,18 @@ class Retraction:
     """SGLang's retract_decode on a worker, and the preemptions of a pass."""
 
     def __init__(self, worker: EngineLoop[KVNode], cache: KVCache, ratio: NewTokenRatio) -> None:
-        self.kept: list[Sequence] = []  # have finished and are still in the batch
+        self.kept: list[Sequence] = []  # sequences that have finished and are still in the batch
         self._worker = worker
         self._cache = cache
         self._ratio = ratio
         self._pass: PrefillPass | None = None
-        self._taken: list[Sequence] = []  # in the pass under way
+        self._taken: list[Sequence] = []  # requests preempted in the present pass
 
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
 
-        SGLang's test for room evicts everything first; after each retraction more is evicted, until
-        those that stay have memory for 20 steps each. One request always stays.
+        SGLang's test for room evicts everything first; after each retraction it evicts more, until
+        the remaining requests have memory for 20 steps each. At least one request always stays.
         """
         batch, cache = self._worker.batch, self._cache
         order = self._order()

@@ -46,10 +46,11 @@ class Worker(EngineLoop[KVNode]):
         self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._has_tail = "c_tail" in parts.profile.coefficients_ms
         self._always_due = limits.num_continuous_decode_steps == 1
-        self._batch_is_full = False  # no pass until a request leaves, unless one may preempt
+        # no pass until a request leaves, unless the scheduler may preempt
+        self._batch_is_full = False
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []
-        self._computed: list[Chunk] = []  # what they compute, as the profile has it
+        self._computed: list[Chunk] = []  # the computed tokens, in the form of timing profiles
         self._prefill_start_ps = 0
         self._retraction = Retraction(self, cache, self._ratio)
         waiting.running = BatchView(
@@ -62,8 +63,8 @@ class Worker(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a sequence; a waiting one leaves at once and counts as refused.
 
-        A running request ends with the step under way, and a prefilling one at the end of its
-        prompt: as FINISHED, and its output stays cached.
+        A running request ends with the step in progress, and a prefilling one at the end of its
+        prompt: both as FINISHED, and their output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -132,7 +133,7 @@ class Worker(EngineLoop[KVNode]):
             self._ratio.reset(self.batch.steps)
 
     def _release(self, sequence: Sequence) -> None:
-        self._batch_is_full = False  # they leave SGLang's batch before its next pass
+        self._batch_is_full = False  # these requests leave SGLang's batch before its next pass
         self.batch.leave(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
 
@@ -197,7 +198,7 @@ class Worker(EngineLoop[KVNode]):
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._retraction.kept):
-            # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
+            # SGLang's batch removes the unfinished request, or replaces an empty batch, and thereby
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
@@ -242,7 +243,7 @@ class Worker(EngineLoop[KVNode]):
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
     def _saved_ps(self) -> int:
-        """Return the time (ps) a step saves by reading each shared prefix, its own too, once."""
+        """Return the time (ps) that a step saves by reading each shared prefix once."""
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))

@@ -1,4 +1,4 @@
-"""The second part of a vLLM step: waiting requests come in, and preempted ones wait again."""
+"""The second part of a vLLM step: admission of waiting requests, and preemption."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fairbench.sim.sequence import NEVER, Sequence
 class Booking:
     """A log that separates first computations from repeated ones.
 
-    A request may lose its memory while its prompt is being computed: then the rest of that prompt
-    is still computed for the first time.
+    A request may lose its memory while its prompt is being computed; the rest of that prompt is
+    then still computed for the first time.
     """
 
     def __init__(self) -> None:
         self._reached: dict[Sequence, int] = {}  # tokens of a preempted prompt computed before
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Call ``book_admission``, with the tokens of a preempted prompt that were never there."""
+        """Call ``book_admission`` with the never computed tokens of a preempted prompt."""
         fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
         book_admission(sequence, scheduler, now_ps, fresh)
 
@@ -72,7 +72,7 @@ def admit_waiting(
     """Run a pass: an admitted request gets a chunk of the step; ``preempt`` fulfils wishes.
 
     In vLLM the first request that does not fit ends the pass, as with ``fcfs``; another scheduler
-    decides that itself.
+    decides itself.
     """
     scheduler, waiting, now_ps = worker.scheduler, worker.waiting, worker._clock.now_ps
 
@@ -122,7 +122,7 @@ class Preemption:
         self._worker = worker
         self._running = running
         self._booking = booking
-        self._wished: list[Sequence] = []  # in the pass under way
+        self._wished: list[Sequence] = []  # requests preempted in the present pass
 
     def for_memory(self) -> Sequence:
         """Preempt the last of the running list, or the request that the scheduler names."""

@@ -10,16 +10,16 @@ from fairbench.sim.engine.vllm.block_tree import BlockNode, BlockTree, RunCopy
 
 
 class BlockCache(BlockTree):
-    """A cache of ``blocks`` blocks of ``block_size`` tokens, each blank or of a run of the tree.
+    """A cache of ``blocks`` blocks of ``block_size`` tokens, blank or part of a run of the tree.
 
     ``on_evict(prefix, tokens)`` receives evictions, in one call for successive blocks of a prefix.
 
-    vLLM's free list has the blank blocks at its head and the cached ones behind them, least
-    recently used first: full blocks are returned to the tail, others to the head. The blank ones
-    need only be counted. Without ``prefix_caching`` all are blank.
+    vLLM's free list has blank blocks at its head and cached blocks behind them, least recently used
+    first: full blocks are returned to the tail, others to the head. The blank blocks only need to
+    be counted. Without ``prefix_caching`` all blocks are blank.
     """
 
-    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+    knows_clients = False  # whether ``claim`` and ``retain`` have an effect, and so must be called
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class BlockCache(BlockTree):
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
         self.unused_blocks = 0  # unused cached blocks
-        self.shared = 0  # users of blocks, without the first of each
+        self.shared = 0  # users of blocks, not counting the first user of each
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        self._end = RunCopy(self.root, set())  # links the last unused copy to the first
+        self._end = RunCopy(self.root, set())  # links from the last unused copy to the first
         self._end.before = self._end.after = self._end
 
-    # In tokens, for callers without blocks.
+    # Amounts in tokens, for callers that do not know blocks.
 
     @property
     def capacity(self) -> int:
@@ -74,7 +74,7 @@ class BlockCache(BlockTree):
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
-        """Yield the unused copies, next to be evicted first."""
+        """Yield the unused copies in the order of their eviction."""
         copy = self._end.after
         while copy is not None and copy is not self._end:
             yield copy
@@ -82,7 +82,7 @@ class BlockCache(BlockTree):
 
     @property
     def tells_evictions(self) -> bool:
-        """Whether each eviction counts when it happens, and not only in the end."""
+        """Return whether each eviction is reported when it happens, and not only at the end."""
         return self.on_evict is not None
 
     def claim(self, node: BlockNode, request: Request) -> None:
@@ -96,8 +96,9 @@ class BlockCache(BlockTree):
         blank = min(count, self.blank)
         self.blank -= blank
         count -= blank
-        end: tuple[Prompt, int] = ((), 0)  # of what goes in a row: a prompt's blocks, last to first
-        above: BlockNode | None = None  # where the row continues
+        # blocks evicted in succession: a prompt's blocks, last to first
+        end: tuple[Prompt, int] = ((), 0)
+        above: BlockNode | None = None  # where the succession continues
         tokens = 0
         while count:
             copy = self._end.after

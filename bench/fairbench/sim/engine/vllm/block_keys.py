@@ -5,7 +5,8 @@ from __future__ import annotations
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place, truncate
 
-Slice = tuple[str, int, int]  # of a segment: its key, and where in it how many tokens begin
+# of each segment: its key, the offset in it, and the number of tokens from there
+Slice = tuple[str, int, int]
 Key = tuple[Slice, ...]  # the tokens of one block
 
 
@@ -18,7 +19,7 @@ def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return slices of ``tokens`` tokens from position ``place``, which must exist."""
     index, offset = place
     key, length = prompt[index]
-    if length - offset >= tokens:  # most often a block lies within one segment
+    if length - offset >= tokens:  # usually a block lies within one segment
         return ((key, offset, tokens),)
     slices = []
     while tokens:
@@ -32,7 +33,7 @@ def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
 
 
 def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
-    """Return the place ``tokens`` tokens behind ``place``, at which a segment may just begin."""
+    """Return the place ``tokens`` tokens after ``place``, which may be the start of a segment."""
     index, upto = place
     upto += tokens
     while index < len(prompt) and upto >= (length := prompt[index][1]):

@@ -1,9 +1,9 @@
 """The cached blocks of a pool as a radix tree of whole blocks, like vLLM's chained block hashes.
 
-Two blocks have the same hash in vLLM exactly if they hold the same tokens behind the same tokens;
-here, if their prompts lead to the same node of the tree. A node is a run of blocks, so that the
-work for a prompt follows the places where prompts part, not its length. Several copies of a run may
-be in memory: vLLM keeps them all.
+In vLLM, two blocks have the same hash exactly if they hold the same tokens after the same tokens;
+here, if their prompts lead to the same node of the tree. A node is a run of blocks, so the work for
+a prompt depends on the number of places where prompts differ, not on its length. Several copies of
+a run may be in memory, because vLLM keeps them all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
 
 class RunCopy:
-    """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
+    """One copy of a node's blocks in memory.
 
-    Unused copies are linked in the order in which they are evicted, each last block first.
-    ``stamp`` is when a copy was given back, in a cache that numbers that.
+    ``users`` are the owners of requests that hold them all.
+
+    Unused copies are linked in the order of their eviction, each with its last block first.
+    ``stamp`` is the time at which a copy was given back, in a cache that numbers these times.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -45,7 +47,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy of the ``upper`` part, with the same users, to be evicted after this."""
+        """Return a copy of the ``upper`` part, with the same users and a later eviction."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -77,8 +79,10 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        self.copies: list[RunCopy] = []  # the first is the one that is used; most often alone
-        # Requests whose match ends here, and the same by what would extend it; most have none.
+        # the first copy is the one that is used; usually there is only one
+        self.copies: list[RunCopy] = []
+        # Requests whose match ends here, also by the key that would extend it; most nodes have
+        # none.
         self.waiters: dict[Waiter, None] | None = None
         self.awaited: dict[Key, dict[Waiter, None]] | None = None
 
@@ -125,7 +129,7 @@ class BlockTree:
     ) -> tuple[BlockNode, Place]:
         """Index full ``blocks`` of ``owner`` that follow ``node``; return the end of the last.
 
-        ``place`` is where ``node`` ends in the prompt; the end is a node and a place as well.
+        ``place`` is where ``node`` ends in the prompt; the returned end is also a node and a place.
         """
         while blocks:
             key = next_block(prompt, place, self.block_size)
@@ -160,7 +164,7 @@ class BlockTree:
         return upper
 
     def shorten(self, node: BlockNode, blocks: int) -> None:
-        """Drop the last ``blocks`` blocks of a childless node, of which something stays."""
+        """Drop the last ``blocks`` blocks of a childless node, but not all of its blocks."""
         waiters = self._unfiled(node)
         node.blocks -= blocks
         node.depth -= blocks * self.block_size
@@ -168,13 +172,13 @@ class BlockTree:
 
     def remove(self, node: BlockNode) -> None:
         """Drop a childless node; requests whose match ended there move to its parent."""
-        assert not node.children, "a prefix goes after what follows it"
+        assert not node.children, "a prefix is evicted after its continuations"
         assert node.parent is not None
         del node.parent.children[node.key]
         self._moved(self._unfiled(node), node.parent)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node, awaits it or follows it."""
+        """Return whether only ``owner`` uses the node, waits for it or follows it."""
         if node.children or node.waiters or len(node.copies) != 1:
             return False
         users = node.copies[0].users

@@ -1,9 +1,9 @@
-"""vLLM's KV memory where an eviction policy chooses the block to overwrite.
+"""vLLM's KV memory in which an eviction policy chooses the block to overwrite.
 
 A policy chooses among the nodes of the block tree that have an unused copy and no continuation; the
-last block of the run goes. vLLM keeps several copies of the same tokens, each with its own last
-use. A look-up finds one of them, so the others rank as unused. A node with further copies may lose
-one although its continuation is cached.
+last block of the run is evicted. vLLM keeps several copies of the same tokens, each with its own
+last use. A look-up finds one of the copies, so the others rank as unused. A node with further
+copies may lose one although its continuation is cached.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy that goes first, None if all are used."""
+        """Return the unused copy that is evicted first, None if all are used."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 
     @property
     def last_access(self) -> Access:
-        """When the copy that goes first was given back; of one path the last block goes first."""
+        """The time at which that copy was given back; of a path, the last block goes first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
@@ -56,7 +56,7 @@ class ClientBlockCache(BlockCache):
     """
 
     knows_clients = True
-    tells_evictions = True  # in the memory log
+    tells_evictions = True  # reported in the memory log
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class ClientBlockCache(BlockCache):
         self._log = log
         self._given_back = 0  # requests that gave their blocks back
         self._created = 0
-        self._row: tuple[Prompt, int] = ((), 0)  # the end of evicted blocks that go in a row
+        self._row: tuple[Prompt, int] = ((), 0)  # the end of blocks that were evicted in succession
         self._row_tokens = 0
-        self._above: BlockNode | None = None  # where the row continues
+        self._above: BlockNode | None = None  # where the succession continues
 
-    # Memory of clients.
+    # Clients' memory.
 
     def take(self, count: int, owner: object = None) -> None:
         client, tokens = _client_of(owner), count * self.block_size
@@ -114,7 +114,7 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            self.claims.list_again(node)  # with a spare copy it may rank lower
+            self.claims.list_again(node)  # a node with a spare copy may rank lower
         self.claims.list_if_leaf(node)
 
     # Claims.
@@ -137,7 +137,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether the node may grow: also, only if its client is the owner's alone."""
+        """Return whether the node may grow: its client must also be the owner's alone."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -202,13 +202,13 @@ class ClientBlockCache(BlockCache):
         """Do nothing: the blocks above a block were given back with it, or later."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Cut a node down to its last blocks, those of ``tokens`` tokens but one at least."""
+        """Cut a node down to its last blocks, enough for ``tokens`` tokens, at least one block."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)
 
     def drop(self, node: ClaimedRun) -> None:
-        """Make the blocks of a node blank: the least recently used copy of them."""
+        """Make the blocks of a node's least recently used copy blank."""
         copy, parent = node.oldest(), node.parent
         assert copy is not None
         assert parent is not None

@@ -64,7 +64,7 @@ class Phases:
 class Step:
     """The work of a step. ``budget`` is the number of tokens left for the step.
 
-    ``stalled`` are decoding sequences that get nothing. A sequence before them in the list was
+    ``stalled`` are decoding sequences that get no token. A sequence before them in the list was
     itself preempted for lack of memory. A scheduler's retraction order makes this case possible.
     """
 
@@ -78,8 +78,8 @@ class Step:
 class RunningList:
     """vLLM's running list in order of admission, including prefilling requests.
 
-    Only the last may be prefilling: an incomplete prompt takes the rest of every budget, so nothing
-    is admitted. The others decode, in ``batch``.
+    Only the last sequence may be prefilling: an incomplete prompt takes the rest of every budget,
+    so nothing else is admitted. All other sequences decode, in ``batch``.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
@@ -209,11 +209,11 @@ class RunningList:
             if sequence not in self._seats:
                 if not self._goes_on:
                     break
-                continue  # the next one has taken its position
+                continue  # the next sequence has taken its position
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = self.sequences.index(sequence) + 1
-        if scheduled:  # else the step is empty, and decided again
+        if scheduled:  # otherwise the step is empty, and decided again
             self._memory_step = self.batch.steps + 1
         for sequence, tokens in scheduled.items():
             if sequence in self.batch.sequences:

@@ -17,7 +17,7 @@ from fairbench.sim.sequence import Sequence
 class Table:
     """The ``blocks`` blocks of a sequence, of which those up to ``node`` are stored.
 
-    The node ends at ``place`` of the prompt, which has all of the outputs to come.
+    The node ends at ``place`` of the prompt, which includes all future outputs.
     """
 
     prompt: Prompt
@@ -29,8 +29,8 @@ class Table:
 class BlockTables:
     """The block tables of running requests.
 
-    As in vLLM, a block is stored when a step is scheduled that will
-    fill it, so that others may find it in that very step.
+    As in vLLM, a block is stored when a step is scheduled that will fill it, so that other requests
+    may find it in the same step.
     """
 
     def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
@@ -68,7 +68,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            users.pop(copy, None)  # it would be used by the new one
+            users.pop(copy, None)  # the new request would use it
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
         return wanted <= self._cache.free_blocks + freed

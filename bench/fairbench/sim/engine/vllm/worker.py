@@ -48,10 +48,10 @@ class VLLMWorker(EngineLoop[BlockNode]):
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
         self._preemption = Preemption(self, running, self._booking)
-        self._chunks: list[Prefill] = []  # in the step under way
-        self._stalled: list[Sequence] = []  # in the step under way
+        self._chunks: list[Prefill] = []  # chunks of the step in progress
+        self._stalled: list[Sequence] = []  # stalled sequences of the step in progress
         self._short = False  # whether the last step left a request waiting for blocks
-        self._taken_ps = NEVER  # when a step last began for which memory had to be taken back
+        self._taken_ps = NEVER  # the start of the last step for which memory had to be taken back
 
     def fits(self, request: Request) -> bool:
         """Return whether the request could run here alone. Its last token needs no memory."""
@@ -86,7 +86,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _may_admit(self) -> bool:
         return self._preempts or not self.running.is_full
 
-    # A step is decided.
+    # The decision on a step.
 
     def _start(self) -> bool:
         step = self._schedule()
@@ -188,8 +188,8 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _start_decode(self) -> None:
         """Start a run until a sequence ends, blocks run out, or a waiting request may enter.
 
-        A listener to evictions receives each eviction when it happens. In that case an eviction
-        also ends the run.
+        If evictions are reported, each is reported when it happens. An eviction then also ends the
+        run.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -200,7 +200,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._start_run(steps, self._saved_ps() - self._tail_ps())
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that the longest sequence adds, as it joined, to a decode step."""
+        """Return the time (ps) that the longest sequence, as it joined, adds to a decode step."""
         if self._profile.vllm_attention is None:
             return 0
         batch = self.batch
@@ -224,7 +224,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
 
 def cache_of(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool with the given limits, whose blocks ``memory`` evicts if given."""
+    """Return an empty KV pool with the given limits; ``memory``, if given, evicts its blocks."""
     caching = limits.enable_prefix_caching
     if memory is None:
         return BlockCache(limits.blocks, limits.block_size, prefix_caching=caching)
@@ -236,7 +236,10 @@ def cache_of(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCa
 
 
 class VLLMPrefillOnly(VLLMWorker):
-    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+    """A worker whose requests produce one token.
+
+    ``sent`` frees the memory that such a request still holds.
+    """
 
     def _release(self, sequence: Sequence) -> None:
         self.running.leave(sequence)
@@ -255,7 +258,7 @@ W = TypeVar("W", bound=VLLMWorker)
 
 
 class VLLMContract:
-    """An ``EngineContract``. Parameters are those of ``VLLMParams``."""
+    """An ``EngineContract``. The contract of vLLM, whose parameters are those of ``VLLMParams``."""
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("vllm", VLLMParams, settings)

@@ -31,7 +31,7 @@ from fairbench.workloads.traces.rows import AUTO, FORMATS
 
 LOOKED_AT = 100  # records
 
-_ANY = (CSV, JSON_LINES)  # which fit anything
+_ANY = (CSV, JSON_LINES)  # these formats fit anything
 _ALL: tuple[Format | Measured, ...] = (
     *(WEKA, AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, SERVEGEN, ARENA, VTC, SERVING),
     *(VLLM, SGLANG, OTEL, LITELLM),

@@ -14,16 +14,16 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.formats.tables import Plain
 
 SESSION = f"{OWN}session"
-NONE = "-1"  # the parent of the first turn
+NONE = "-1"  # the parent id of a first turn
 
 
 class Bailian(Plain):
     """Traces of Alibaba Cloud's Bailian, recognised by the column ``parent_chat_id``.
 
-    JSON lines of turns of chats, as alibaba-edu/qwen-bailian-usagetraces-anon describes them, with
-    times in seconds and blocks of 16 tokens. Each turn has its own ``chat_id``. A program is a turn
-    without a parent (-1) with all its continuations. There are no clients; ``--clients-from type``
-    uses the types as clients.
+    The files are JSON lines with turns of chats, as alibaba-edu/qwen-bailian-usagetraces-anon
+    describes them, with times in seconds and blocks of 16 tokens. Each turn has its own
+    ``chat_id``. A program is a turn without a parent (-1) with all its continuations. The traces
+    have no clients; ``--clients-from type`` uses the types as clients.
     """
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
@@ -68,10 +68,11 @@ SINCE_1970_S = 10**9
 class Mooncake(Plain):
     """Mooncake's traces, recognised by their columns and by times that can be milliseconds.
 
-    JSON lines with lengths and blocks of 512 tokens; ``hash_ids`` identify blocks with all that is
-    before them (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594). Many requests have the
-    same time; ``--trace-spread`` sets them apart. There are no clients. With format ``mooncake``, a
-    first time that can only be seconds since 1970 makes all of them seconds.
+    The files are JSON lines with lengths and blocks of 512 tokens; ``hash_ids`` identify blocks
+    together with all blocks before them (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594).
+    Many requests have equal times; ``--trace-spread`` separates them. The traces have no clients.
+    With format ``mooncake``, all times are in seconds if the first one can only be seconds since
+    1970.
     """
 
     def fits(self, first: Record) -> bool:

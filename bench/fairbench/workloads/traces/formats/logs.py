@@ -14,14 +14,14 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.rows import FIELDS
 
 FOUND = {field: f"{OWN}{field}" for field in FIELDS}
-"""Names of fields beside the record's own keys, which ``--map`` can name."""
+"""Names of fields in addition to the record's own keys, which ``--map`` can use."""
 
 
 @dataclass(frozen=True)
 class Flattened:
     """A format of nested records.
 
-    ``requests`` yields a record's requests: for each the known ones of ``FIELDS``, with other keys
+    ``requests`` yields a record's requests: the known ones of ``FIELDS``, together with other keys
     that a user may name, or None for a request that is left out.
     """
 
@@ -65,9 +65,9 @@ KEYS = ("end_user_id", "user_id", "team_id", "alias", "hash")
 def _litellm_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     """Yield the request of LiteLLM's standard payload or spend table.
 
-    Fields as docs.litellm.ai, "StandardLoggingPayload Specification", and LiteLLM_SpendLogs have
-    them. The client is the end user, else the user, the team or the key. Answers from LiteLLM's
-    own cache never reached a server and are left out.
+    The fields are those of docs.litellm.ai, "StandardLoggingPayload Specification", and of
+    LiteLLM_SpendLogs. The client is the end user, or else the user, the team or the key. Answers
+    from LiteLLM's own cache never reached a server and are left out.
     """
     if str(record.get("cache_hit")).lower() == "true":
         yield None
@@ -99,10 +99,10 @@ def _otel_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     """Yield the requests in spans of model calls, by the conventions for generative AI.
 
     Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
-    ``prompt_tokens`` and ``completion_tokens``) are requests, as the page on spans of
-    open-telemetry/semantic-conventions has them. A record is a batch of OTLP's JSON
-    (``resourceSpans``), or a span whose attributes are an object or OTLP's list. The client is
-    ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
+    ``prompt_tokens`` and ``completion_tokens``) are requests, as described on the page on spans of
+    open-telemetry/semantic-conventions. A record is a batch of OTLP's JSON (``resourceSpans``), or
+    a span whose attributes are an object or OTLP's list. The client is ``user.id`` or
+    ``enduser.id``; ``--clients-from`` names any other attribute.
     """
     for attributes, span in _spans(record):
         read = _usage(attributes, "input", "prompt")
@@ -153,7 +153,7 @@ def _listed(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return an object, or OTLP's list of typed values, as a dictionary; empty for others."""
+    """Return an object, or OTLP's list of typed values, as a dictionary; empty for other values."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
@@ -173,10 +173,10 @@ FINISHED = "request.finished"
 def _sglang_requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
     """Yield the request of a line of ``--log-requests --log-requests-format json``.
 
-    Lines ``request.finished``, of srt/utils/request_logger.py of sgl-project/sglang (01bb912), are
-    requests: one began its ``out.meta_info.e2e_latency`` before the line's time. Lines of level 2
-    and up have the text, of level 2 shortened, so that only level 3 shows shared prefixes. No field
-    is the client; ``--clients-from`` names one, such as ``obj.custom_labels.tenant``.
+    Lines ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang, 01bb912) are
+    requests, which began ``out.meta_info.e2e_latency`` before the line's time. Lines from level 2
+    on have the text, which level 2 shortens, so that only level 3 shows shared prefixes. No field
+    identifies the client; ``--clients-from`` names one, such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") != FINISHED:
         return

@@ -20,7 +20,8 @@ from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedCl
 from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT
 
 WIDTH_S = 600.0
-MAX_COUNT = 3 * 10**6  # requests of a window, which are drawn at once; measured are 1.2 million
+# requests of a window that are drawn at once; the largest measured window has 1.2 million
+MAX_COUNT = 3 * 10**6
 MOST_S = 4e9
 
 

@@ -18,8 +18,8 @@ class Plain:
     """A format of one record a request.
 
     The format is recognised by the columns in ``needs`` and by whether cells are texts, as in CSV;
-    ``usual`` are its own names of fields that do not have a common one, ``unit`` is that of its
-    times where their names do not say it, ``block_size`` how many tokens a block of prompts has.
+    ``usual`` are its names of fields without a common name, ``unit`` is the unit of its times if
+    their names do not state it, and ``block_size`` the number of tokens in a block of prompts.
     """
 
     name: str
@@ -46,7 +46,7 @@ JSON_LINES = Plain("jsonl")
 class Columnwise:
     """A format with one run per object. ``usual`` maps fields to lists, in seconds.
 
-    ``inside`` is the key of the object that the lists are in, empty if they are the run's own.
+    ``inside`` is the key of the object that contains the lists, empty if they are the run's own.
     """
 
     name: str
@@ -95,23 +95,23 @@ def _chosen(records: Iterator[Place], line: int) -> Place:
 
 
 # Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
-# (inference-sim/inference-sim at c358946): one space of block identities for all. ``src`` says
-# which collection a session is of, and is the client. Sessions are of different days: those of one
-# source follow each other as they were recorded.
+# (inference-sim/inference-sim at c358946), with common block identities for all. ``src`` names the
+# collection of a session, and is the client. Sessions were recorded on different days: those of one
+# source follow each other in recorded order.
 AGENT = Plain(
     "agent",
     needs=("t", "session", "step", "input_length", "output_length", "hash_ids"),
     usual={"client": "src"},
     block_size=16,
 )
-# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), a model being a client; as
-# ``arrivals`` of kind ``trace`` has it too.
+# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), with a model as a client;
+# ``arrivals`` of kind ``trace`` read the same trace.
 ARENA = Plain("arena", needs=("t", "client", "prompt_len", "output_len"), unit="s")
 # Azure's LLM inference traces of 2023 and 2024, without clients: Azure/AzurePublicDataset at
 # b469a11, AzureLLMInferenceDataset2023.md.
 AZURE = Plain("azure", texts=True, needs=("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
-# HPMLL/BurstGPT (releases 1.1 and 2.0), in later releases with conversations and durations:
-# failures have no response tokens. ``--clients-from Model`` takes the two models for clients.
+# HPMLL/BurstGPT (releases 1.1 and 2.0), with conversations and durations in later releases:
+# failures have no response tokens. ``--clients-from Model`` uses the two models as clients.
 BURSTGPT = Plain(
     "burstgpt",
     texts=True,
@@ -120,7 +120,7 @@ BURSTGPT = Plain(
     unit="s",
 )
 # Runs measured by VTC-artifact's ``run_exp.py``, ``all_results*.jsonl`` (Ying1123/VTC-artifact at
-# 192c2e2): only the requested value is taken.
+# 192c2e2): only the requested values are read.
 VTC = Columnwise(
     "vtc",
     {
@@ -130,8 +130,8 @@ VTC = Columnwise(
         "output_tokens": "output_len",
     },
 )
-# Runs measured on servers, a run a line, as ``fairbench validate`` reads them too. What failed has
-# no output.
+# Runs measured on servers, one run per line, which ``fairbench validate`` also reads. Failed
+# requests have no output.
 SERVING = Columnwise(
     "serving",
     {
@@ -144,7 +144,7 @@ SERVING = Columnwise(
     inside="columns",
 )
 # A run of ``vllm bench serve --save-result --save-detailed``, as vllm/benchmarks/serve.py writes
-# it: one client; requests that failed have no output.
+# it: one client; failed requests have no output.
 VLLM = Columnwise(
     "vllm",
     {"time": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"},

@@ -1,11 +1,11 @@
 """Recorded sessions of coding agents with sub-agents, one session per line.
 
-The form of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
+The form is that of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
 ``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
-``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of a
-sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own. Sessions
-share tool definitions and, behind them, system prompts: those with equal token counts count as the
-same. All sessions begin at time 0, because the files contain no start times.
+``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` contains the requests
+of a sub-agent, whose times are relative to its own ``t``. Each session has its own identities of
+blocks. Sessions share tool definitions and, after them, system prompts: those with equal token
+counts count as the same. All sessions begin at time 0, because the files contain no start times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, Row
 
 NS = 10**9
 MAX_S = 4e9
-CLOCK_S = 1.0  # recorded times are of whole seconds, so that turns may seem to overlap by as much
+# recorded times are whole seconds, so that turns may seem to overlap by up to this time
+CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"
 
@@ -47,7 +48,7 @@ class _Identities:
 
 
 class Weka:
-    """A ``Format``. ``--clients-from`` names the session key that holds the client."""
+    """The format ``weka``; ``--clients-from`` names the session key with the client."""
 
     name = "weka"
 
@@ -65,7 +66,7 @@ class Weka:
 
 
 class _Session:
-    """A session while it is read."""
+    """A session that is being read."""
 
     def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
         if not isinstance(record, Mapping):
