@@ -94,11 +94,11 @@ class TimingProfile:
            + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
     with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
     experts reads the experts that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where
-    q_e is the fraction of experts that a token leaves out. An iteration that prefills takes at least
-    c_l + c_lp*n_prefill, the time in which the host launches its kernels while the GPU already
-    computes. The attention of SGLang's decode steps takes at least c_tail times the longest
-    context, which few thread blocks read (``tail_ps``). A profile without one of c_pf, c_e, c_l,
-    c_lp and c_tail has none.
+    q_e is the fraction of experts that a token leaves out. An iteration that prefills takes at
+    least c_l + c_lp*n_prefill, the time in which the host launches its kernels while the GPU
+    already computes. The attention of SGLang's decode steps takes at least c_tail times the
+    longest context, which few thread blocks read (``tail_ps``). Where a profile lacks c_pf, c_e,
+    c_l, c_lp or c_tail, that coefficient is 0.
     """
 
     profile_id: str
