@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isabstract
 from pathlib import Path
+from re import fullmatch
 from types import ModuleType
+from typing import Any
 
 from fairbench.errors import FairbenchError, RunFailed, UsageError
 
@@ -34,6 +39,36 @@ def module_of(path: Path, named_by: str) -> ModuleType:
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module
+
+
+def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the subclasses of ``base`` in a user's file, with the names that they have there.
+
+    The attribute ``key`` has the name under which fairbench knows a class. A class without ``key``
+    that lacks a method is skipped, as a base for other classes. Raises UsageError if the file
+    cannot be run, or if a class is incomplete.
+    """
+    module = module_of(path, named_by)
+    for name, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, base)):
+            continue
+        is_named = isinstance(getattr(value, key, None), str)
+        if value.__module__ != module.__name__ or (isabstract(value) and not is_named):
+            continue
+        if lacks := _lacks(value, key):
+            raise UsageError(f"{path}: class {name} needs {lacks}")
+        yield name, value
+
+
+def _lacks(found: type, key: str) -> str:
+    """Return the missing parts of a user's class, or "" if it is complete."""
+    if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
+        return f'a {key} of letters, digits and -, such as {key} = "mine"'
+    if isabstract(found):
+        return f"a method {min(found.__abstractmethods__)}"
+    if not is_dataclass(getattr(found, "Params", None)):
+        return "a dataclass Params, empty if it has no parameters"
+    return ""
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:

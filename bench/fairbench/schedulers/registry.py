@@ -10,17 +10,14 @@ including those of a sweep, emulated workers and SGLang servers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
-from inspect import isabstract
 from pathlib import Path
-from re import fullmatch
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import module_of
+from fairbench.files.python_file import classes_in
 from fairbench.files.reader import files_named
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
@@ -223,35 +220,14 @@ def user_files() -> list[Path]:
 def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
     """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
 
-    A class without a name that lacks a method is skipped, as a base for other classes. Raises
-    UsageError if the file cannot be run, or if a class is incomplete or misspells a hook.
+    Raises UsageError as ``classes_in`` does, and if a class misspells a hook.
     """
-    module = module_of(path, VARIABLE)
     found = {}
-    for attribute, value in vars(module).items():
-        if not (isinstance(value, type) and issubclass(value, base)):
-            continue
-        named = isinstance(getattr(value, "name", None), str)
-        if value.__module__ != module.__name__ or (isabstract(value) and not named):
-            continue
-        if lacks := _lacks(value):
-            raise UsageError(f"{path}: class {attribute} needs {lacks}")
+    for attribute, value in classes_in(path, VARIABLE, base, "name"):
         if unknown := _unknown_hook(value, base):
             raise UsageError(f"{path}: class {attribute}: {unknown}")
-        found[value.name] = f"{module.__name__}:{attribute}"
+        found[value.name] = f"{value.__module__}:{attribute}"
     return found
-
-
-def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
-    """Return the missing parts of a scheduler class, or "" if it is complete."""
-    name = getattr(scheduler, "name", None)
-    if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
-        return 'a name of letters, digits and -, such as name = "mine"'
-    if isabstract(scheduler):
-        return f"a method {min(scheduler.__abstractmethods__)}"
-    if not is_dataclass(getattr(scheduler, "Params", None)):
-        return "a dataclass Params, empty if it has no parameters"
-    return ""
 
 
 def _unknown_hook(

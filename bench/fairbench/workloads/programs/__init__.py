@@ -5,17 +5,15 @@ To add a kind, write its file and add a line here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from inspect import isabstract
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from re import fullmatch
 from typing import Any
 
 from pydantic import ValidationError
 
 from fairbench.errors import UsageError, explain, unknown_name, validated
-from fairbench.files.python_file import module_of
+from fairbench.files.python_file import classes_in
 from fairbench.files.reader import files_named
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
@@ -35,40 +33,13 @@ def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]
     """
     found: dict[str, type[Program]] = {}
     for path in program_files():
-        for program in _programs_in(path):
+        for _, program in classes_in(path, VARIABLE, Program, "kind"):
             if program.kind in bundled or program.kind in found:
                 raise UsageError(
                     f"{path}: the program kind {program.kind!r} exists already; choose another name"
                 )
             found[program.kind] = program
     return found
-
-
-def _programs_in(path: Path) -> Iterator[type[Program]]:
-    module = module_of(path, VARIABLE)
-    for attribute, value in vars(module).items():
-        if not (isinstance(value, type) and issubclass(value, Program)):
-            continue
-        if value.__module__ != module.__name__ or (isabstract(value) and not _named(value)):
-            continue
-        if lacks := _lacks(value):
-            raise UsageError(f"{path}: class {attribute} needs {lacks}")
-        yield value
-
-
-def _named(program: type[Program]) -> bool:
-    return isinstance(getattr(program, "kind", None), str)
-
-
-def _lacks(program: type[Program]) -> str:
-    """Return the missing parts of a program kind's class, or "" if it is complete."""
-    if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
-        return 'a kind of letters, digits and -, such as kind = "mine"'
-    if isabstract(program):
-        return f"a method {min(program.__abstractmethods__)}"
-    if not is_dataclass(getattr(program, "Params", None)):
-        return "a dataclass Params, empty if it has no parameters"
-    return ""
 
 
 _HERE = "fairbench.workloads.programs"
