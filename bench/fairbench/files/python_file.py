@@ -60,7 +60,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
         yield name, value
 
 
-def _lacks(found: type, key: str) -> str:
+def _lacks(found: Any, key: str) -> str:
     """Return the missing parts of a user's class, or "" if it is complete."""
     if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
