@@ -80,10 +80,10 @@ def what_was_made_is_set_aside():
     gc.freeze()
 
 
-@pytest.fixture
-def in_this_process():
-    """Run the tasks of a command in this process."""
-    from tests.one_by_one import one_by_one  # imports much that most tests do not need
+@pytest.fixture(scope="session", autouse=True)
+def tasks_run_in_this_process():
+    """Run the tasks of commands in this process, except ``in_processes``, as in tests/execute."""
+    from tests.one_by_one import one_by_one
 
     with one_by_one():
         yield

@@ -8,6 +8,8 @@ import pytest
 from fairbench.execute.executor import attempt
 from fairbench.execute.local_processes import LocalProcesses
 
+IN_PROCESSES = LocalProcesses.run
+
 
 class OneByOne:
     """An executor in this process, which counts tasks."""
@@ -26,4 +28,12 @@ def one_by_one() -> Iterator[None]:
     """Run a command's tasks in this process, since each new process would import everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "run", OneByOne().run)
+        yield
+
+
+@contextmanager
+def in_processes() -> Iterator[None]:
+    """Run a command's tasks in processes all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalProcesses, "run", IN_PROCESSES)
         yield

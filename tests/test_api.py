@@ -20,7 +20,6 @@ from fairbench.config.flags.experiment import COMPARE
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.execute import one_run
-from tests.one_by_one import one_by_one
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 TABLES = ("requests", "programs", "service")
@@ -35,8 +34,7 @@ def result():
 def swept(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs")
     grid = {"schedulers": ["vtc", "lpm"], "workloads": ["chat"], "num_programs": 1}
-    with one_by_one():
-        return fairbench.sweep(**grid, num_runs=2, result_dir=parent)
+    return fairbench.sweep(**grid, num_runs=2, result_dir=parent)
 
 
 @pytest.fixture
@@ -162,9 +160,7 @@ def test_a_sweep_compares_its_points(swept):
     assert len(list((swept.path / "runs").iterdir())) == 4
 
 
-def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(
-    swept, empty, in_this_process
-):
+def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(swept, empty):
     grid = {"schedulers": ("vtc", "lpm"), "workloads": "chat", "num_programs": 1}
     unsaved = fairbench.sweep(**grid, num_runs=2)
     assert unsaved.path is None
@@ -220,7 +216,7 @@ def test_results_of_several_seeds_are_paired(swept):
     assert (same["baseline"], same["other"], same["decision"]) == ("lpm", "lpm (2)", "same")
 
 
-def test_schedulers_are_run_and_compared(empty, in_this_process):
+def test_schedulers_are_run_and_compared(empty):
     found = fairbench.compare("vtc", "fcfs", num_runs=2, workload="chat", num_programs=1)
     assert found.runs["seed"].to_pylist() == [0, 1, 0, 1]
     assert set(found.differences["other"].to_pylist()) == {"fcfs"}

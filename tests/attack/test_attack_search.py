@@ -124,7 +124,7 @@ def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     assert cut.store.spent().simulations == whole.store.spent().simulations
 
 
-def test_a_finished_search_can_be_extended(tmp_path, in_this_process):
+def test_a_finished_search_can_be_extended(tmp_path):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
     first = ended.store.trials()

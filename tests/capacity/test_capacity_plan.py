@@ -123,7 +123,7 @@ def command(*arguments):
     return CliRunner().invoke(app, [*COMMAND, *map(str, arguments)])
 
 
-def test_the_command_names_the_smallest_sufficient_cluster(in_this_process, tmp_path):
+def test_the_command_names_the_smallest_sufficient_cluster(tmp_path):
     result = command("--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
     assert "vtc on a100: 1 replica suffices, the smallest" in result.stdout
@@ -132,7 +132,7 @@ def test_the_command_names_the_smallest_sufficient_cluster(in_this_process, tmp_
     assert shown.stdout == result.stdout
 
 
-def test_its_picture_names_the_profile(in_this_process, tmp_path):
+def test_its_picture_names_the_profile(tmp_path):
     pytest.importorskip("seaborn", reason="figures need the plot extra")
     picture = tmp_path / "load.svg"
     asked = ("--slo", "ttft_p99<60s", "--dp", "1..2", "--result-dir", tmp_path, "--plot", picture)
@@ -141,7 +141,7 @@ def test_its_picture_names_the_profile(in_this_process, tmp_path):
     assert "simulated on a100-80gb" in picture.read_text()
 
 
-def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
+def test_the_command_fails_where_nothing_suffices(tmp_path):
     result = command("--slo", "ttft_p99<1ms", "--dp", "1..2", "--result-dir", tmp_path, "--json")
     assert result.exit_code == 1
     answer = json.loads(result.stdout)

@@ -12,7 +12,6 @@ from fairbench.config import identity
 from fairbench.gate.baseline import NOT_KEPT, difference, read_specs
 from fairbench.results.store import read_run
 from fairbench.schedulers.registry import PAIRS
-from tests.one_by_one import one_by_one
 
 FILES = ("experiment.toml", "summary.json", "manifest.json")
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "baseline"
@@ -34,8 +33,7 @@ def updated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("baseline")
     (folder / "mine").mkdir()
     (folder / "mine" / "experiment.toml").write_text(EXPERIMENT)
-    with one_by_one():
-        return invoke("update", folder), folder
+    return invoke("update", folder), folder
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def test_a_wrong_clause_is_refused_before_anything_runs(folder, monkeypatch, cla
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_changed_number_fails_until_the_baseline_is_updated(folder, in_this_process):
+def test_a_changed_number_fails_until_the_baseline_is_updated(folder):
     stored = contents(folder)
     completed = json.loads(stored["mine/summary.json"])["completed"]
     changed = f"completed 1 {completed} "

@@ -109,7 +109,7 @@ def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):
     )
 
 
-def test_sweeps_are_compared_with_their_own_metrics(tmp_path, in_this_process):
+def test_sweeps_are_compared_with_their_own_metrics(tmp_path):
     grid = ["--schedulers", "vtc", "--workloads", "chat", "--num-programs", "1", "--name", "s"]
     for name in ("one", "two"):
         result = invoke("sweep", *grid, "--result-dir", tmp_path / name)

@@ -14,7 +14,6 @@ from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from tests.gate.gate_helpers import measured, store
-from tests.one_by_one import one_by_one
 
 # Few slots in the batch, so that clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
@@ -28,8 +27,7 @@ def invoke(*arguments):
 def compared(tmp_path_factory):
     """Compare two schedulers over two seeds; return the directory."""
     parent = tmp_path_factory.mktemp("runs")
-    with one_by_one():
-        result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
+    result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return result, parent / "compare-vtc-fcfs"
 
@@ -61,7 +59,7 @@ def test_the_directory_alone_is_compared_again_with_any_baseline(compared):
     assert one["metrics"][key]["difference"] == -there["metrics"][key]["difference"]
 
 
-def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path, in_this_process):
+def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(compared[1], folder)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
@@ -73,9 +71,7 @@ def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path, in_this_proc
 
 
 @pytest.mark.slow
-def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(
-    compared, tmp_path, in_this_process
-):
+def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compared, tmp_path):
     (vtc,) = compared[1].glob("runs/vtc*seed1")
     (fcfs,) = compared[1].glob("runs/fcfs*seed1")
     file = tmp_path / "mine.toml"
@@ -156,7 +152,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path, in_this_process):
+def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path):
     result = invoke(
         *("vtc", "fcfs", "--workload", "chat", "--num-programs", 1, "--num-runs", 1),
         *("--set", "engine.max_total_tokens=5", "--result-dir", tmp_path),
@@ -179,7 +175,7 @@ def test_an_interrupted_compare_prints_how_to_resume(tmp_path):
     assert "Continue with: fairbench compare --resume " in str(raised.value)
 
 
-def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path, in_this_process):
+def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path):
     path = tmp_path / "log.csv"
     rows = [f"{i / 10},client-{i % 2},{200 + i},20" for i in range(40)]
     path.write_text("\n".join(["arrived_at,client,input_tokens,output_tokens", *rows]))

@@ -11,7 +11,6 @@ from fairbench.cli.app import app
 from fairbench.report.numbers import number
 from fairbench.results.comparison import compare_sweep
 from tests.html_reading import Reader
-from tests.one_by_one import one_by_one
 
 TINY = ["--workload", "chat", "--num-programs", "2"]
 GRID = ["sweep", "--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
@@ -33,7 +32,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def repeated(tmp_path, in_this_process):
+def repeated(tmp_path):
     """The directory of two runs that differ in the seed."""
     flags = ("--scheduler", "vtc", "--seed", 3, "--num-runs", 2)
     result = invoke("run", *TINY, *flags, "--result-dir", tmp_path / "runs")
@@ -45,8 +44,7 @@ def repeated(tmp_path, in_this_process):
 def swept(tmp_path_factory):
     """The directory of a sweep of two points."""
     parent = tmp_path_factory.mktemp("sweeps")
-    with one_by_one():
-        result = invoke(*GRID, "--result-dir", parent)
+    result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return parent / "sweep"
 
@@ -121,7 +119,7 @@ def test_the_page_of_several_seeds_has_intervals(repeated, tmp_path):
     assert "summary.json" in result.stderr
 
 
-def test_the_page_of_several_seeds_names_the_heavy_client(in_this_process, tmp_path):
+def test_the_page_of_several_seeds_names_the_heavy_client(tmp_path):
     flags = ["--workload", "judge", "--scenario", "s1", "--duration", "30", "--num-runs", "2"]
     result = invoke("run", *flags, "--scheduler", "fcfs", "--result-dir", tmp_path / "runs")
     assert result.exit_code == 0, result.output

@@ -252,7 +252,7 @@ def test_a_line_for_sglangs_readers_is_added_to_a_file(tmp_path):
     assert len(json.loads(first)["ttfts"]) == json.loads(first)["num_requests"]
 
 
-def test_several_seeds_are_run_and_combined(tmp_path, in_this_process):
+def test_several_seeds_are_run_and_combined(tmp_path):
     lines, runs = tmp_path / "lines.jsonl", tmp_path / "runs"
     arguments = ["run", *TINY, "--num-runs", 2, "--seed", 5, "--result-dir", runs, "--json"]
     result = invoke(*arguments, "--output-file", lines)

@@ -17,6 +17,7 @@ from fairbench.cli.app import app
 from fairbench.report.progress import LineProgress
 from fairbench.results.new_directories import LOCK_FILE, run_folder
 from fairbench.results.sweep_store import SweepStore
+from tests.one_by_one import in_processes
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
 PATIENCE_S = 300  # machines are busy
@@ -36,7 +37,8 @@ def contents(path):
 def swept(tmp_path_factory):
     """Run a sweep of two points in processes; return its directory."""
     parent = tmp_path_factory.mktemp("runs")
-    result = invoke(*GRID, "--result-dir", parent)
+    with in_processes():
+        result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return result, parent / "sweep"
 
@@ -79,7 +81,7 @@ def test_a_sweep_leaves_normal_run_directories_and_tables_of_all_metrics(swept):
     assert {row["best_service_rate_tok_s"] for row in rows} == {best}
 
 
-def test_json_is_one_object_and_nothing_else(tmp_path, in_this_process):
+def test_json_is_one_object_and_nothing_else(tmp_path):
     asked = ["--num-runs", 2, "--name", "twice", "--json", "--disable-tqdm"]
     result = invoke(*GRID, *asked, "--result-dir", tmp_path)
     assert result.exit_code == 0
@@ -95,7 +97,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path, in_this_process):
     assert result.stderr == f"fairbench: saved to {path}\n"
 
 
-def test_finished_points_are_never_run_again(swept, tmp_path, in_this_process):
+def test_finished_points_are_never_run_again(swept, tmp_path):
     _, original = swept
     path = tmp_path / "sweep"
     shutil.copytree(original, path)
@@ -190,7 +192,7 @@ def test_show_prints_the_comparison_again(swept):
     assert around.stderr.endswith(f"such as {path} inside it\n")
 
 
-def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_process):
+def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
     pools = ["--set", "engine.max_total_tokens=5,50_000", "--schedulers", "vtc"]
     result = invoke(*GRID, *pools, "--result-dir", tmp_path)
     assert result.exit_code == 1

@@ -111,7 +111,6 @@ def test_requests_without_a_client_are_reported(tmp_path, users, told):
     assert ("all stands for requests without a client" in shown) is told
 
 
-@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     "command",
     [

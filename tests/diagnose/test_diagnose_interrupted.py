@@ -115,7 +115,7 @@ def test_a_plan_that_was_interrupted_is_missing(tmp_path):
 
 
 def test_ctrl_c_prints_the_findings_so_far_and_ends_with_130(tmp_path):
-    log = written(tmp_path / "log.csv", measured=True, seconds=3000, flood=180.0)
+    log = written(tmp_path / "log.csv", measured=True, seconds=1000, flood=60.0)
     command = [sys.executable, "-m", "fairbench", "diagnose", str(log), "--disable-tqdm"]
     report = tmp_path / "page.md"
     process = subprocess.Popen(

@@ -43,7 +43,7 @@ def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
             **{"request_rate": 1.25 * dp, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"},
         },
         {"engine.max_running_requests": 64},
-    ).model_copy(update={"max_drain_s": 30.0})
+    ).model_copy(update={"max_drain_s": 10.0})
     simulated = simulate(spec).summary
     # Half speed halves lateness and overhead in emulated time.
     with emulated_cluster(spec, stream_interval=64, time_scale=SCALE) as (_, router):

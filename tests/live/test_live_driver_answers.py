@@ -183,8 +183,9 @@ def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, 
     records, count = driven_by([BUSY, BUSY], rate_limited=choice)
     assert count == asked
     assert [r.status for r in records.requests].count("finished") == finished
-    for record in records.requests:
-        assert record.sent_s - record.arrival_s < 0.5 * SCALE
+    # A retried request counts as sent when it was sent first, at least 0.1 s before the retry.
+    lasted_s = sum(r.finish_s - r.sent_s for r in records.requests if r.finish_s is not None)
+    assert lasted_s > 0.19 * SCALE if choice == "wait" else lasted_s == 0
 
 
 @pytest.mark.parametrize(("asks", "least", "most"), [("0", 4, 12), ("3600", 2, 2)])

@@ -77,7 +77,7 @@ async def statuses(under_test, requests, at_once=8):
     return await asyncio.gather(*(one(number) for number in range(requests)))
 
 
-OF_ROUTERS = [(router, status) for router in ("d2lpm", "round-robin") for status in (500, 503)]
+OF_ROUTERS = [("d2lpm", 500), ("round-robin", 503)]
 OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 599)
 
 
@@ -86,16 +86,17 @@ OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 
 )
 def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
     """The worker answers errors at once while healthy, so it is always the least loaded."""
+    requests = 100
 
     async def run():
         async with cluster(4, router={"router": router}) as (under_test, workers):
             workers[2].status = status
-            served = await statuses(under_test, 200)
+            served = await statuses(under_test, requests)
             assert await under_test.metric('fairbench_worker_up{worker="2"}') == 0
             return [one for one, _ in served], len(workers[2].seen)
 
     found, reached = asyncio.run(run())
-    assert found == [200] * 200  # the bound is 5%
+    assert found == [200] * requests
     assert reached <= 3 + 8  # others are under way until the third is reported
 
 

@@ -17,6 +17,7 @@ from fairbench.schedulers.registry import build_router
 WORKERS, CLIENTS, POOL = 4, 20, 2_000
 PAGE_TOKENS = 16
 ROUND = 1_200  # requests, with every fault at every worker
+ROUNDS = 4
 FEW = 12  # objects: fewer than faults of a round
 
 NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
@@ -97,5 +98,5 @@ class Crowd:
 @pytest.mark.parametrize("name", ["fair-finish", "d2lpm", "least-loaded"])
 def test_requests_and_faults_leave_no_objects_behind(name):
     crowd = Crowd(name)
-    counts = [crowd.round() for _ in range(6)]
-    assert max(counts[3:]) < max(counts[:3]) + FEW, counts
+    counts = [crowd.round() for _ in range(ROUNDS)]
+    assert max(counts[ROUNDS // 2 :]) < max(counts[: ROUNDS // 2]) + FEW, counts

@@ -123,7 +123,7 @@ def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
         url = process.stdout.readline().strip()
 
         def up():
-            with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=300) as answer:
                 page = answer.read().decode()
             return [f'fairbench_worker_up{{worker="{n}"}} 1.0' in page for n in range(2)]
 

@@ -113,7 +113,7 @@ def test_a_stored_run_is_scored_and_shown_with_its_memory(spec, result, tmp_path
     assert " lost " in shown[0][1]
 
 
-def test_a_sweep_compares_evictions_and_saves_their_metrics(tmp_path, in_this_process):
+def test_a_sweep_compares_evictions_and_saves_their_metrics(tmp_path):
     swept = fairbench.sweep(
         schedulers=["fcfs"],
         evictions=["lru", "max-min"],

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from tests.browser import CHROMIUM, Browser
-from tests.one_by_one import one_by_one
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,27 +67,24 @@ def pages(tmp_path_factory):
     root = tmp_path_factory.mktemp("pages")
     log = access_log(root / "log.csv")
     made = {name: root / f"{name}.html" for name in NAMES}
-    with one_by_one():
-        invoke("run", *JUDGE[:-2], "--scheduler", "vtc", "--result-dir", root / "one")
-        invoke("run", *JUDGE, "--scheduler", "vtc", "--result-dir", root / "two")
-        invoke(
-            "run", "--trace", log, "--scheduler", "fcfs", "--dp", 1, "--result-dir", root / "all"
-        )
-        invoke("sweep", *GRID, "--num-runs", 2, "--result-dir", root / "many")
-        ours = ["fcfs", "vtc", "--trace", log, "--dp", 1, "--num-runs", 2]
-        invoke("compare", *ours, "--result-dir", root / "trace")
-        asked = ["--slo", "ttft_p99<60s", "--slo", "e2el_p99<100s", "--dp", "1..2"]
-        invoke("plan", *FEW, *asked, "--scheduler", "fcfs,vtc", "--result-dir", root / "few")
-        for name, folder in (("run", "one"), ("repeats", "two"), ("crowd", "all")):
-            reported(root / folder, made[name])
-        reported(root / "many", made["sweep"])
-        invoke("leaderboard", *(root / "many").iterdir(), "--report", made["board"])
-        reported(root / "trace", made["comparison"])
-        reported(root / "few", made["plan"])
-        invoke("report", RANKS, "-o", made["ranks"])
-        invoke("report", log, "-o", made["log"])
-        invoke("score", log, "--report", made["score"])
-        invoke("diagnose", log, "--report", made["diagnosis"])
+    invoke("run", *JUDGE[:-2], "--scheduler", "vtc", "--result-dir", root / "one")
+    invoke("run", *JUDGE, "--scheduler", "vtc", "--result-dir", root / "two")
+    invoke("run", "--trace", log, "--scheduler", "fcfs", "--dp", 1, "--result-dir", root / "all")
+    invoke("sweep", *GRID, "--num-runs", 2, "--result-dir", root / "many")
+    ours = ["fcfs", "vtc", "--trace", log, "--dp", 1, "--num-runs", 2]
+    invoke("compare", *ours, "--result-dir", root / "trace")
+    asked = ["--slo", "ttft_p99<60s", "--slo", "e2el_p99<100s", "--dp", "1..2"]
+    invoke("plan", *FEW, *asked, "--scheduler", "fcfs,vtc", "--result-dir", root / "few")
+    for name, folder in (("run", "one"), ("repeats", "two"), ("crowd", "all")):
+        reported(root / folder, made[name])
+    reported(root / "many", made["sweep"])
+    invoke("leaderboard", *(root / "many").iterdir(), "--report", made["board"])
+    reported(root / "trace", made["comparison"])
+    reported(root / "few", made["plan"])
+    invoke("report", RANKS, "-o", made["ranks"])
+    invoke("report", log, "-o", made["log"])
+    invoke("score", log, "--report", made["score"])
+    invoke("diagnose", log, "--report", made["diagnosis"])
     return made
 
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.results.sweep_store import SweepStore
 from fairbench_studies.dlpm.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
-from tests.one_by_one import one_by_one
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
@@ -34,8 +33,7 @@ def swept(tmp_path_factory):
     """Run a sweep of figure 8 with few programs."""
     parent = tmp_path_factory.mktemp("runs")
     tiny = ("--num-programs", 2, "--num-runs", 1, "--name", "fig8-quick")
-    with one_by_one():
-        result = invoke("sweep", "fig8", *tiny, "--result-dir", parent)
+    result = invoke("sweep", "fig8", *tiny, "--result-dir", parent)
     assert result.exit_code == 0, result.output
     return parent / "fig8-quick"
 

@@ -165,7 +165,7 @@ def test_others_records_are_judged_by_the_flag(tmp_path):
     assert refused.exit_code == 2
 
 
-def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented, in_this_process):
+def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented):
     flags = ("--workload", documented, "--scenario", "none", "--num-runs", 1, "--num-programs", 2)
     sides = ("round-robin+fcfs", "round-robin+edf")
     words = ("compare", *sides, *flags, "--result-dir", tmp_path / "runs", "--disable-tqdm")
