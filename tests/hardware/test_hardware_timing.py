@@ -11,6 +11,7 @@ from tests.shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
 chunks = st.tuples(st.integers(0, 100_000), st.integers(1, 16_384))
+TRITON = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
 QUANTUM_PS = 1  # the effect of rounding to whole picoseconds, per rounded coefficient
 
 
@@ -26,7 +27,12 @@ def plain_ms(profile, prefills, contexts):
     linear = (weights ** c["p"] + (c["c_T"] * tokens) ** c["p"]) ** (1 / c["p"])
     rest = c["c_npf"] * len(prefills) + c["c_K"] * k + c["c_nd"] * n
     rest += c.get("c_pf", 0) if prefills else 0
-    return c["c0"] + linear + attention + rest + profile.host_ms
+    return max(c["c0"] + linear + attention + rest + profile.host_ms, least_ms(c, prefills))
+
+
+def least_ms(c, prefills):
+    """The launch of the kernels of an iteration that prefills."""
+    return c.get("c_l", 0) + c.get("c_lp", 0) * len(prefills) if prefills else 0
 
 
 @given(profiles, st.lists(chunks, min_size=1, max_size=5))
@@ -60,7 +66,7 @@ def test_the_reference_evaluator_agrees():
         c, host = profile.coefficients_ms, profile.host_ms
         for prefills in ([(0, 2048)], [(20_000, 500)], [(0, 1), (512, 300)]):
             expected_ms = reference.iteration_ms(c, prefills, [], host) + c.get("c_pf", 0)
-            expected_ps = expected_ms * 1e9
+            expected_ps = max(expected_ms, least_ms(c, prefills)) * 1e9
             assert profile.prefill_ps(prefills) == pytest.approx(expected_ps, rel=1e-9)
         contexts = [1024] * 64
         expected_ps = reference.iteration_ms(c, [], contexts, host) * 1e9
@@ -82,3 +88,26 @@ def test_no_step_of_a_large_model_beats_its_gpus(name, tb_s, tflops):
     assert reading_s < profile.decode_ps(1, 100) / ps < 2 * reading_s
     computing_s = 8192 * 2 * 70.55e9 / 4 / (tflops * 1e12)
     assert computing_s < profile.prefill_ps([(0, 8192)]) / ps < 2 * computing_s
+
+
+def test_a_short_prefill_takes_the_time_of_its_launch():
+    profile = load_profile(TRITON)
+    c = profile.coefficients_ms
+    for cached, new in ((511, 1), (0, 100)):
+        for prompts in (1, 2, 4):
+            launch_ms = c["c_l"] + c["c_lp"] * prompts
+            assert profile.prefill_ps([(cached, new)] * prompts) == pytest.approx(launch_ms * 1e9)
+    long_ps = profile.prefill_ps([(0, 4_096)])
+    assert long_ps > 2 * (c["c_l"] + c["c_lp"]) * 1e9
+    assert profile.step_ps([], 1, 1) < c["c_l"] * 1e9  # decoding is one graph
+
+
+def test_one_long_context_costs_its_own_time_and_many_cost_their_sum():
+    profile = load_profile(TRITON)
+    tail_ms, read_ms = profile.coefficients_ms["c_tail"], profile.coefficients_ms["c_K"]
+    assert profile.tail_ps([10_000]) == pytest.approx(10_000 * (tail_ms - read_ms) * 1e9)
+    together = [10_000, 1_000, 1_000]
+    assert profile.tail_ps(together) == pytest.approx((10_000 * tail_ms - 12_000 * read_ms) * 1e9)
+    assert profile.tail_ps([4_000] * 32) == 0
+    assert profile.tail_ps([]) == 0
+    assert load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang").tail_ps([10_000]) == 0

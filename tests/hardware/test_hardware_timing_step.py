@@ -20,7 +20,8 @@ def formula_ms(profile, chunks, sequences, context):
     linear = (weights**p + (c["c_T"] * tokens) ** p) ** (1 / p)
     counts = c["c_npf"] * len(chunks) + c["c_nd"] * sequences + c["c_K"] * context
     launch = c.get("c_pf", 0.0) if chunks else 0.0
-    return c["c0"] + linear + counts + launch + profile.host_ms + attention
+    least = c.get("c_l", 0.0) + c.get("c_lp", 0.0) * len(chunks) if chunks else 0.0
+    return max(c["c0"] + linear + counts + launch + profile.host_ms + attention, least)
 
 
 @given(

@@ -3,13 +3,15 @@
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import NEVER
-from tests.sim.sim_helpers import US, Home, SpyLPM, prompt
+from tests.sim.sim_helpers import PLAIN, US, Home, SpyLPM, prompt
 from tests.strategies import prompts
 
 DECAY = (0.7 - 0.098) / 600
@@ -261,3 +263,19 @@ def test_any_requests_are_all_served_alike_step_by_step(scheduler, arrivals, poo
         states = [(s.status, s.admitted_ps, s.readmitted_ps, s.finish_ps) for s in home.sent]
         ends.append((states, home.rows(), home.scheduler.admissions, home.evicted))
     assert ends[0] == ends[1]
+
+
+def test_a_long_context_makes_steps_longer_until_enough_others_decode_with_it():
+    """A token of context costs 1 us in a batch, 4 us alone, in the lengths at joining."""
+    costs = {**PLAIN.coefficients_ms, "c_K": 0.001, "c_tail": 0.004}
+    home = Home(profile=replace(PLAIN, coefficients_ms=costs), pool=5000)
+    home.send(100, 3)
+    home.run()
+    # Steps of 1,010 us, 101 and 102 us for their contexts, and 301 us for a context of 101 alone.
+    first_us = 2000
+    assert home.sent[0].first_token_ps == first_us * US
+    assert home.sent[0].finish_ps == (first_us + (1010 + 101 + 303) + (1010 + 102 + 303)) * US
+    many = Home(profile=replace(PLAIN, coefficients_ms=costs), pool=5000)
+    sent = [many.send(100, 2) for _ in range(5)]
+    many.run()  # five contexts of 101 cost 505 us, more than the 404 us of one
+    assert {one.finish_ps - one.first_token_ps for one in sent} == {(1050 + 505) * US}

@@ -52,6 +52,13 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
     assert min(served(fast)) > 0
 
 
+def test_a_launch_and_a_tail_do_not_depend_on_how_steps_are_simulated():
+    flags = {"gpu": "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"}
+    fast = simulate(experiment("dlpm", "judge", flags=flags))
+    slow = simulate(experiment("dlpm", "judge", flags=flags, engine__step_by_step=True))
+    assert_same_records(fast, slow)
+
+
 def served(result):
     """Return input + 2 x output of each client."""
     service = result.service
