@@ -141,7 +141,7 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        with suppress(EOFError, OSError):  # the parent is done, or dead
+        with suppress(EOFError, OSError, KeyboardInterrupt):  # parent done or dead, or a stuck task
             goes_on = True  # even after a request to stop: the parent waits for a first result
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)

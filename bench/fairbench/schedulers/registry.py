@@ -10,21 +10,17 @@ those of a sweep, emulated workers and SGLang servers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
-from inspect import isabstract
 from pathlib import Path
-from re import fullmatch
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import module_of
 from fairbench.files.reader import files_named
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
+from fairbench.schedulers.user_classes import classes_in
 from fairbench.studies import PACKAGE as STUDIES
 from fairbench.studies import need_studies
 
@@ -93,7 +89,6 @@ PAIRS = {
 VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
-ALIKE = 0.85  # of 1: a name that is so similar to a hook's is a misspelt hook
 
 
 def locals_by_name() -> Mapping[str, str]:
@@ -112,9 +107,9 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     found = dict(known)
     own = [(point.name, point.value) for point in entry_points(group=group)]
     for path in user_files():
-        if not any(schedulers_in(path, kind) for kind in (LocalScheduler, Router)):
+        if not any(classes_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
-        own += schedulers_in(path, base).items()
+        own += classes_in(path, VARIABLE, base).items()
     for name, value in own:
         # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
@@ -217,52 +212,3 @@ def params_classes() -> PartParams:
 def user_files() -> list[Path]:
     """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
     return files_named(VARIABLE)
-
-
-def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
-    """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
-
-    A class without a name that lacks a method is skipped, as a base for other classes. Raises
-    UsageError if the file cannot be run, or if a class is incomplete or misspells a hook.
-    """
-    module = module_of(path, VARIABLE)
-    found = {}
-    for attribute, value in vars(module).items():
-        if not (isinstance(value, type) and issubclass(value, base)):
-            continue
-        named = isinstance(getattr(value, "name", None), str)
-        if value.__module__ != module.__name__ or (isabstract(value) and not named):
-            continue
-        if lacks := _lacks(value):
-            raise UsageError(f"{path}: class {attribute} needs {lacks}")
-        if unknown := _unknown_hook(value, base):
-            raise UsageError(f"{path}: class {attribute}: {unknown}")
-        found[value.name] = f"{module.__name__}:{attribute}"
-    return found
-
-
-def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
-    """Return the missing parts of a scheduler class, or "" if it is complete."""
-    name = getattr(scheduler, "name", None)
-    if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
-        return 'a name of letters, digits and -, such as name = "mine"'
-    if isabstract(scheduler):
-        return f"a method {min(scheduler.__abstractmethods__)}"
-    if not is_dataclass(getattr(scheduler, "Params", None)):
-        return "a dataclass Params, empty if it has no parameters"
-    return ""
-
-
-def _unknown_hook(
-    scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
-) -> str:
-    """Return the error for a public name that looks like a hook of ``base`` and is none, or ""."""
-    hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
-    known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
-    for name in vars(scheduler):
-        if name.startswith("_") or name in known:
-            continue
-        near = get_close_matches(name, hooks - vars(scheduler).keys(), n=1, cutoff=ALIKE)
-        if near or name.startswith("on_"):
-            return f"{unknown_name('hook', name, hooks)} Begin a name of your own with _."
-    return ""
