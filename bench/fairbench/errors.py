@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -68,10 +68,17 @@ def about(*keys: str) -> Iterator[None]:
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
     """Return the error for an unknown name: the name, what is allowed, the nearest match."""
-    names = sorted(allowed)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return UsageError(f"unknown {what} {name!r}: {choose_from(name, sorted(allowed))}")
+
+
+def choose_from(given: str, names: Sequence[str]) -> str:
+    """Return what to choose from, and the nearest match; of a long list the most similar names."""
+    near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {what} {name!r}: choose from {', '.join(names)}.{hint}")
+    if len(", ".join(names)) <= MAX_CHOICES:
+        return f"choose from {', '.join(names)}.{hint}"
+    shown = get_close_matches(given, names, n=FEW_CHOICES, cutoff=0)
+    return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
 # GitHub Actions reads ``::error::text`` after any blanks as a command of the job. A name at the
@@ -100,6 +107,7 @@ def printable_lines(text: str) -> str:
 T = TypeVar("T")
 MAX_DEPTH = 32  # limit on nested tables and arrays, so that recursion over them is safe
 MAX_SHOWN = 100  # limit on the characters of a wrong value
+MAX_CHOICES, FEW_CHOICES = 450, 12  # characters of all allowed names, and names of a longer list
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
@@ -182,12 +190,10 @@ def complaint(details: ErrorDetails) -> str:
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)
-    if details["type"] not in ("literal_error", "enum"):
-        return message
-    choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
-    near = get_close_matches(str(details["input"]), choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"choose from {', '.join(choices)}.{hint}"
+    known = details["type"] in ("literal_error", "enum")
+    expected = details["ctx"]["expected"] if known else message.partition(" is not one of ")[2]
+    choices = re.findall(r"'([^']*)'", expected)
+    return choose_from(str(details["input"]), choices) if choices else message
 
 
 def shortened(text: str) -> str:

@@ -16,6 +16,7 @@ from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.registry import VARIABLE
+from fairbench.schedulers.user_classes import unknown_hook
 from fairbench.sim.run import simulate
 from tests.slow_params import slow
 
@@ -160,7 +161,7 @@ def test_no_bundled_scheduler_has_an_unknown_hook():
         (registry.LOCALS, LocalScheduler, registry.local_class),
         (registry.ROUTERS, Router, registry.router_class),
     ):
-        assert not [name for name in names if registry._unknown_hook(load(name), kind)]
+        assert not [name for name in names if unknown_hook(load(name), kind)]
 
 
 LOCAL = """

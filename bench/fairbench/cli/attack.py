@@ -13,6 +13,7 @@ from fairbench.attack.flags import ATTACKED, AttackFlags, Objective, Optimiser
 from fairbench.attack.known import KNOWN
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -50,7 +51,7 @@ def attack(
     ] = None,
     num_runs: Annotated[
         int | None,
-        Option(min=1, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
+        Option(**SEEDS, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    SEEDS,
     NoProgress,
     ResultDir,
     Settings,
@@ -40,7 +41,7 @@ def compare(
         option(
             COMMON,
             "Number of seeds of each scheduler. [default: 5, or the number of stored seeds]",
-            min=1,
+            **SEEDS,
         ),
     ] = None,
     metric: Annotated[

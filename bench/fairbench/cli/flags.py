@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
+SEEDS = {"min": 1, "max": 10_000}  # bounds of --num-runs
 
 
 def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:

@@ -10,6 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -76,7 +77,7 @@ def plan(
         option(
             COMMON,
             "Number of seeds of each cluster size; all sizes use the same seeds. [default: 3]",
-            min=1,
+            **SEEDS,
         ),
     ] = None,
     certain: Annotated[

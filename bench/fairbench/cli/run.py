@@ -10,6 +10,7 @@ import typer
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    SEEDS,
     AllowUntested,
     Explain,
     NoProgress,
@@ -49,7 +50,7 @@ def run(
         option(
             COMMON,
             "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
-            min=1,
+            **SEEDS,
         ),
     ] = 1,
     header: Annotated[

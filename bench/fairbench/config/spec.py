@@ -35,7 +35,7 @@ MAX_ROUTERS = 64
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 Rate = Annotated[float, Field(gt=0)]  # may be infinite: all programs arrive at once
-Shape = Annotated[float, Field(gt=0)]  # may be infinite: even gaps
+Shape = Annotated[float, Field(ge=0.001)]  # may be infinite: even gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

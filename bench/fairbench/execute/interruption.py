@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STUCK_S = 1.0  # a second signal that much later finds code that has not polled: it is stuck
 
 
 class Interrupted(KeyboardInterrupt):
@@ -27,9 +29,20 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self._noticed = False
+        self._asked_s = 0.0
 
     def __call__(self) -> bool:
-        return self.signum is not None
+        self._noticed = self.signum is not None
+        return self._noticed
+
+    def ask(self, signum: int, _: FrameType | None) -> None:
+        """Handle a signal. Raise KeyboardInterrupt if the code inside is stuck since an earlier."""
+        now_s = time.monotonic()
+        if self.signum is None:
+            self.signum, self._asked_s = signum, now_s
+        elif not self._noticed and now_s - self._asked_s > STUCK_S:
+            raise KeyboardInterrupt
 
     @property
     def exit_code(self) -> int:
@@ -46,17 +59,14 @@ def interruptible() -> Iterator[Interruption]:
     """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
 
     Python would raise KeyboardInterrupt in the middle of a state change. The code inside polls,
-    stops at a safe point and saves. Does nothing off the main thread.
+    stops at a safe point and saves. If it does not poll for a second, such as in an endless loop of
+    a user's scheduler, another signal does raise it. Does nothing off the main thread.
     """
     asked = Interruption()
-
-    def note(signum: int, _: FrameType | None) -> None:
-        asked.signum = asked.signum or signum
-
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    previous = {signum: signal.signal(signum, note) for signum in SIGNALS}
+    previous = {signum: signal.signal(signum, asked.ask) for signum in SIGNALS}
     try:
         yield asked
     finally:

@@ -141,7 +141,8 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        with suppress(EOFError, OSError):  # the parent is finished, or dead
+        # the parent is finished or dead, or interrupted a task that does not end
+        with suppress(EOFError, OSError, KeyboardInterrupt):
             # even after a request to stop, because the parent waits for a first result
             goes_on = True
             while goes_on:

@@ -9,6 +9,7 @@ from dataclasses import is_dataclass
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
+from itertools import dropwhile
 from pathlib import Path
 from re import fullmatch
 from types import ModuleType
@@ -74,18 +75,24 @@ def _lacks(found: Any, key: str) -> str:
 def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return the failure, which names file and line, if a user's file raised the error, else None.
 
-    The traceback from the user's file on is a note of the failure.
+    The traceback from the user's file on is a note of the failure. A StopIteration in a generator,
+    which Python turns into a RuntimeError, is reported where it was raised.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [index for index, frame in enumerate(frames) if frame.filename in _LOADED]
-    if not own:
+    raised = error if _own(error) or error.__cause__ is None else error.__cause__
+    if not (frames := _own(raised)):
         return None
-    frame = frames[own[-1]]
+    frame = next(one for one in reversed(frames) if one.filename in _LOADED)
     failed = RunFailed(
         f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: "
-        f"{type(error).__name__}: {error}"
+        f"{': '.join(filter(None, (type(raised).__name__, str(raised))))}"
     )
-    failed.add_note("".join(traceback.format_list(frames[own[0] :])).rstrip("\n"))
+    failed.add_note("".join(traceback.format_list(frames)).rstrip("\n"))
     return failed
+
+
+def _own(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of the error's traceback from the first one in a user's file on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from fairbench.core import Request
 from fairbench.errors import RunFailed, shortened
+from fairbench.files.python_file import failure_in_own_file
 
 
 class Preempt(NamedTuple):
@@ -63,7 +64,7 @@ def drive(
         try_admit: Function that tries a candidate and returns the outcome.
         preempt: Function that carries out a preemption and returns whether it was done.
 
-    Raises RunFailed if the selection is not a generator, or yields anything else.
+    Raises RunFailed if the selection is not a generator, or yields anything but a waiting request.
     """
     candidate = start(selection)
     try:
@@ -80,6 +81,12 @@ def drive(
                 return
             if not isinstance(candidate, Request):
                 candidate = _checked(selection, candidate)
+    except KeyError as error:  # of the host's queue
+        if error.args != (candidate,) or failure_in_own_file(error):
+            raise
+        raise RunFailed(
+            f"{_name(selection)} yielded {shortened(repr(candidate))}, which does not wait"
+        ) from error
     finally:
         selection.close()
 
@@ -109,7 +116,11 @@ def _checked(selection: Selection, candidate: Request | Preempt) -> Request | Pr
     """Return the candidate. Raises RunFailed for any other value, such as None."""
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
-            f"{getattr(selection, '__qualname__', 'select')} yielded "
+            f"{_name(selection)} yielded "
             f"{shortened(repr(candidate))}: must be a waiting request or a Preempt"
         )
     return candidate
+
+
+def _name(selection: Selection) -> str:
+    return getattr(selection, "__qualname__", "select")

@@ -10,14 +10,12 @@ including those of a sweep, emulated workers and SGLang servers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import classes_in
 from fairbench.files.reader import files_named
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
@@ -91,7 +89,6 @@ PAIRS = {
 VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
-ALIKE = 0.85  # similarity (at most 1) from which on a name counts as a misspelt hook
 
 
 def locals_by_name() -> Mapping[str, str]:
@@ -110,9 +107,11 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     found = dict(known)
     own = [(point.name, point.value) for point in entry_points(group=group)]
     for path in user_files():
-        if not any(schedulers_in(path, kind) for kind in (LocalScheduler, Router)):
+        from fairbench.schedulers.user_classes import schedulers_in
+
+        if not any(schedulers_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
-        own += schedulers_in(path, base).items()
+        own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
         # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
@@ -215,31 +214,3 @@ def params_classes() -> PartParams:
 def user_files() -> list[Path]:
     """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
     return files_named(VARIABLE)
-
-
-def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
-    """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
-
-    Raises UsageError as ``classes_in`` does, and if a class misspells a hook.
-    """
-    found = {}
-    for attribute, value in classes_in(path, VARIABLE, base, "name"):
-        if unknown := _unknown_hook(value, base):
-            raise UsageError(f"{path}: class {attribute}: {unknown}")
-        found[value.name] = f"{value.__module__}:{attribute}"
-    return found
-
-
-def _unknown_hook(
-    scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
-) -> str:
-    """Return the error for a public name that resembles a hook of ``base`` but is none, or ""."""
-    hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
-    known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
-    for name in vars(scheduler):
-        if name.startswith("_") or name in known:
-            continue
-        near = get_close_matches(name, hooks - vars(scheduler).keys(), n=1, cutoff=ALIKE)
-        if near or name.startswith("on_"):
-            return f"{unknown_name('hook', name, hooks)} Begin a name of your own with _."
-    return ""

@@ -227,7 +227,7 @@ class GatewayQueue(HoldsRequests):
             if worker is None:
                 return Tried.NO_ROOM
             self._view.leave(request)
-            self.scheduler.on_admitted(request, request.input_tokens, recompute=False)
+            self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
                 self._ahead.sent(request)
             detector.on_sent(request, worker)  # the next line may move the request

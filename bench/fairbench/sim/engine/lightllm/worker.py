@@ -118,7 +118,7 @@ def fill_minibatch(
         sequence.extend_tokens = sequence.total
         waiting.admit(request)
         cap.enter(request)
-        scheduler.on_admitted(request, sequence.total, recompute=False)
+        scheduler.on_admitted(request, sequence.total, False)
         return Tried.ADMITTED
 
     drive(scheduler.select(waiting, now_s), try_admit)
