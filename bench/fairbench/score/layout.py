@@ -24,6 +24,7 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError, printable, unknown_name
 from fairbench.files.column_names import nearest, recognised, split_unit
+from fairbench.files.json_text import inner
 from fairbench.score.files import Object
 from fairbench.score.tools import TOOLS, tool
 
@@ -76,7 +77,7 @@ class Layout:
     def fits(self, item: Object) -> bool:
         """Return whether an object has every column of the layout that is not optional."""
         needed = {name for field, name in self.columns.items() if field not in OPTIONAL}
-        rows = inner(item) if self.shape is Shape.RESPONSES else [item]
+        rows = responses_of(item) if self.shape is Shape.RESPONSES else [item]
         if not rows or not isinstance(rows[0], dict) or not needed <= rows[0].keys():
             return False
         lists = all(isinstance(rows[0][name], list) for name in needed)
@@ -201,10 +202,9 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
 
 
 def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
-    values = {name for name, value in item.items() if not isinstance(value, list | dict)}
-    free = values.difference(plain.columns.values())
-    found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)
-    near = next((f"{field}={printable(name)}" for field, name in found if name), "")
+    taken = plain.columns.values()
+    found = ((field, nearest(ALIASES.get(field, field), item, taken)) for field in missing)
+    near = next((f"{field}={name}" for field, name in found if name), "")
     return f" Did you mean {near}?" if near else ""
 
 
@@ -231,8 +231,7 @@ def common(item: Object) -> Layout:
     return replace(LAYOUTS[PLAIN].mapped(names), sessions=sessions)
 
 
-def inner(item: Object) -> list[Any]:
+def responses_of(item: Object) -> list[Any]:
     """Return the requests listed under ``result.responses``."""
-    result = item.get("result")
-    rows = result.get("responses") if isinstance(result, dict) else None
+    rows = inner(item, "result", "responses")
     return rows if isinstance(rows, list) else []
