@@ -13,7 +13,7 @@ from fairbench.errors import UsageError
 from fairbench.metrics.floods import Flood
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic, traffic_of
-from fairbench.score.layout import ALIASES
+from fairbench.score.layout import OURS
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.times import RecordError
 from fairbench.workloads.trace_workload import synthetic_parts
@@ -31,9 +31,6 @@ from fairbench.workloads.traces.table import Table
 MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits for
 AROUND = 0.5  # of a flood's length, replayed before and after it
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
-
-OF_RECORDS = {name: field for field, name in ALIASES.items()}
-"""Fields of records by a trace's names for them; other names are equal."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def _scored(params: TraceParams) -> Scored | None:
     Raises RecordError for a record with an impossible value.
     """
     named = columns_of(params.columns)
-    names = {OF_RECORDS.get(field, field): column for field, column in named.items()}
+    names = {OURS.get(field, field): column for field, column in named.items()}
     try:
         return read_scored([Path(find(params.file))], names=names, line=params.line or None)
     except RecordError:

@@ -53,6 +53,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "block_size": ("blocksize", "blocktokens"),
     "text": ("prompt", "messages", "prompttext", "inputtext"),
 }
+
+# Columns of measured runs, by field: of VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
+# 192c2e2), and of ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py).
+# sglang.bench_serving has the names of the latter, but no times.
+VTC = {"client": "client", "time": "req_time", "ttft": "first_token_latency"}
+VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
+VLLM = {"time": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
+VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
+
 _SUFFIX = re.compile(r"[\s_(\[.-]+(ns|us|ms|s|sec|seconds)[\s)\]]*$", re.IGNORECASE)
 _UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "seconds": "s"}
 

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, printable, unknown_name
-from fairbench.files.column_names import nearest, recognised, split_unit
+from fairbench.files.column_names import VLLM, VTC, nearest, recognised, split_unit
 from fairbench.files.json_text import inner
 from fairbench.score.files import Object
 from fairbench.score.tools import TOOLS, tool
@@ -98,11 +98,7 @@ class Layout:
 
 _TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # as ``tools`` has them
 PLAIN = "lines"
-_BENCH = {"input_tokens": "input_lens", "output_tokens": "output_lens", "ttft": "ttfts"}
-_BENCH |= {"itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
 _WHOLE = {"latency": "latencies"}  # instead of gaps, if nothing was streamed
-_VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_latency"}
-_VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "program": "program_id"}
 _AIPERF = {"start": "start", "ttft": "time_to_first_token", "latency": "request_latency"}
@@ -115,6 +111,9 @@ _OURS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens
 ALIASES = {"start": "time", "program": "session", "id": "request_id"}
 _ALIKE = ("client", "input_tokens", "output_tokens", *FIRST, *LAST)
 ALIASES |= {field: field for field in _ALIKE}
+OURS = {name: field for field, name in ALIASES.items()}
+_VTC, _VLLM = ({OURS.get(name, name): key for name, key in run.items()} for run in (VTC, VLLM))
+_SGLANG = {field: key for field, key in _VLLM.items() if field != "start"}
 
 LAYOUTS = {
     layout.name: layout
@@ -124,13 +123,11 @@ LAYOUTS = {
             "fairbench", Shape.REQUEST, {field: field for field in _SAME} | _OWN, keeps_clock=True
         ),
         Layout(
-            "vtc", Shape.RESPONSES, {"client": "adapter_dir", **_VTC}, uncached=True, refuses=True
+            "vtc", Shape.RESPONSES, {**_VTC, "client": "adapter_dir"}, uncached=True, refuses=True
         ),
-        Layout(
-            "vtc-columns", Shape.COLUMNS, {"client": "client", **_VTC}, uncached=True, refuses=True
-        ),
-        Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}, also=_WHOLE),
-        Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True, also=_WHOLE),
+        Layout("vtc-columns", Shape.COLUMNS, _VTC, uncached=True, refuses=True),
+        Layout("vllm", Shape.COLUMNS, _VLLM, also=_WHOLE),
+        Layout("sglang", Shape.COLUMNS, _SGLANG, at_once=True, also=_WHOLE),
         Layout("aiperf", Shape.REQUEST, _AIPERF),  # as ``score.aiperf`` has flattened it
         *(Layout(tool.name, Shape.REQUEST, _TOOL) for tool in TOOLS),
     )
