@@ -13,19 +13,24 @@ from fairbench.errors import UsageError
 from fairbench.metrics.floods import Flood
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic, traffic_of
+from fairbench.score.layout import OURS
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.times import RecordError
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import cut
-from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, find, read_trace
+from fairbench.workloads.traces.read import (
+    MAX_CLIENTS,
+    TraceParams,
+    check_params,
+    columns_of,
+    find,
+    read_trace,
+)
 from fairbench.workloads.traces.table import Table
 
 MOST_REPLAYED = 12_000  # limit on requests: a longer replay takes too long
 AROUND = 0.5  # part of a flood's length that is replayed before and after it
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
-
-# Names of record fields that differ from a trace's names; all others are equal.
-OF_RECORDS = {"time": "start", "session": "program"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,8 @@ def _scored(params: TraceParams) -> Scored | None:
 
     Raises RecordError for a record with an impossible value.
     """
-    columns = dict(pair.split("=", 1) for pair in params.columns.split(",") if pair)
-    names = {OF_RECORDS.get(field, field): column for field, column in columns.items()}
+    named = columns_of(params.columns)
+    names = {OURS.get(field, field): column for field, column in named.items()}
     try:
         return read_scored([Path(find(params.file))], names=names, line=params.line or None)
     except RecordError:

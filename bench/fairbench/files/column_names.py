@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from fairbench.errors import printable
 from fairbench.files.times import UNITS
 
 # Names in the form that ``plain`` returns, best first: a file may hold several.
@@ -52,6 +53,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "block_size": ("blocksize", "blocktokens"),
     "text": ("prompt", "messages", "prompttext", "inputtext"),
 }
+
+# Columns of measured runs, by field: of VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
+# 192c2e2), and of ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py).
+# sglang.bench_serving has the names of the latter, but no times.
+VTC = {"client": "client", "time": "req_time", "ttft": "first_token_latency"}
+VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
+VLLM = {"time": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
+VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
+
 _SUFFIX = re.compile(r"[\s_(\[.-]+(ns|us|ms|s|sec|seconds)[\s)\]]*$", re.IGNORECASE)
 _UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "seconds": "s"}
 
@@ -87,10 +97,17 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def nearest(field: str, names: Iterable[str]) -> str | None:
-    """Return the column closest to a common name of a field, or None."""
-    by_plain = {plain(name): name for name in sorted(names)}
+def nearest(field: str, record: Mapping[str, Any], taken: Iterable[str]) -> str:
+    """Return the column of single values closest to a common name of a field, or "".
+
+    Args:
+        field: Field of ``NAMES``.
+        record: Record with the columns.
+        taken: Columns that hold other fields.
+    """
+    values = {str(name) for name, value in record.items() if not isinstance(value, list | dict)}
+    by_plain = {plain(name): name for name in sorted(values.difference(taken))}
     near = [
         one for name in NAMES.get(field, ()) for one in get_close_matches(name, by_plain, 1, 0.7)
     ]
-    return by_plain[near[0]] if near else None
+    return printable(by_plain[near[0]]) if near else ""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from enum import Enum
+from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.errors import MAX_DEPTH, DataError, is_too_deep
-from fairbench.files.reader import Line, Memory, decoded, lines, opened, read_whole
+from fairbench.files.reader import Line, Memory, decoded, lines, read_whole
 
 INTEGERS = range(-(2**63), 2**64)
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
@@ -139,50 +137,13 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-PEEKED = 4096  # bytes
-NO_TEXT = {
-    b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
-    b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
-    b"PAR1": "is Parquet: save it as CSV or JSON lines",
-    b"\xff\xfe": "is UTF-16: save it as UTF-8",
-    b"\xfe\xff": "is UTF-16: save it as UTF-8",
-}
-"""The first bytes of files that are often taken for CSV, with advice."""
+def inner(value: Any, *keys: str) -> Any:
+    """Return the value under nested keys, or None."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-class Kind(Enum):
-    """The format in which a file holds its records."""
-
-    CSV = "a line of column names, then one record per line"
-    LIST = "a list of JSON"
-    OBJECTS = "JSON lines, or one object"
-
-
-_BY_NAME = {".csv": Kind.CSV, ".tsv": Kind.CSV}
-
-
-def kind_of(path: Path, shown: str) -> Kind:
-    """Return the format of a file, by its name if that is clear, else by its beginning.
-
-    Raises DataError if the file is unreadable or not text.
-    """
-    with opened(path, shown) as stream:
-        start = stream.read(PEEKED)
-    for mark, what in NO_TEXT.items():
-        if start.startswith(mark):
-            raise DataError(f"{shown}: {what}")
-    if b"\0" in start:
-        raise DataError(f"{shown}: is not text, or is UTF-16: save it as UTF-8")
-    ending = Path(path.name.lower().removesuffix(".gz")).suffix
-    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    by_start = {b"{": Kind.OBJECTS, b"[": Kind.LIST}
-    return _BY_NAME.get(ending) or by_start.get(start[:1], Kind.CSV)
-
-
-def listed(path: Path, shown: str) -> Iterator[Place]:
-    """Yield the objects of a JSON list with their locations. Raises DataError for others."""
-    for number, one in enumerate(json_file(path, shown), start=1):
-        where = f"{shown}, record {number}"
-        if not isinstance(one, dict):
-            raise DataError(f"{where}: must be a JSON object")
-        yield Place(where, one)
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; empty if the value is not a list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

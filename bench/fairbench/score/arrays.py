@@ -11,7 +11,7 @@ import numpy as np
 from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
-from fairbench.score.columns import Columns, is_missing_cell
+from fairbench.score.columns import Columns
 from fairbench.score.layout import FIRST, LAST, PLAIN
 from fairbench.score.states import FAILED, UNSAID, is_error, states_of
 from fairbench.score.times import (
@@ -94,7 +94,7 @@ def arrays_of(
         **_status(states, last, refuses=columns.layout.refuses),
     }
     _mend(made, mended)
-    ids = [str(one) for one in columns.values("id") or () if not is_missing_cell(one)]
+    ids = [str(one) for one in columns.values("id") or () if not is_missing(one)]
     mended[REPEATED] += len(ids) - len(set(ids))
     _check(made, where)
     return made
@@ -175,7 +175,7 @@ def _programs(columns: Columns, clients: Any, part: int) -> Any:
     owners = clients if columns.layout.sessions else [""] * len(clients)
     names = [
         f"{part}/row {row}"
-        if (is_missing_cell(name) or name in ([], {}))
+        if (is_missing(name) or name in ([], {}))
         else f"{part}/{owner}/id {name}"
         for row, (name, owner) in enumerate(zip(given, owners, strict=True))
     ]
@@ -184,7 +184,7 @@ def _programs(columns: Columns, clients: Any, part: int) -> Any:
 
 def _workers(values: list[Any], where: str) -> Any:
     """Return numbers of workers, NaN for none, or names if some are not numbers."""
-    if all(is_missing_cell(one) or number_of(one) is not None for one in values):
+    if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(values, "worker", where)
     if any(isinstance(one, list | dict | bool) for one in values):
         return numbers(values, "worker", where)  # which complains

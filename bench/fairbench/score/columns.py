@@ -11,7 +11,7 @@ from fairbench.errors import DataError, UsageError, printable
 from fairbench.files.column_names import NAMES, plain
 from fairbench.files.times import is_blank, is_missing, number_of, zone_of
 from fairbench.score.files import Object
-from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
+from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, responses_of
 from fairbench.score.states import signed
 
 Run = TypeVar("Run")
@@ -51,7 +51,7 @@ class Columns:
     def values(self, name: str) -> list[Any] | None:
         """Return the values of a field, None if no record has one."""
         found = self.columns.get(name)
-        if found is None or all(map(is_missing_cell, found.values)):
+        if found is None or all(map(is_missing, found.values)):
             return None
         return found.values
 
@@ -65,11 +65,6 @@ class Columns:
         """Yield the columns of times of these fields, first that of the first record."""
         yield from (self.columns[one] for one in fields if one in self.columns)
         yield from (column for column in self.others if column.field in fields)
-
-
-def is_missing_cell(value: Any) -> bool:
-    """Return whether a cell is empty; a list is not."""
-    return not isinstance(value, list | dict) and is_missing(value)
 
 
 def columns_of(
@@ -92,7 +87,7 @@ def columns_of(
         return _transposed(layout, rows, where, names or {})
     where, item = one_of_several(objects, line, objects[0][0].rpartition(",")[0])
     if layout.shape is Shape.RESPONSES:
-        return _transposed(layout, inner(item), where, {})
+        return _transposed(layout, responses_of(item), where, {})
     columns = {f: n for f, n in layout.also.items() if isinstance(item.get(n), list)}
     layout = replace(layout, columns={**layout.columns, **columns})
     return _checked(
@@ -141,7 +136,7 @@ def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
     for number, row in enumerate(rows):
         if any(key in row for key in ends) or not number_of(output[number]):
             continue
-        if all(is_missing_cell(row.get(key)) for key in signs):
+        if all(is_missing(row.get(key)) for key in signs):
             used = {column.name for column in (*made.columns.values(), *made.others)}
             others = ", ".join(printable(str(key)) for key in row if key not in used)
             raise DataError(
@@ -195,7 +190,7 @@ def _add_signs(made: Columns, rows: list[Object]) -> None:
         return
     if "status" in made.columns:
         said = made.columns["status"].values
-        said[:] = [b if is_missing_cell(a) else a for a, b in zip(said, signs, strict=True)]
+        said[:] = [b if is_missing(a) else a for a, b in zip(said, signs, strict=True)]
     else:
         made.columns["status"] = Column("status", "status", None, signs)
 

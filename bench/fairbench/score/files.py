@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
-from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import Kind, json_objects, kind_of, listed
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory
+from fairbench.files.records import records_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,14 +29,7 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
     """
     if path.suffix == ".parquet":
         return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet_rows(path), start=1)]
-    kind = kind_of(path, f"{path}") if path.is_file() else Kind.OBJECTS  # a pipe is read once
-    if kind is Kind.CSV:
-        return list(_csv_rows(path))
-    read = listed if kind is Kind.LIST else json_objects
-    objects: list[tuple[str, Object]] = list(read(path, f"{path}"))
-    if not objects:
-        raise DataError(f"{path}: holds no records")
-    return objects
+    return list(records_of(path, stripped=True))
 
 
 def _parquet_rows(path: Path) -> list[Object]:
@@ -47,16 +39,6 @@ def _parquet_rows(path: Path) -> list[Object]:
     Memory(f"{path}").take(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     columns = [_values(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
-    """Yield each row as an object of texts without surrounding blanks."""
-    empty = True
-    for number, cells in csv_rows(path, f"{path}"):
-        empty = False
-        yield f"{path}, line {number}", {name: text.strip() for name, text in cells.items()}
-    if empty:
-        raise DataError(f"{path}: holds no records")
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:

@@ -23,7 +23,8 @@ from enum import Enum
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, printable, unknown_name
-from fairbench.files.column_names import nearest, recognised, split_unit
+from fairbench.files.column_names import VLLM, VTC, nearest, recognised, split_unit
+from fairbench.files.json_text import inner
 from fairbench.score.files import Object
 from fairbench.score.tools import TOOLS, tool
 
@@ -76,7 +77,7 @@ class Layout:
     def fits(self, item: Object) -> bool:
         """Return whether an object has every column of the layout that is not optional."""
         needed = {name for field, name in self.columns.items() if field not in OPTIONAL}
-        rows = inner(item) if self.shape is Shape.RESPONSES else [item]
+        rows = responses_of(item) if self.shape is Shape.RESPONSES else [item]
         if not rows or not isinstance(rows[0], dict) or not needed <= rows[0].keys():
             return False
         lists = all(isinstance(rows[0][name], list) for name in needed)
@@ -97,11 +98,7 @@ class Layout:
 
 _TOOL = {field: field for field in (*tool.FIELDS, *tool.OPTIONAL)}  # in the format of ``tools``
 PLAIN = "lines"
-_BENCH = {"input_tokens": "input_lens", "output_tokens": "output_lens", "ttft": "ttfts"}
-_BENCH |= {"itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
 _WHOLE = {"latency": "latencies"}  # instead of gaps, if the answer was not streamed
-_VTC = {"start": "req_time", "ttft": "first_token_latency", "latency": "request_latency"}
-_VTC |= {"input_tokens": "prompt_len", "output_tokens": "output_len"}
 _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "program": "program_id"}
 _AIPERF = {"start": "start", "ttft": "time_to_first_token", "latency": "request_latency"}
@@ -114,6 +111,9 @@ _OURS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens
 ALIASES = {"start": "time", "program": "session", "id": "request_id"}
 _ALIKE = ("client", "input_tokens", "output_tokens", *FIRST, *LAST)
 ALIASES |= {field: field for field in _ALIKE}
+OURS = {name: field for field, name in ALIASES.items()}
+_VTC, _VLLM = ({OURS.get(name, name): key for name, key in run.items()} for run in (VTC, VLLM))
+_SGLANG = {field: key for field, key in _VLLM.items() if field != "start"}
 
 LAYOUTS = {
     layout.name: layout
@@ -123,13 +123,11 @@ LAYOUTS = {
             "fairbench", Shape.REQUEST, {field: field for field in _SAME} | _OWN, keeps_clock=True
         ),
         Layout(
-            "vtc", Shape.RESPONSES, {"client": "adapter_dir", **_VTC}, uncached=True, refuses=True
+            "vtc", Shape.RESPONSES, {**_VTC, "client": "adapter_dir"}, uncached=True, refuses=True
         ),
-        Layout(
-            "vtc-columns", Shape.COLUMNS, {"client": "client", **_VTC}, uncached=True, refuses=True
-        ),
-        Layout("vllm", Shape.COLUMNS, {"start": "start_times", **_BENCH}, also=_WHOLE),
-        Layout("sglang", Shape.COLUMNS, _BENCH, at_once=True, also=_WHOLE),
+        Layout("vtc-columns", Shape.COLUMNS, _VTC, uncached=True, refuses=True),
+        Layout("vllm", Shape.COLUMNS, _VLLM, also=_WHOLE),
+        Layout("sglang", Shape.COLUMNS, _SGLANG, at_once=True, also=_WHOLE),
         Layout("aiperf", Shape.REQUEST, _AIPERF),  # after ``score.aiperf`` has flattened it
         *(Layout(tool.name, Shape.REQUEST, _TOOL) for tool in TOOLS),
     )
@@ -201,10 +199,9 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
 
 
 def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
-    values = {name for name, value in item.items() if not isinstance(value, list | dict)}
-    free = values.difference(plain.columns.values())
-    found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)
-    near = next((f"{field}={printable(name)}" for field, name in found if name), "")
+    taken = plain.columns.values()
+    found = ((field, nearest(ALIASES.get(field, field), item, taken)) for field in missing)
+    near = next((f"{field}={name}" for field, name in found if name), "")
     return f" Did you mean {near}?" if near else ""
 
 
@@ -231,8 +228,7 @@ def common(item: Object) -> Layout:
     return replace(LAYOUTS[PLAIN].mapped(names), sessions=sessions)
 
 
-def inner(item: Object) -> list[Any]:
+def responses_of(item: Object) -> list[Any]:
     """Return the requests listed under ``result.responses``."""
-    result = item.get("result")
-    rows = result.get("responses") if isinstance(result, dict) else None
+    rows = inner(item, "result", "responses")
     return rows if isinstance(rows, list) else []

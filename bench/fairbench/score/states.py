@@ -55,7 +55,7 @@ def states_of(values: Iterable[Any], where: str) -> Any:
 def _state_of(value: Any, where: str) -> int:
     if isinstance(value, bool):
         return FINISHED if value else FAILED
-    if not isinstance(value, list | dict) and is_missing(value):
+    if is_missing(value):
         return UNSAID
     code = number_of(value)
     if code is None and isinstance(value, str) and (line := _HTTP.fullmatch(value.strip())):

@@ -173,8 +173,8 @@ def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
     found = []
     for row, value in enumerate(values):
         try:
-            number = None if isinstance(value, list | dict) else number_of(value)
-            if number is None and (isinstance(value, list | dict) or not is_missing(value)):
+            number = number_of(value)
+            if number is None and not is_missing(value):
                 raise ValueError
             found.append(np.nan if number is None else float(number))
         except (ValueError, OverflowError):

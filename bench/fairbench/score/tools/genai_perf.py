@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from fairbench.errors import DataError
-from fairbench.files.json_text import parsed
+from fairbench.files.json_text import inner, objects_in, parsed
 from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, inner, numbers_in, objects_in, request
+from fairbench.score.tools.tool import Run, Tool, numbers_in, request
 from fairbench.workloads.traces.texts import text_of, tokens_of
 
 NS = 1e-9

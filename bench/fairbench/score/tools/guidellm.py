@@ -7,17 +7,9 @@ vllm-project/guidellm at 06cef29), and before 0.4 ``start_time``, ``end_time`` a
 
 from __future__ import annotations
 
+from fairbench.files.json_text import inner, objects_in
 from fairbench.score.files import Object
-from fairbench.score.tools.tool import (
-    Run,
-    Tool,
-    difference,
-    first_of,
-    inner,
-    objects_in,
-    request,
-    scaled,
-)
+from fairbench.score.tools.tool import Run, Tool, difference, first_of, request, scaled
 
 ENDS = {"successful": None, "errored": "failed", "incomplete": "unfinished"}
 

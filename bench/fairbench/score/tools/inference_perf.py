@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from fairbench.files.json_text import inner
 from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, difference, inner, numbers_in, request
+from fairbench.score.tools.tool import Run, Tool, difference, numbers_in, request
 
 
 def _recognise(item: Object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fairbench.files.json_text import inner
 from fairbench.files.times import number_of
 from fairbench.score.files import Object
 
@@ -66,21 +67,9 @@ def request(
     }
 
 
-def inner(value: Any, *keys: str) -> Any:
-    """Return the value under nested keys, or None."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def first_of(value: Any, *keys: str) -> Any:
     """Return the value under the first key that has one."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
-
-
-def objects_in(value: Any) -> list[Object]:
-    """Return the objects of a list; empty if the value is not a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def numbers_in(value: Any) -> list[float]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import heapq
 
+from fairbench.files.json_text import inner, objects_in
 from fairbench.files.times import number_of
 from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, first_of, inner, objects_in, request
+from fairbench.score.tools.tool import Run, Tool, first_of, request
 
 MOST_USERS = 100_000
 

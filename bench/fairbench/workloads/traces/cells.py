@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import DataError, printable, shortened, unknown_name
 from fairbench.files.column_names import Column, nearest
-from fairbench.files.json_text import INTEGERS
+from fairbench.files.json_text import INTEGERS, inner
 from fairbench.files.times import is_blank, is_missing, is_number, nanoseconds
 from fairbench.workloads.traces.format import Record
 from fairbench.workloads.traces.rows import MAX_NAME
@@ -20,7 +20,7 @@ OWN = "="
 
 def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
     """Return the error for a field without a recognized column; ``taken`` are columns in use."""
-    near = _nearest(field, taken, record)
+    near = nearest(field, record, taken)
     hint = f" Did you mean {field}={near}?" if near else ""
     return DataError(
         f"{where}: no column for {field} (has {_has(record)}): name it with "
@@ -30,19 +30,13 @@ def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> D
 
 def no_client(taken: Iterable[str], record: Record) -> str:
     """Return the remark on a file without a recognized column of clients."""
-    near = _nearest("client", taken, record) or "COLUMN"
+    near = nearest("client", record, taken) or "COLUMN"
     return f"no column for client (has {_has(record)}): name it with --clients-from {near}"
 
 
 def _has(record: Record) -> str:
     names = (printable(str(one)) for one in record if not str(one).startswith(OWN))
     return shortened(", ".join(islice(names, 12)))
-
-
-def _nearest(field: str, taken: Iterable[str], record: Record) -> str:
-    """Return the free column that probably holds a field, or ""."""
-    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
-    return printable(nearest(field, set(values).difference(taken)) or "")
 
 
 def no_such_column(name: str, record: Record, where: str) -> DataError:
@@ -76,15 +70,12 @@ def cell_of(record: Record, name: str) -> Any:
     """Return a record's value under a name; dots in the name lead into nested objects."""
     if name in record or "." not in name:
         return record.get(name)
-    value: Any = record
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return inner(record, *name.split("."))
 
 
 def given(value: Any) -> Any:
     """Return the value of a cell, or None for an empty cell."""
-    return None if not isinstance(value, list | dict) and is_missing(value) else value
+    return None if is_missing(value) else value
 
 
 def time_ns(value: Any, unit: str, column: Column, where: str) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from math import inf
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import Kind, Place, json_objects, kind_of, listed
 from fairbench.files.reader import digest
+from fairbench.files.records import records_of
 from fairbench.files.times import UTC_ZONE, Clock, clock_of
 from fairbench.workloads.traces.change import assigned, spread_out
 from fairbench.workloads.traces.format import Asked, Measured, Trace
@@ -36,27 +34,6 @@ def find(name: str) -> Path:
         raise DataError(f"trace {name}: is not a file")
     where = f"the folders of {FOLDERS}" if folders else f"{FOLDERS}, which is not set"
     raise DataError(f"trace {name}: no such file, neither here nor in {where}")
-
-
-def records_of(path: Path) -> Iterator[Place]:
-    """Yield a file's objects, or its CSV lines as objects of texts. Raises DataError for none."""
-    shown = f"{path}"
-    found = _records(path, shown)
-    first = next(found, None)
-    if first is None:
-        raise DataError(f"{shown}: holds no records")
-    return chain([first], found)
-
-
-def _records(path: Path, shown: str) -> Iterator[Place]:
-    kind = kind_of(path, shown)
-    if kind is Kind.CSV:
-        for number, cells in csv_rows(path, shown, streamed=True):
-            yield Place(f"{shown}, line {number}", cells)
-    elif kind is Kind.LIST:
-        yield from listed(path, shown)
-    else:
-        yield from json_objects(path, shown, streamed=True)
 
 
 MAX_CLIENTS = 1000
@@ -138,7 +115,7 @@ def _found(params: TraceParams) -> ReadTrace:
     state = path.stat()
     name = params.format
     if name == AUTO:  # found from its first records, so that each caller reads the file once
-        name = format_of(AUTO, records_of(path))[0].name
+        name = format_of(AUTO, records_of(path, streamed=True))[0].name
     found = _read(
         *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),
         *(params.clients, params.spread, params.block_size),
@@ -163,7 +140,7 @@ def _read(
     spread: bool,
     block_size: int,
 ) -> ReadTrace:
-    chosen, records = format_of(format_name, records_of(path))
+    chosen, records = format_of(format_name, records_of(path, streamed=True))
     asked = Asked(columns_of(columns), line, block_size=block_size)
     if line and not isinstance(chosen, Columnwise):
         raise UsageError(

@@ -44,7 +44,7 @@ def _with_sessions(records: Iterator[Place]) -> Iterator[Place]:
 
 def _with_session(record: Record, first: dict[str, str]) -> dict[str, Any]:
     chat, parent = str(record["chat_id"]), record["parent_chat_id"]
-    alone = str(parent) == NONE or (not isinstance(parent, list | dict) and is_missing(parent))
+    alone = str(parent) == NONE or is_missing(parent)
     first[chat] = chat if alone else first.get(str(parent), str(parent))
     return {**record, SESSION: first[chat]}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairbench.files.json_text import Place
+from fairbench.files.json_text import Place, inner, objects_in
 from fairbench.files.times import Nanoseconds, nanoseconds, unit_of
 from fairbench.workloads.traces.cells import OWN
 from fairbench.workloads.traces.columns import Columns
@@ -43,13 +43,6 @@ class Flattened:
                 own = {key: found.get(field) for field, key in FOUND.items()}
                 yield PlacedRow(place, columns.row({**record, **found, **own}, place))
         columns.check_named()
-
-
-def inner(value: Any, *keys: str) -> Any:
-    """Return the value under nested keys, None if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def first_given(*values: Any) -> Any:
@@ -139,17 +132,11 @@ def _spans(record: Record) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return
-    for resource in _listed(record["resourceSpans"]):
+    for resource in objects_in(record["resourceSpans"]):
         shared = _attributes(inner(resource, "resource", "attributes"))
-        for scope in _listed(resource.get("scopeSpans")):
-            for span in _listed(scope.get("spans")):
+        for scope in objects_in(resource.get("scopeSpans")):
+            for span in objects_in(scope.get("spans")):
                 yield shared | _attributes(span.get("attributes")), span
-
-
-def _listed(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a list; nothing for other values."""
-    found = value if isinstance(value, list) else []
-    yield from (one for one in found if isinstance(one, Mapping))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -157,7 +144,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
-    for one in _listed(value):
+    for one in objects_in(value):
         typed = one.get("value")
         if isinstance(typed, Mapping) and typed:
             found[str(one.get("key"))] = next(iter(typed.values()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files import column_names
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.columns import Columns
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
@@ -119,17 +120,8 @@ BURSTGPT = Plain(
     usual={"latency": "Elapsed time"},
     unit="s",
 )
-# Runs measured by VTC-artifact's ``run_exp.py``, ``all_results*.jsonl`` (Ying1123/VTC-artifact at
-# 192c2e2): only the requested values are read.
-VTC = Columnwise(
-    "vtc",
-    {
-        "time": "req_time",
-        "client": "client",
-        "input_tokens": "prompt_len",
-        "output_tokens": "output_len",
-    },
-)
+# Runs measured by VTC-artifact, ``all_results*.jsonl``: only the requested values are read.
+VTC = Columnwise("vtc", {field: column_names.VTC[field] for field in (*NEEDED, "client")})
 # Runs measured on servers, one run per line, which ``fairbench validate`` also reads. Failed
 # requests have no output.
 SERVING = Columnwise(
@@ -143,9 +135,5 @@ SERVING = Columnwise(
     },
     inside="columns",
 )
-# A run of ``vllm bench serve --save-result --save-detailed``, as vllm/benchmarks/serve.py writes
-# it: one client; failed requests have no output.
-VLLM = Columnwise(
-    "vllm",
-    {"time": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"},
-)
+# A run of ``vllm bench serve``: one client; failed requests have no output.
+VLLM = Columnwise("vllm", {field: column_names.VLLM[field] for field in NEEDED})
