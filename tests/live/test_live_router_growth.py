@@ -16,14 +16,14 @@ from fairbench.schedulers.registry import build_router
 
 WORKERS, CLIENTS, POOL = 4, 20, 2_000
 PAGE_TOKENS = 16
-ROUND = 1_200  # requests, with every fault at every worker
-FEW = 12  # objects: fewer than faults of a round
+ROUND = 1_200  # number of requests, with every fault at every worker
+FEW = 12  # number of objects, below the number of faults in a round
 
 NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
 
 
 def reachable(root):
-    """Return the number of objects that can be reached from an object, without code."""
+    """Return the number of objects that can be reached from an object, excluding code."""
     seen, left = {id(root)}, [root]
     while left:
         for one in gc.get_referents(left.pop()):
@@ -34,7 +34,7 @@ def reachable(root):
 
 
 class Crowd:
-    """Clients whose requests are programs of their own, with faults in between."""
+    """Clients whose requests are independent programs, with faults in between."""
 
     def __init__(self, name):
         self.draw, self.router = random.Random(name), build_router(name, {}, WORKERS)

@@ -265,7 +265,7 @@ def test_request_slots():
 
 
 @pytest.mark.parametrize("max_new", [49, 60])
-def test_a_request_that_can_never_fit_is_refused_at_once(max_new):
+def test_a_request_that_can_never_fit_is_refused_immediately(max_new):
     home, told = Home(pool=100), []
     home.send(10, 5)
     refused = home.send(50, 5, max_new=max_new, at_ps=700 * US, on_done=told.append)

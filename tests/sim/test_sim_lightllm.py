@@ -200,7 +200,7 @@ def test_the_number_of_running_requests_is_limited():
     assert [t[0] for t in times] == [0, 0, times[0][2]]
 
 
-def test_a_request_that_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_immediately():
     server = Server(pool=30, max_prefill_tokens=20)
     outsized, long, largest = server.send(21, 1), server.send(20, 10), server.send(20, 9)
     server.run()

@@ -106,7 +106,7 @@ def test_overload(vtc, fcfs, verdict):
         ((75, 75, 75, 75), Verdict.NOT_REPRODUCED),
     ],
 )
-def test_weights(rates, verdict):
+def test_weights_change_the_backlog_of_others(rates, verdict):
     assert synthetic.judge_weights(results({"vtc-weighted vtc": served(*rates)})).verdict is verdict
 
 

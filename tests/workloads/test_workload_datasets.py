@@ -98,7 +98,7 @@ class TestLayouts:
         path = write({"text": text_of(9000)}, {"text": text_of(10)})
         assert items(load_source("judge", path))[0].text_tokens == 9000
 
-    def test_a_byte_order_mark_is_no_part_of_the_file(self, write):
+    def test_a_byte_order_mark_is_ignored(self, write):
         path = write('\ufeff{"question": "a"}')
         assert len(load_source("tree-of-thought", path)) == 1
 
@@ -298,7 +298,7 @@ class TestTokens:
         ):
             load_counter(str(path))
 
-    def test_an_unreadable_file_has_a_reason(self, tmp_path, monkeypatch):
+    def test_an_unreadable_file_gets_a_reason(self, tmp_path, monkeypatch):
         def denied(*arguments, **keywords):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
