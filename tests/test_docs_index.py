@@ -15,7 +15,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
 RUN = (ROOT / "RUN.md").read_text(encoding="utf-8")
 STUDIES = ("docs/studies/", "docs/appendix/", "results/")
-# A quantity with its unit, or a count of so many, outside of code: 1,234, 0.99, 3.3 s, 94%, 4 of 4.
+# A quantity with its unit, or a count out of another, outside of code: 1,234, 0.99, 3.3 s, 94%, 4
+# of 4.
 QUANTITY = re.compile(
     r"(?<![\w.,/-])(\d+ of \d+|(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?:%|x| s\b| min\b)?)(?![\w/])"
 )
@@ -45,15 +46,15 @@ def linked(row):
 def unfound(result, text):
     """Return the quantities of a result that no line of the text has beside the same name.
 
-    The name is in code, the last before the quantity or the next after it. In a table quantities
-    are cells, of which the header has the unit; a percentage may be a fraction.
+    The name is in code, the last before the quantity or the next after it. In a table, quantities
+    are cells and the header has the unit; a percentage may be a fraction.
     """
     plain = CODE.sub(lambda code: " " * len(code[0]), result)
     found = [
         (one[0], NAME.findall(result[: one.start()])[-1:] + NAME.findall(result[one.end() :])[:1])
         for one in QUANTITY.finditer(plain)
     ]
-    lines = re.sub(r"\n(?![|\n#-])", " ", text).splitlines()  # a paragraph is a line
+    lines = re.sub(r"\n(?![|\n#-])", " ", text).splitlines()  # a paragraph counts as one line
     return [one for one, names in found if not any(map(partial(_says, one, names), lines))]
 
 
@@ -75,7 +76,9 @@ def test_numbers_of_the_index_match_the_results():
 
 
 def test_a_changed_digit_of_the_index_is_noticed():
-    """Three in four are: for the others the page has that number too, beside the same name."""
+    """Three of four changes are noticed: for the others, the page has that number too, beside the
+    same name.
+    """
     rows = [row for row in RUN.splitlines() if "](docs/" in row and row.count("|") == 6]
     told = []
     for row in rows:

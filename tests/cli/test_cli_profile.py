@@ -54,7 +54,7 @@ def test_a_plot_is_written(tmp_path):
         (("probe", "--base-url", "http://127.0.0.1:9", "--gpu", "h100"), "cannot be probed"),
     ],
 )
-def test_refused_values(arguments, message):
+def test_impossible_values_are_refused(arguments, message):
     found = fairbench("profile", *arguments)
     assert found.exit_code == (1 if "probe" in arguments else 2)
     assert message in found.stderr

@@ -1,4 +1,4 @@
-"""Test the split of a step's time between clients: hand-computed values, and that no time is lost."""
+"""Test the split of a step's time between clients by hand; no time is lost."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ US = PS_PER_S // 10**6
 
 
 class Toy:
-    """Costs of a prefill: 100 us, 10 per token, and 1 per pair of tokens; a context token costs 2."""
+    """A prefill costs 100 us, 10 per token and 1 per pair of tokens; a context token costs 2."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return (100 + 10 * new_tokens + new_tokens * cached_tokens) * 1e-6

@@ -1,4 +1,4 @@
-"""Test drivers that call back from where a launcher started them, in these tests on this machine."""
+"""Test drivers that a launcher starts elsewhere, in these tests on this machine."""
 
 import asyncio
 import os

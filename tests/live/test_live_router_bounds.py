@@ -52,7 +52,7 @@ def test_clients_unused_for_longest_are_forgotten_and_debtors_last():
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200)), max_size=100))
 def test_a_router_keeps_a_bounded_number_of_clients(asked):
-    """Each client once took 0.42 KB permanently, and a returning worker then delayed all requests."""
+    """Each client once took 0.42 KB permanently; a returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_credits, "MAX_CLIENTS", limit)

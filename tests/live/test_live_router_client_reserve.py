@@ -24,7 +24,7 @@ async def stream(under_test, client):
 
 
 def flooded(requests, workers=1, info=SIZE, victims=1, **router):
-    """Return the numbers of requests at the workers: of a flood, and of a victim that comes later."""
+    """Return the numbers of requests at the workers: of a flood, and of a later victim."""
 
     async def run():
         async with cluster(workers, held_at=0, info=info, router=router) as (under_test, at):

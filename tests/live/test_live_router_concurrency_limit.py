@@ -14,7 +14,7 @@ from tests.live.live_router import GENERATE, PATHS, cluster, streamed, until
 
 
 class Taken:
-    """The slots that are taken until ``stack`` closes, and the names of evicted requests, in order."""
+    """The slots taken until ``stack`` closes, and the names of evicted requests, in order."""
 
     def __init__(self, stack, most, most_each=None, weights=None):
         self.limit = ConcurrencyLimit(most, most_each or most, weights or {})

@@ -52,7 +52,7 @@ def finished(address):
 
 
 def shares_after_a_restart(fill_below):
-    """Return (requests that the restarted worker finished, requests of another worker meanwhile)."""
+    """Return the numbers of requests that the restarted and another worker finished."""
     counts = {}
     with ExitStack() as stack:
         port = stack.enter_context(reserved("127.0.0.1", 0, "a port"))

@@ -34,7 +34,7 @@ def off(found, true):
 
 
 def as_a_client_sees(profile_id):
-    """Return the profile with the tokenizer's time added to its prefills, where a probe finds it."""
+    """Return the profile with the tokenizer's time in its prefills, as a probe finds it."""
     profile = load_profile(profile_id)
     costs = profile.coefficients_ms
     costs = costs | {"c_T": costs["c_T"] + profile.frontend.token_ms}

@@ -117,7 +117,7 @@ def run_behind(blockers, url, bursts, least_output=0):
 
 
 def run_once_under_way(url, first, then):
-    """Send some requests, and others once all of those produce tokens; wait until all have ended."""
+    """Send some requests, and others once all of those produce tokens; wait for all to end."""
 
     async def run():
         async with _session() as session:

@@ -120,7 +120,8 @@ def ask_simulator(local, settings, made, blocker_output):
         schedule_conservativeness=CONSERVATIVENESS,
         clients=("blocker", "x", "y"),
     )
-    home.worker.waiting._unmatched_passes = EARLIER_PASSES  # every 32nd touches the queue's head
+    # every 32nd pass touches the queue's head
+    home.worker.waiting._unmatched_passes = EARLIER_PASSES
     first = FirstPrefills(home.clock)
     profile.worker, profile.heard = home.worker, lambda: first
     for number, (client, prompt) in enumerate(made):
@@ -145,7 +146,7 @@ def ask_simulator(local, settings, made, blocker_output):
     ],
     ids=["stock-fcfs", "stock-lpm", "our-dlpm"],
 )
-def test_the_same_batches_and_the_same_hits(local, settings, flags, environment, tmp_path):
+def test_batches_and_cached_tokens_are_the_same(local, settings, flags, environment, tmp_path):
     made = prompts()
     with sglang_server(tmp_path, *FLAGS, *flags, environment=environment) as server:
         server.flush()

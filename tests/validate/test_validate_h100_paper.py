@@ -22,7 +22,7 @@ SCHEDULERS, SEEDS, CLIENTS = ("lpm", "vtc", "dlpm"), (0, 1), 3
 MAKESPAN, SERVICE = "time_to_100pct_s", "service_rate_tok_s"
 JAIN, HITS = "jain_index_paper_window", "cache_hit_rate"
 FROZEN = named_profile(MEASURED_H100)
-# A profile that books the same latency as the launch of each prefill, not before the queue.
+# A profile that books the same latency at the launch of each prefill, and not before the queue.
 LAUNCH_MS = FROZEN.frontend.delay_ms - 2.0
 LAUNCHED = replace(
     FROZEN,
@@ -67,7 +67,7 @@ def _means(runs):
 
 
 def shown_in(page, heading):
-    """The rows of the first table below a heading: scheduler -> its cells."""
+    """Return the rows of the first table below a heading: scheduler -> its cells."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"## {heading}\n")[1]
     table = re.search(r"(^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
@@ -96,7 +96,7 @@ def test_the_appendix_shows_each_run():
 
 
 def _cells(name, seed):
-    """Makespans and cached shares: measured, simulated, and with the launch in the prefill."""
+    """Return makespans and cached shares: measured, simulated, and launch in the prefill."""
     gpu = numbers(live(name, seed).summary)
     both = [numbers(played(name, seed, launched=launched).summary) for launched in (False, True)]
     errors = [f"{100 * (sim[MAKESPAN] / gpu[MAKESPAN] - 1):+.0f}%" for sim in both]
@@ -106,18 +106,18 @@ def _cells(name, seed):
 
 @pytest.mark.parametrize("run", [live, played])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_gpu_and_the_simulator_have_one_order(run, seed):
+def test_the_gpu_and_the_simulator_give_the_same_order(run, seed):
     found = {name: numbers(run(name, seed).summary) for name in SCHEDULERS}
     assert sorted(found, key=lambda name: found[name][MAKESPAN]) == ["lpm", "dlpm", "vtc"]
     assert sorted(found, key=lambda name: found[name][JAIN]) == ["lpm", "vtc", "dlpm"]
 
 
-def test_the_plugin_costs_no_time_that_shows():
+def test_the_plugin_costs_no_measurable_time():
     assert measured("lpm")[MAKESPAN] == pytest.approx(measured("stock-lpm")[MAKESPAN], rel=0.01)
 
 
 def waits_of_follow_ups(requests):
-    """Seconds that merges and scores of the light clients wait for admission."""
+    """Return the seconds that merges and scores of the light clients wait for admission."""
     columns = {key: list(requests[key]) for key in ("client", "depth", "arrival_s", "admitted_s")}
     rows = zip(*columns.values(), strict=True)
     return [admitted - at for client, depth, at, admitted in rows if depth and client != "client-0"]
@@ -135,7 +135,7 @@ def test_follow_ups_reach_the_queue_before_the_pass_only_if_the_delay_is_short(n
     assert simulated(name, launched=True)[HITS] == pytest.approx(hits, abs=0.05)
 
 
-def test_with_a_short_delay_all_three_are_too_fast_by_a_little():
+def test_with_a_short_delay_all_three_are_slightly_too_fast():
     for name in SCHEDULERS:
         ratio = simulated(name, launched=True)[MAKESPAN] / measured(name)[MAKESPAN]
         assert 0.965 < ratio < 0.98
@@ -146,7 +146,7 @@ def test_with_a_short_delay_all_three_are_too_fast_by_a_little():
     [
         ("sglang 0.5.17, llama-3.1-8b", "0.5.17"),
         ("sglang 0.5.17 with its own lpm, llama-3.1-8b", "0.5.17"),
-        ("sglang 0.5.23, llama-3.1-8b", None),  # today's rules need no setting
+        ("sglang 0.5.23, llama-3.1-8b", None),  # the current rules need no setting
         ("sglang 9.9.9, llama-3.1-8b", None),
         ("vllm 0.32.0, llama-3.1-8b", None),
     ],

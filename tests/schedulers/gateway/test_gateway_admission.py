@@ -299,7 +299,7 @@ WAYS = st.fixed_dictionaries(
 
 
 def late_by_all(cluster, request):
-    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the ended ones."""
+    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the ended."""
 
     def mean(outputs):
         return sum(outputs) / len(outputs) if outputs else 1.0

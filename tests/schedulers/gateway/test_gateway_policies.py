@@ -1,4 +1,4 @@
-"""Test which flow goes next: each policy's hand-computed numbers, and the bounds of two policies."""
+"""Test which flow goes next: hand-computed numbers of each policy, and two bounds."""
 
 from collections import Counter
 
@@ -228,7 +228,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """The bound is a quantum and the largest request of each, over the weights, as without a tree."""
+    """The bound is a quantum and the largest requests over the weights, as without a tree."""
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))

@@ -37,7 +37,7 @@ def test_virtual_time_passes_at_the_rate_of_the_sharing_programs():
 
 
 def fluid_ends(programs, rate):
-    """Return the ends on a server that is shared by weight, computed in very small steps of work."""
+    """Return the ends on a server shared by weight, computed in very small steps of work."""
     left = [float(cost) for _, cost, _ in programs]
     ends = [0.0] * len(programs)
     now = 0.0

@@ -1,4 +1,4 @@
-"""Test VTC's counters on hand-computed examples: charges, both lifts, weights, ties ([VTC] Alg. 2)."""
+"""Test VTC's counters by hand: charges, both lifts, weights and ties ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test how ``vtc.form=artifact`` differs from the paper ([VTC-artifact]) on hand-computed examples."""
+"""Test by hand how ``vtc.form=artifact`` differs from the paper ([VTC-artifact])."""
 
 from __future__ import annotations
 

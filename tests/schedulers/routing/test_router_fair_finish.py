@@ -1,4 +1,4 @@
-"""Test fair finish: hand-computed values, against a recomputation from the log, and by properties."""
+"""Test fair finish by hand, against a recomputation from the log, and by properties."""
 
 from __future__ import annotations
 

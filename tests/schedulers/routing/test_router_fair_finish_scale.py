@@ -1,4 +1,4 @@
-"""Test that fair finish, before many workers, checks few of them and decides as if it checked all."""
+"""Test that fair finish checks few of many workers and decides as if it checked all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test Preble E2: hand-computed decisions, and every decision against a recomputation from history."""
+"""Test Preble E2: hand-computed decisions, and recomputation of each from the history."""
 
 from math import inf
 
