@@ -90,7 +90,7 @@ class Browser:
 
 
 def _pipe():
-    """Return the ends of a pipe, apart from the numbers that the browser uses."""
+    """Return the ends of a pipe, with numbers that the browser does not use."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:

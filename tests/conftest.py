@@ -24,7 +24,8 @@ TESTS = Path(__file__).parent
 # Tests find the studies here, because only an editable installation has them.
 sys.path.insert(0, str(TESTS.parent / "studies"))
 
-# Some fast files of every part: what one runs after each change, and .ci/run with other Pythons.
+# A few fast files of every part, to run after each change; .ci/run uses them with other versions of
+# Python.
 SMOKE = {
     "test_api.py",
     "test_tenants.py",
@@ -52,7 +53,7 @@ SMOKE = {
     "workloads/test_workload_clients.py",
 }
 
-os.environ.pop("COLUMNS", None)  # tables are as wide as in a pipe without it
+os.environ.pop("COLUMNS", None)  # Tables are as wide as they are when written to a pipe.
 
 # A shell starts background jobs with SIGINT ignored, which commands that tests start and interrupt
 # would inherit.
@@ -62,8 +63,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Freeze what collection has made: collecting garbage in it took a tenth of the
-    suite's time.
+    """Freeze the objects made by collection, because collecting garbage among them took a tenth of
+    the suite's time.
     """
     gc.disable()
     try:
@@ -75,7 +76,9 @@ def pytest_collection():
 
 @pytest.fixture(scope="module", autouse=True)
 def what_was_made_is_set_aside():
-    """Freeze the objects of earlier modules, or each simulation's collections would scan them."""
+    """Freeze the objects of earlier modules; otherwise, each simulation's collections would scan
+    them.
+    """
     gc.collect()
     gc.freeze()
 
@@ -89,7 +92,7 @@ def tasks_run_in_this_process():
         yield
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+@pytest.hookimpl(tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(items):
     """Mark the smoke tests."""
     for item in items:

@@ -24,7 +24,8 @@ def cell(
 ):  # fmt: skip
     """Return one scheduler's cell; a metric in ``at_least`` is only a lower bound.
 
-    A metric is one value, or one value for each of ``seeds``. ``runs`` are the stored runs of each.
+    A metric is one value, or one value for each of ``seeds``. ``runs`` are the stored runs of each
+    seed.
     """
     labels = {"scheduler": scheduler, "workload": workload, "scenario": scenario, "dp": dp}
     combined = labels | {"clients": [{"client": f"client-{n}"} for n in range(clients)]}
@@ -52,7 +53,7 @@ def cell(
 
 
 def of_seed(value, number):
-    """Return a metric of one seed."""
+    """Return the value of a metric at one seed."""
     return value[number] if isinstance(value, tuple) else value
 
 

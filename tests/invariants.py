@@ -26,7 +26,7 @@ TOLERANCE_S = 1e-9
 class Records:
     """The three tables as numpy columns, and the facts needed to judge them.
 
-    ``profile`` is None where the profile is not known exactly. ``limited``: a rate limit may refuse
+    ``profile`` is None if the profile is not known exactly. ``limited``: a rate limit may refuse
     requests. ``conserving``: neither scheduler nor router leaves room unused on purpose.
     """
 
@@ -261,7 +261,7 @@ def check_durations(records: Records) -> None:
 def check_work_conservation(records: Records) -> None:
     """INV-10: no worker is idle while a request waits at it.
 
-    Exceptions: its scheduler holds requests, or KV is being copied to or from host memory.
+    Exceptions: its scheduler holds requests, or KV is being copied between GPU and host memory.
     """
     if not records.conserving:
         return

@@ -2,12 +2,12 @@
 
 
 class Preemptions:
-    """A count of a worker's computed tokens, kept apart from the worker's own books."""
+    """A count of a worker's computed tokens, separate from the worker's own bookkeeping."""
 
     def __init__(self, worker) -> None:
         self.worker = worker
-        self._seen = None  # the iteration counted last
-        self._reached = {}  # sequence -> tokens of it that were computed, or cached, at some time
+        self._seen = None  # number of the last counted iteration
+        self._reached = {}  # sequence -> number of its tokens that were ever computed or cached
         self._fresh, self._again = {}, {}
 
     def check(self) -> None:
@@ -30,18 +30,18 @@ class Preemptions:
         assert not any(sequence.host_tokens for sequence in worker._running())
 
     def check_everyone_is_somewhere_once(self) -> None:
-        """INV-20: a request either waits or runs, and is in one place."""
+        """INV-20: a request either waits or runs, and is in only one place."""
         everyone = self.worker.in_flight()
         assert len(everyone) == len(set(everyone))
 
     def count(self) -> None:
-        """Count which tokens of the iteration that has begun were computed before."""
+        """Count the tokens of the current iteration that were computed before."""
         prefills = getattr(self.worker, "_chunks", None) or getattr(self.worker, "_prefills", [])
         if prefills is self._seen or not prefills:
             return
         self._seen = prefills
         for sequence, cached, tokens, *_ in prefills:
-            # A token that was produced counts as computed, though the last one has no KV yet.
+            # A token that was produced counts as computed, although the last one has no KV yet.
             done = sequence.request.input_tokens + sequence.produced if sequence.produced else 0
             reached = max(done, self._reached.get(sequence, 0))
             fresh = max(cached + tokens - max(cached, reached), 0)

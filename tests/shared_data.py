@@ -12,7 +12,7 @@ VLLM_MIXED_RUNS = SHARED / "data/serving_vllm_mixed.jsonl.gz"
 
 
 def needs(path):
-    """Skip a test where the file is absent, and name the file."""
+    """Skip a test if the file is absent, and name the file."""
     return pytest.mark.skipif(
         not path.exists(),
         reason=f"needs shared/{path.relative_to(SHARED)} beside the checkout, which is not shipped",

@@ -1,4 +1,4 @@
-"""Test ``import fairbench``: the commands' runs, as values."""
+"""Test ``import fairbench``: the runs of commands, as values."""
 
 import inspect
 import json
@@ -74,7 +74,7 @@ def test_a_run_writes_nothing_without_a_directory(empty):
     assert saved.summary == result.summary == fairbench.load(saved.path).summary
 
 
-def test_a_run_on_servers_leaves_nothing_behind_either(empty):
+def test_a_run_on_servers_leaves_no_files_either(empty):
     pytest.importorskip("aiohttp")
     with pytest.raises(fairbench.RunFailed, match="no request succeeded"):
         fairbench.run(**TINY, base_url="http://127.0.0.1:9", request_rate=float("inf"))
@@ -90,7 +90,7 @@ def test_tables_of_requests_programs_service_and_clients(result):
     assert isinstance(result.requests.to_pandas(), pandas.DataFrame)
 
 
-def test_settings_and_engine_flags_are_the_commands(result):
+def test_settings_and_engine_flags_are_those_of_the_command(result):
     changed = fairbench.run(
         **TINY, scheduler="vtc", settings={"vtc.charge": "input"}, max_total_tokens=100_000
     )
@@ -188,7 +188,7 @@ def test_a_wrong_sweep_raises_a_usage_error(empty, flags, complaint):
     assert list(empty.glob("*/*")) == []
 
 
-def test_results_side_by_side(result):
+def test_results_are_compared(result):
     other = fairbench.run(**TINY, scheduler="fcfs", seed=3)
     found = fairbench.compare(result, other)
     assert found.runs["run"].to_pylist() == ["vtc", "fcfs"]
@@ -199,7 +199,7 @@ def test_results_side_by_side(result):
     row = rows["jain_index"]
     assert (row["baseline"], row["other"]) == ("vtc", "fcfs")
     assert (row["baseline_mean"], row["other_mean"]) == tuple(values)
-    assert (row["runs"], row["decision"]) == (1, "cannot tell")  # of one seed
+    assert (row["runs"], row["decision"]) == (1, "cannot tell")  # values of one seed
     assert "fcfs against vtc, seed 3" in str(found)
 
 
@@ -311,7 +311,7 @@ def test_the_import_is_light():
 
 
 @pytest.mark.slow
-def test_a_script_that_sweeps_needs_no_guard(tmp_path):
+def test_a_script_that_sweeps_needs_no_main_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import fairbench\n"
@@ -322,7 +322,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
     assert (done.stdout, done.stderr) == ("2 []\n", "")
 
 
-# Flags that the Python interface replaces by other means.
+# Flags for which the Python interface has other means.
 OF_THE_COMMAND = {
     *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),
@@ -353,13 +353,13 @@ def test_keywords_are_the_flags_of_the_command(function, command, flags):
     assert parameters - keywords <= OF_THE_COMMAND | BY_OTHER_NAMES
 
 
-def test_a_notebook_shows_one_row_a_client(result):
+def test_a_notebook_shows_one_row_per_client(result):
     shown = result._repr_html_()
     assert shown.count("<tr>") == 1 + len(result.summary["clients"])
     assert all(f"<td>{one['client']}</td>" in shown for one in result.summary["clients"])
 
 
-def test_names_in_a_notebook_are_never_taken_for_markup():
+def test_names_in_a_notebook_are_never_read_as_markup():
     rows = [{"name": "<b>", "x": {"mean": 2.0, "low": 1.0, "high": 3.0, "runs": 5}}, {"x": None}]
     shown = html_table("<i>", rows, ("name", "x", "absent"))
     assert "&lt;b&gt;" in shown

@@ -22,7 +22,7 @@ def named(name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_file_that_is_named_exists(name):
+def test_every_named_file_exists(name):
     paths = named(name)
     assert len(paths) >= 4
     missing = [path for path in paths if not any((top / path).exists() for top in (PACKAGE, ROOT))]

@@ -9,11 +9,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = (ROOT / "docs" / "contribute" / "papers.md").read_text(encoding="utf-8")
 KEYS = set(re.findall(r"^\| `\[([^\]]+)\]` \|", PAPERS, re.MULTILINE))
 GAPS = set(re.findall(r"^\| ([A-E]\d+) \|", PAPERS, re.MULTILINE))
-# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, not of a subscript.
+# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, unlike a subscript.
 PLACE = r"(?:§|Alg\.|Theorem|Lemma|Table|Fig\.|eq\.|Appendix|[A-E]\d)"
 CITED = re.compile(rf"\[([A-Z][^\[\]\n]{{1,30}}|gaps)\](?=,?\s+(?:[#*]\s+)?{PLACE})")
 BARE = re.compile(r"(?<=[ \"(])\(\[([A-Za-z][^\[\]\n]{1,30})\](?=[;)])")
-# References that only the authors' own notes could resolve.
+# References that only the authors' own notes could explain.
 PRIVATE = re.compile(
     r"algorithms\.md|\b\d{3}:L\d|\b00[0-4] (?:Alg|Theorem|Lemma|Table|sect)|ledger [A-Z]\d"
 )
@@ -33,7 +33,7 @@ SOURCES = [
 ]
 
 
-def test_nothing_refers_to_files_that_readers_do_not_have():
+def test_no_text_refers_to_files_that_readers_lack():
     found = [
         f"{name}: {text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for name, text in SOURCES
@@ -53,7 +53,7 @@ def test_every_citation_is_defined():
     assert unknown == []
 
 
-def test_every_gap_that_is_named_is_described():
+def test_every_named_gap_is_described():
     named = {
         (name, row) for name, text in SOURCES for row in re.findall(r"\[gaps\] ([A-E]\d+)", text)
     }
@@ -70,6 +70,6 @@ def test_documents_named_in_the_code_exist():
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
-def test_every_key_names_its_place(key):
+def test_every_key_names_its_source(key):
     (row,) = (line for line in PAPERS.splitlines() if line.startswith(f"| `[{key}]` |"))
     assert "https://" in row or "in the same repository" in row

@@ -48,7 +48,7 @@ def test_no_document_has_both_sides_of_a_merge():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_speaks_of_no_python_types(name):
+def test_help_mentions_no_python_types(name):
     assert "list[str]" not in CliRunner().invoke(app, [name, "--help"]).stdout
 
 
@@ -98,7 +98,7 @@ def anchors(text):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_links_lead_somewhere(name):
+def test_links_lead_to_existing_places(name):
     for link in re.findall(r"\]\(([^)]+)\)", FILES[name]):
         if link.startswith("https://"):
             continue
@@ -122,14 +122,14 @@ def parse(words):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_tests_that_are_named_are_there(name):
+def test_named_tests_exist(name):
     for path, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", FILES[name]):
         code = (ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {test}\(", code, re.MULTILINE), f"{path}::{test}"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_commands_can_be_typed(name):
+def test_commands_can_be_parsed(name):
     for language, block in BLOCK.findall(FILES[name]):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True) if language == "sh" else []

@@ -28,7 +28,7 @@ def texts(path):
                 before = token.start[0]
 
 
-def test_nothing_begins_with_a_pronoun_or_a_relative_word():
+def test_no_text_begins_with_a_pronoun_or_a_relative_word():
     assert len(FILES) > 800
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {text[:60]}"

@@ -19,7 +19,7 @@ def test_the_notebook_was_executed_from_top_to_bottom():
 
 
 @pytest.mark.slow
-def test_its_code_runs_and_gives_its_saved_outputs(tmp_path, monkeypatch, capsys):
+def test_the_code_of_the_notebook_gives_its_saved_outputs(tmp_path, monkeypatch, capsys):
     for needed in ("pandas", "seaborn"):
         pytest.importorskip(needed)
     monkeypatch.chdir(tmp_path)

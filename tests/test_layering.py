@@ -28,7 +28,7 @@ FLOORS = (
     ("config",),
     ("results",),
     ("sim",),
-    ("live",),  # the emulator is the simulator's engine
+    ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
     ("figures", "gate", "score", "validate", "capacity", "profiling"),
@@ -72,7 +72,7 @@ def _imports(node: ast.AST, path: Path) -> Iterator[str]:
         # `from fairbench.sim import timing` names a module too.
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.expr):  # where no import can be
+        if not isinstance(child, ast.expr):  # where no import is allowed
             yield from _imports(child, path)
 
 
@@ -104,12 +104,12 @@ def arrows() -> dict[Path, set[Path]]:
     return {path: {found for name in imports(path) if (found := target(name))} for path in MODULES}
 
 
-def test_every_room_has_a_floor():
+def test_every_folder_has_a_layer():
     assert {room(path) for path in MODULES} - {"__init__"} == set(ROOMS)
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_a_room_imports_only_from_the_floors_below(name):
+def test_a_folder_imports_only_from_lower_layers(name):
     floor = next(number for number, rooms in enumerate(FLOORS) if name in rooms)
     below = {"__init__", name, *(one for rooms in FLOORS[:floor] for one in rooms)}
     wrong = [
@@ -138,14 +138,14 @@ def arrows_within() -> dict[Path, dict[str, set[str]]]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nothing_in_a_folder_goes_round_in_a_circle(folder):
+def test_no_folder_has_a_cycle_of_imports(folder):
     try:
         TopologicalSorter(arrows_within().get(folder, {})).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_a_circle_would_be_noticed():
+def test_a_cycle_would_be_noticed():
     graph = arrows_within()[SOURCE / "schedulers"]
     assert "base.py" in graph["local"]
     with pytest.raises(CycleError):
@@ -163,7 +163,7 @@ def test_the_package_imports_no_study():
     assert late == ["studies.py"]
 
 
-def test_a_study_imports_only_the_kit_beside_itself():
+def test_a_study_imports_only_the_kit_and_itself():
     allowed = {
         ("assumptions", "dlpm"),  # the conclusions that an error of the profile may change
         ("pages", "validation"),  # the shortest time to first token that has a target
@@ -198,13 +198,14 @@ def test_only_commands_of_studies_use_the_command_line(path):
 @pytest.mark.parametrize(
     "path", [path for path in MODULES if room(path) == "schedulers"], ids=lambda path: path.name
 )
-def test_schedulers_know_no_clock_no_chance_and_no_input(path):
+def test_schedulers_use_no_clock_no_randomness_and_no_input(path):
     assert not [name for name in imports(path) if within(name, IMPURE)]
 
 
-def test_nothing_imports_the_source_root():
+def test_no_module_imports_the_source_root():
     everything = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
-    named = re.compile(r"^\s*(import|from)\b.*\bbench\b", re.MULTILINE)  # most are not even parsed
+    # most modules are not even parsed
+    named = re.compile(r"^\s*(import|from)\b.*\bbench\b", re.MULTILINE)
     suspects = [path for path in everything if named.search(path.read_text(encoding="utf-8"))]
     assert not [path for path in suspects for name in imports(path) if within(name, ("bench",))]
 
@@ -225,13 +226,13 @@ def test_only_the_command_line_prints_or_exits():
 
 
 # Modules that may be imported inside functions: those that need an extra, that few runs need, or
-# that Ctrl-C must be able to stop. In cli also what a command runs, because flags and help do not
-# need it.
+# that Ctrl-C must be able to stop. In cli, these include what a command runs, because flags and
+# help do not need it.
 LATE = ("fairbench.live", "fairbench.execute.live_run")
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])
-def test_modules_import_at_their_top_but_for_extras(name):
+def test_modules_import_at_their_top_except_for_extras(name):
     for path in MODULES:
         if room(path) != name:
             continue
@@ -244,7 +245,7 @@ def test_modules_import_at_their_top_but_for_extras(name):
         ]
         allowed = {
             "result.py": ["fairbench.api.plot.draw"],
-            # Their tables of names are in the help of commands.
+            # Their tables of names are shown in the help of commands.
             "executors.py": [
                 "fairbench.execute.local_processes.LocalProcesses",
                 "fairbench.execute.on_ray.cluster.RayCluster",
@@ -282,7 +283,7 @@ READERS = {
 }
 
 
-PARSERS = {"json", "tomllib", "csv", "pickle", "numpy", "gzip", "io"}  # called by their module
+PARSERS = {"json", "tomllib", "csv", "pickle", "numpy", "gzip", "io"}  # called by the module's name
 
 
 def reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -304,7 +305,7 @@ def reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _writes(call: ast.Call, name: str) -> bool:
     """Tell whether a call of ``open`` is in a mode that writes."""
-    at = 1 if name in ("open", "io.open", "gzip.open") else 0  # else a path's own method
+    at = 1 if name in ("open", "io.open", "gzip.open") else 0  # otherwise a path's own method
     named = [word.value for word in call.keywords if word.arg == "mode"]
     mode = next(iter([*named, *call.args[at : at + 1]]), None)
     return isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x")
@@ -325,11 +326,11 @@ def _writes(call: ast.Call, name: str) -> bool:
         ("open(path, 'w'); path.open('ab'); path.open(mode='x'); os.open(path, 0)", []),
     ],
 )
-def test_calls_that_read_a_file(code: str, found: list[str]) -> None:
+def test_calls_that_read_a_file_are_listed(code: str, found: list[str]) -> None:
     assert list(reads(ast.walk(ast.parse(code)))) == found
 
 
-def test_users_files_are_read_in_one_room():
+def test_files_of_users_are_read_in_one_folder():
     """``files/reader.py`` limits the size, depth and numbers of users' files."""
     found = {
         str(path.relative_to(SOURCE)): sorted(calls)
@@ -339,7 +340,7 @@ def test_users_files_are_read_in_one_room():
     assert {path: reason.partition(":")[0].split(", ") for path, reason in READERS.items()} == found
 
 
-def test_the_compiled_modules_exist_each_once():
+def test_each_compiled_module_exists_once():
     """The compiler stops at a module listed twice, and omits a moved one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]

@@ -57,7 +57,7 @@ def test_the_wheel_holds_one_package_and_the_workloads(built):
     assert f"fairbench_llm-{__version__}.dist-info/licenses/LICENSE" in names
 
 
-def test_the_sdist_holds_the_repositorys_files(built):
+def test_the_sdist_holds_the_files_of_the_repository(built):
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
@@ -115,7 +115,7 @@ def test_the_studies_are_of_this_version():
     assert extras["project"]["optional-dependencies"]["studies"] == wanted
 
 
-def test_the_wheel_needs_no_test_or_development_package(fresh):
+def test_the_wheel_needs_no_package_for_tests_or_development(fresh):
     listed = subprocess.run(
         [fresh / "python", "-m", "pip", "list", "--format", "json"],
         check=True,
@@ -126,7 +126,7 @@ def test_the_wheel_needs_no_test_or_development_package(fresh):
     assert not names & {"pytest", "hypothesis", "mypy", "ruff", "pandas", "datasets", "tokenizers"}
 
 
-def test_the_sdist_holds_all_that_documents_need(built):
+def test_the_sdist_holds_all_files_that_documents_need(built):
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"mkdocs.yml", "results/claims.md", "results/claims.csv"}

@@ -34,7 +34,7 @@ TARGETS = st.fixed_dictionaries(
     ("text", "target"),
     [
         ("500ms", Target(0.5)),
-        ("500", Target(0.5)),  # vLLM's flag has no unit: milliseconds
+        ("500", Target(0.5)),  # vLLM's flag has no unit and means milliseconds
         ("2s", Target(2.0)),
         (".25s", Target(0.25)),
         ("1.5x", Target(1.5, of_alone=True)),
@@ -67,7 +67,7 @@ def test_the_upper_layer_takes_precedence(below, above):
         assert getattr(got, name) == (getattr(above, name) or getattr(below, name))
 
 
-def test_flags_may_be_repeated_or_in_one_text():
+def test_flags_may_be_repeated_or_given_in_one_text():
     expected = {"ttft": "500", "tpot": "50ms", "gold.e2el": "5x"}
     assert goodput_flag(["ttft:500 tpot:50ms", "gold.e2el:5x"]) == expected
     assert goodput_flag(["ttft:500,tpot:50ms,gold.e2el:5x"]) == expected
@@ -77,7 +77,7 @@ def test_flags_may_be_repeated_or_in_one_text():
             goodput_flag([wrong])
 
 
-def test_a_clients_own_counts_more_than_its_class_and_that_more_than_all():
+def test_the_target_of_a_client_overrides_that_of_its_class_and_that_of_all():
     given_ = {"ttft": "3s", "fast.ttft": "2s", "b.ttft": "1s", "c.tpot": "10ms"}
     usual = {"a": Targets(e2el=Target(9.0)), "b": Targets(ttft=Target(8.0))}
     found = named_targets(given_, "abc", {"a": "fast", "b": "fast"}, usual)
@@ -90,7 +90,7 @@ def test_a_clients_own_counts_more_than_its_class_and_that_more_than_all():
         named_targets({"fst.ttft": "1s"}, "abc", {"a": "fast"})
 
 
-def test_when_a_request_is_due_by_hand():
+def test_the_due_time_of_a_request_equals_a_hand_computation():
     lone = Alone(0.2, 0.01, 1.2)
     both = Targets(ttft=Target(0.5), tpot=Target(0.1))
     assert both.due(10.0, None, 11) == (10.5, 11.5, 0.1)  # ten more tokens
@@ -113,7 +113,7 @@ def lone_requests(gpu, input_tokens, output_tokens):
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])
 @pytest.mark.parametrize(("size"), [(700, 90), (5, 2), (2000, 1)])
-def test_alone_is_the_simulators_time_of_a_lone_request(gpu, size):
+def test_the_latency_alone_is_the_simulated_one_of_a_lone_request(gpu, size):
     spec = lone_requests(gpu, *size)
     summary = simulate(spec).summary
     expected = alone(ProfileCosts(load_profile(spec.gpu)), *size)

@@ -13,7 +13,7 @@ from fairbench.tenants import (
     with_tenants,
 )
 
-NAMES = st.text("ab/", min_size=1, max_size=8)  # also such that no workload allows
+NAMES = st.text("ab/", min_size=1, max_size=8)  # also names that no workload allows
 
 
 def test_names_spell_a_tree():
@@ -30,7 +30,7 @@ def test_names_spell_a_tree():
 
 
 @given(NAMES)
-def test_each_node_is_found_below_the_one_before(client):
+def test_each_node_is_below_the_previous_one(client):
     above = ROOT
     for node in lineage(client):
         assert (parent_of(node), child_of(above, client)) == (above, node)

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs" / "start").glob("*.md"))
-# A block of commands, perhaps with the exit code it ends with, or an excerpt of their output.
+# A block of commands, possibly with its exit code, or an excerpt of their output.
 BLOCK = re.compile(
     r"(?:^<!-- exit code (\d) -->\n)?^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -31,7 +31,7 @@ def test_a_tutorial_runs_as_printed(page, tmp_path):
 
 @pytest.mark.slow
 def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
-    one = Path("results", "baseline", "fcfs-chat")  # of all baselines, which take a minute
+    one = Path("results", "baseline", "fcfs-chat")  # the time of all baselines, which take a minute
     shutil.copytree(ROOT / one, tmp_path / one)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     jobs = text.partition("## Three jobs")[2].partition("\n## ")[0]
@@ -39,7 +39,7 @@ def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
     run_blocks(jobs, tmp_path)
 
 
-def test_both_workflows_of_a_gate_have_the_tutorials_scheduler_and_baseline():
+def test_both_workflows_of_a_gate_have_the_scheduler_and_baseline_of_the_tutorial():
     page = (ROOT / "docs" / "start" / "ci.md").read_text(encoding="utf-8")
     scheduler = re.search(r"^export FAIRBENCH_SCHEDULERS=(\S+)", page, re.MULTILINE)
     folder = re.search(r"^fairbench baseline check (\S+)$", page, re.MULTILINE)

@@ -48,13 +48,13 @@ def parsed(line):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_its_commands_are_ones_that_the_application_takes(path):
+def test_commands_in_workflows_are_valid(path):
     for line in commands(path):
         assert parsed(line)[0] in {"check", "sweep", "leaderboard"}
 
 
 @pytest.mark.parametrize("path", [*FILES, *OWN], ids=lambda path: path.name)
-def test_its_scripts_are_bash_into_which_no_input_is_pasted(path):
+def test_scripts_in_workflows_are_bash_and_contain_no_pasted_input(path):
     scripts = [step["run"] for step in steps(path) if "run" in step]
     assert scripts or path.name == "fairbench-gate.yml"
     for script in scripts:
@@ -64,7 +64,7 @@ def test_its_scripts_are_bash_into_which_no_input_is_pasted(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_its_expressions_name_inputs_and_steps_that_exist(path):
+def test_expressions_in_workflows_name_existing_inputs_and_steps(path):
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     triggers = content.get(True)
     dispatch = triggers.get("workflow_dispatch") if isinstance(triggers, dict) else None
@@ -83,7 +83,7 @@ def test_a_workflow_limits_its_triggers_permissions_and_time(path):
     assert all(job["timeout-minutes"] for job in content["jobs"].values())
 
 
-def test_our_own_workflow_runs_parts_of_ci_on_the_pythons_of_the_package_and_the_next():
+def test_our_own_workflow_runs_parts_of_ci_on_the_supported_pythons_and_the_next():
     (path,) = OWN
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -161,7 +161,7 @@ def test_gates_judge_the_recommended_metrics():
         assert all(clause in option.help for clause in wanted)
 
 
-def test_the_examples_do_as_named():
+def test_the_examples_behave_as_their_names_say():
     found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
     (check,), (gate,) = found["pull-request.yml"], found["fairbench-gate.yml"]
     assert gate[1]["output"].value == "github"

@@ -104,7 +104,7 @@ def check_evictable_leaves_are_listed(cache) -> None:
 
 
 def check_rest(worker) -> None:
-    """INV-3, 4 and 10 at the end: with nothing running, no memory is locked or private.
+    """INV-3, 4 and 10 at the end: if no request runs, no memory is locked or private.
 
     A worker with waiting requests is not asleep.
     """

@@ -71,7 +71,7 @@ def test_it_sends_as_many_programs_as_its_twin(behaviour):
     assert expected == pytest.approx(4 * 0.31 * 20_000, rel=0.01)
 
 
-def test_identities_in_turn_are_never_there_together():
+def test_identities_that_take_turns_are_never_active_together():
     workload = attacked(Behaviour(identities=4, in_turn=True, period_s=20.0))
     for turn, client in enumerate((0, 4, 5, 6)):
         times = [at_s for at_s, _ in sent(workload, ATTACK, client)]
@@ -86,7 +86,7 @@ def test_calls_are_split_and_the_output_is_the_same():
 
 
 @pytest.mark.parametrize("name", ["judge", "programming"])
-def test_every_split_has_a_choice(name):
+def test_every_kind_of_split_has_a_valid_choice(name):
     workload = load_workload(name)
     assert set(choices(workload, CHOICES)["split"]) == set(CHOICES["split"])
     assert workload.program in SPLITS

@@ -98,11 +98,11 @@ def test_padding_starves_the_victims_of_lpm():
     assert found["kept"]["mean"] < 0.7
 
 
-def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
+def test_an_interrupted_search_that_is_resumed_ends_with_the_same_bytes(tmp_path):
     whole = search(tmp_path / "whole")
     found = whole.run()
     assert len(found) == 2
-    # The twin and eight trials are known when the ninth and tenth are under way.
+    # The twin and eight trials are finished when the ninth and tenth are running.
     cut = search(tmp_path / "cut", most=10)
     with pytest.raises(Interrupted, match="--resume"):
         cut.run()
@@ -115,7 +115,7 @@ def test_an_interrupted_search_ends_with_the_same_bytes(tmp_path):
 def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
-    # One run of the twin is kept, the trial after it is not.
+    # One run of the twin is kept, but the trial after it is not.
     cut = search(tmp_path / "cut", most=2)
     with pytest.raises(Interrupted):
         cut.run()
@@ -144,7 +144,7 @@ def test_a_resumed_search_keeps_its_settings(tmp_path):
     assert "this run still goes on in another process; wait for its end" in result.stderr
 
 
-def test_the_worst_come_first_and_can_be_replayed(tmp_path):
+def test_the_most_harmful_attacks_come_first_and_can_be_replayed(tmp_path):
     done = search(tmp_path)
     found = done.run()
     values = [value_of(trial.harms, "harm") for trial in done.store.trials()]
@@ -180,7 +180,7 @@ def test_latency_is_the_mean_over_seeds_and_infinite_without_values():
     assert value_of((longer, endless), "latency") == inf
 
 
-def test_hits_are_lost_in_part_and_not_where_there_were_none():
+def test_lost_hits_are_a_fraction_and_zero_where_there_were_none():
     honest, attack = Seen(1.0, 1.0, 1, 1.0, False, 0.8), Seen(1.0, 1.0, 1, 1.0, False, 0.2)
     some, none = harm(attack, honest), harm(attack, honest._replace(hits=0.0))
     assert (some.hits, none.hits) == (0.25, None)
@@ -193,7 +193,7 @@ SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
 
 
 @pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
-def test_memory_attacks_cost_hits_under_lru_and_repeat_themselves(behaviour):
+def test_memory_attacks_cost_hits_under_lru_and_are_reproducible(behaviour):
     """A victim uses about two documents of 2,000 tokens at a time, and its share is
     7,500 tokens.
     """
@@ -211,7 +211,7 @@ def test_memory_attacks_cost_hits_under_lru_and_repeat_themselves(behaviour):
     assert kept["lru"] < kept["max-min"] <= 1
 
 
-def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
+def test_of_equally_harmful_behaviours_the_first_is_listed_first():
     mild, bad, worse = (Harm(1.0, kept, kept, 1.0, False) for kept in (0.9, 0.5, 0.2))
     trials = [
         Trial(number, Behaviour(identities=number + 2), harms, error)
@@ -223,7 +223,7 @@ def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
     assert [one.number for one in worst_of(trials, "harm", 9)] == [1, 3, 0]
 
 
-def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):
+def test_latency_needs_a_twin_beside_which_programs_end(tmp_path):
     stuck = search(tmp_path, replace(PLAN, objective="latency", multiple=30.0), request_rate=20.0)
     with pytest.raises(UsageError, match=r"latency: at seed 0, in the run with the honest client"):
         stuck.run()
@@ -251,7 +251,8 @@ def test_an_attack_keeps_within_its_budget(tmp_path):
     store = SearchStore.create(tmp_path, spec, PLAN)
     free = Search(store, RunContext()).workload(greedy)
     asked = tokens_per_hour(_of(spec, free))
-    # 4 calls of about 3 articles in all, 770 of output, and 32,000 of padding; 3 x 0.31 a second.
+    # Four calls with about 3 articles in all, 770 output tokens and 32,000 of padding; 3 x 0.31 a
+    # second.
     assert isclose(asked, 3600 * 3 * 0.31 * (4 * (8000 + 2977) + 2 * 770), rel_tol=0.1)
     bounded = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | {"budget": asked / 4})))
     kept = Search(bounded, RunContext()).workload(greedy)
@@ -266,7 +267,7 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
         gpu_s_per_hour(_of(spec, free.workload(one)))
         for one in (Behaviour(), Behaviour(padding_tokens=8000))
     )
-    # Padding is computed once, and costs what reading it takes: of 4 prompts and 770 steps each.
+    # Padding is computed once and then read from the cache, by 4 prompts and 770 steps each.
     costs = ProfileCosts(load_profile(spec.gpu))
     read_s = 770 * (costs.decode_step_s(1, 8000) - costs.decode_step_s(1, 0))
     attended_s = 4 * (costs.prefill_s(8000, 2977) - costs.prefill_s(0, 2977))
@@ -277,7 +278,7 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
     assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
 
 
-def test_fresh_padding_is_computed_at_its_first_use_alone(tmp_path):
+def test_fresh_padding_is_computed_at_its_first_use_only(tmp_path):
     spec = spec_of(duration=600.0, request_rate=0.31)
     free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
     padded = Behaviour(padding_tokens=8000)
@@ -294,16 +295,16 @@ def test_fresh_padding_is_computed_at_its_first_use_alone(tmp_path):
     assert pinned - fresh == pytest.approx(calls * 4 * work.gpu_s(7999, 1, 1))
 
 
-def test_longer_answers_are_in_both_budgets(tmp_path):
+def test_longer_answers_count_in_both_budgets(tmp_path):
     spec = spec_of(duration=600.0, request_rate=0.31)
     free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
     honest, longer = (
         _of(spec, free.workload(one)) for one in (Behaviour(), Behaviour(output_multiple=16))
     )
-    programs = 3600 * 3 * 0.31  # for 4 calls and 770 output tokens
+    programs = 3600 * 3 * 0.31  # for four calls and 770 output tokens
     more = tokens_per_hour(longer) - tokens_per_hour(honest)
     assert more == pytest.approx(programs * 2 * 15 * 770)
-    # By the mean call: its context grows by half of what it produces.
+    # Counted for the mean call, whose context grows by half of its output.
     costs = ProfileCosts(load_profile(spec.gpu))
     token_s = costs.decode_step_s(1, 1) - costs.decode_step_s(1, 0)
     request_s = (costs.decode_step_s(128, 0) - costs.decode_step_s(64, 0)) / 64
@@ -314,7 +315,7 @@ def test_longer_answers_are_in_both_budgets(tmp_path):
     )
 
 
-def test_when_all_is_over_longer_answers_were_of_the_same_use(tmp_path):
+def test_longer_answers_are_equally_useful_once_all_is_over(tmp_path):
     free = search(tmp_path, duration=20.0, request_rate=0.2)
     runs = []
     for one in (Behaviour(), Behaviour(output_multiple=4, padding_tokens=500)):
@@ -338,14 +339,14 @@ def test_a_behaviour_that_no_workload_can_have_is_kept_with_its_error(tmp_path):
     assert few.harms == seeker.try_all([Behaviour(identities=2)], 0)[0].harms
 
 
-def test_a_search_ends_when_its_processor_time_is_spent(tmp_path):
+def test_a_search_ends_when_its_cpu_time_is_spent(tmp_path):
     more = Plan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
     counted = search(tmp_path, more)
     counted.spent = Spent(0, 3599.999)
     counted.run()
-    assert len(counted.store.trials()) == 8  # a whole batch
+    assert len(counted.store.trials()) == 8  # a whole batch of trials
     spent = counted.store.spent()
-    assert spent.simulations == 9 + 6  # with its twin, and two of them at two other seeds
+    assert spent.simulations == 9 + 6  # with the honest twin; two of them also at two other seeds
     told = json.loads((counted.store.path / "attack.json").read_text())
     assert told["cpu_hours"] == spent.cpu_s / 3600
     assert spent.cpu_s > 3600
@@ -357,7 +358,8 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
     sought = [Sought("padding-3k", "lpm", "padding_tokens"), Sought("bursts", "lpm", "on_share")]
     trials = [
         Trial(0, Behaviour(padding_tokens=8000, in_flight=4), (_kept(0.2),)),
-        Trial(1, Behaviour(padding_tokens=8000, split=4), (_kept(0.0),)),  # of two kinds: neither
+        # of two kinds, so it is neither
+        Trial(1, Behaviour(padding_tokens=8000, split=4), (_kept(0.0),)),
         Trial(
             2, Behaviour(padding_tokens=20_000), (), "every request is larger than the KV pool of"
         ),
@@ -406,7 +408,8 @@ def test_every_trial_sends_as_many_programs_as_its_twin(tmp_path, duration):
 def test_a_file_that_sends_more_than_its_twin_is_reported():
     bursts = known_workload("bursts")
     short, whole = (pair(spec_of(duration=time_s), bursts) for time_s in (100.0, 120.0))
-    assert programs_multiple(*short) == pytest.approx(1.2)  # on for 30 s of 100, not for 25
+    # the bursts are on for 30 s of each 100 s, not for 25 s
+    assert programs_multiple(*short) == pytest.approx(1.2)
     assert programs_multiple(*whole) == pytest.approx(1.0)
     row = {"about": "bursts", "more": False, "p95": None}
     row |= dict.fromkeys(("kept", "finished", "gain", "hits"), None)
@@ -506,7 +509,7 @@ def test_a_search_that_cannot_be_written_stops(tmp_path, monkeypatch):
     assert result.stderr == wanted
 
 
-def test_an_optimiser_that_is_not_there_is_missed_before_anything_is_tried(tmp_path, monkeypatch):
+def test_a_missing_optimiser_is_reported_before_any_trial(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["attack", "--optimiser", "tpe"])
@@ -548,7 +551,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
         (["sybl"], "unknown attack 'sybl': choose from"),
     ],
 )
-def test_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
+def test_wrong_usage_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["attack", *words])
     assert result.exit_code == 2
@@ -576,7 +579,7 @@ def test_a_rediscovery_cannot_be_resumed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_search_finds_the_padding_of_lpm(tmp_path):
+def test_a_quick_search_finds_the_padding_that_harms_lpm(tmp_path):
     words = ["attack", "--quick", "--scheduler", "lpm", "--result-dir", str(tmp_path), "--json"]
     result = CliRunner().invoke(app, words)
     worst = json.loads(result.stdout)["worst"][0]

@@ -30,7 +30,7 @@ CELLS = {
         "duration_s": 120.0,
     },
 }
-C_FUNCTIONS = "~"  # from file to pstats
+C_FUNCTIONS = "~"  # file name -> profile of pstats
 
 
 def simulation_of(flags):

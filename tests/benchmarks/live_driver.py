@@ -2,7 +2,8 @@
 
 A server without a model, in another process, answers requests of 256 tokens in 16 chunks, 5 ms
 apart. Prints a Markdown table: CPU time per request, lateness of the sends, and requests per
-second. Given the Python of a SGLang installation, SGLang's ``bench_serving`` gets the same load.
+second. If the Python of an SGLang installation is given, SGLang's ``bench_serving`` gets the same
+load.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from pathlib import Path
 
 NULL_SERVER = Path(__file__).parents[1] / "live" / "live_null_server.py"
 INPUT_TOKENS, OUTPUT_TOKENS, CHUNKS, GAP_MS = 256, 16, 16, 5
-SECONDS = 10  # of load at a given rate
-AT_ONCE, CONCURRENCY = 5_000, 256  # requests and cap when the rate is unlimited
+SECONDS = 10  # seconds of load at a given rate
+AT_ONCE, CONCURRENCY = 5_000, 256  # number of requests, and its limit when the rate is unlimited
 
 SGLANG = """
 import json, sys, time, types
@@ -103,7 +104,7 @@ def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer:
     ).split()
     if rate == float("inf"):
         arguments += ["--max-concurrency", str(CONCURRENCY)]
-    with tempfile.TemporaryDirectory() as folder:  # where the engine leaves its results
+    with tempfile.TemporaryDirectory() as folder:  # the place where the engine leaves its results
         command = [python, "-c", SGLANG, *arguments]
         output = subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL)
     cpu_s, wall_s = json.loads(output.splitlines()[-1])

@@ -1,10 +1,11 @@
 """Measure the cost of a router: python tests/benchmarks/live_router.py [--requests 2000] [--gap-ms
 1]
 
-Four null workers answer streams at once. The same client asks them directly (in rotation), through
-``fairbench serve`` and through sglang-router, in turn, over several rounds. CPU is the time of the
-router's process per request in the cheapest round; requests/s is the highest rate. Latency is
-measured with one request at a time, and the added latency is a difference of percentiles.
+Four null workers answer streams immediately. The same client asks them directly (in rotation),
+through ``fairbench serve``, and through sglang-router, in turn, over several rounds. CPU is the
+time of the router's process per request in the cheapest round; requests/s is the highest rate.
+Latency is measured with one request at a time, and the added latency is a difference of
+percentiles.
 """
 
 import argparse
@@ -79,7 +80,7 @@ async def ask(connection, path: str, body: bytes) -> float:
 
 
 async def load(urls: list[str], path: str, body: bytes, requests: int, at_once: int) -> list[float]:
-    """Return the latencies of ``requests`` requests, with ``at_once`` of them always under way."""
+    """Return the latencies of ``requests`` requests, with ``at_once`` of them always in flight."""
     left, latencies, targets = iter(range(requests)), [], cycle(urls)
 
     async def client(url: str) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import Simulation, no_collector
 
-PROGRAMS_PER_S = 6.0  # for all clients of a replica: about its capacity
+PROGRAMS_PER_S = 6.0  # programs per second of all clients of a replica: about its capacity
 YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}
 ADDITIONS = 10_000_000
 

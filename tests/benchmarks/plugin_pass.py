@@ -7,10 +7,10 @@ is kept at a fixed length. Prompts have 1,500 tokens. In ``cold`` no two prompts
 ``warm`` 1,000 tokens of each are one of 64 cached prefixes. ``stock`` is the engine's own FCFS
 without the plugin.
 
-Columns are medians in milliseconds: a pass that admits a request, a pass in which the batch is
-full, and an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM is
-``schedule``; both include the engine's own work. Compare only rows of one run, because the load of
-the machine changes the times. ``--profile`` prints a profile of one row.
+Columns are medians in milliseconds: a pass that admits a request, a pass while the batch is full,
+and an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM is ``schedule``;
+both include the engine's own work. Compare only rows of one run, because the load of the machine
+changes the times. ``--profile`` prints a profile of one row.
 """
 
 import argparse

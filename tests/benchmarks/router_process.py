@@ -1,12 +1,12 @@
 """Find the limits of one ``fairbench serve`` process: python -m tests.benchmarks.router_process
 
 A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. The script reads the CPU
-time of the router's process before and after, and extrapolates to a core of its own. Prompts belong
-to conversations: 66 words that all share, then the client's own, of which the last 40 are new. Rows
-vary one factor each: the length of prompts, the chunks of an answer, and the number of workers.
-Further rows measure open streams, health checks of workers, and messages to a peer with the totals
-of 10,000 clients. Writes results/tables/router-process.csv, and the extrapolation to 1,000 workers
-to results/tables/router-fleet.csv.
+time of the router's process before and after, and extrapolates to a core of its own. A prompt
+belongs to a conversation: 66 words that all share, then the client's own words, of which the last
+40 are new. Rows vary one factor each: the length of prompts, the chunks of an answer, and the
+number of workers. Further rows measure open streams, health checks of workers, and messages to a
+peer with the totals of 10,000 clients. Writes results/tables/router-process.csv, and the
+extrapolation to 1,000 workers to results/tables/router-fleet.csv.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.live.live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
-BEGINNING = 64  # starting streams: more would overflow a queue of connections
+BEGINNING = 64  # number of streams started at a time; more would overflow a queue of connections
 WARM, IDLE_S = 200, 10.0
 # Words of a prompt, chunks of an answer, workers, requests.
 CASES = (
@@ -209,7 +209,8 @@ def of_peers(whole):
         start = time.process_time()
         totals = one.router.export_totals(0 if whole else known)
         body = msgspec.json.encode(Message("one", "x", {"router": totals}))
-        told += (time.process_time() - start) * bool(turn)  # the first message has everything
+        # the first message has the totals of all clients
+        told += (time.process_time() - start) * bool(turn)
         start = time.process_time()
         message = msgspec.json.decode(body, type=Message)
         other.router.merge_totals("one", message.parts["router"], 0.0)

@@ -34,7 +34,7 @@ from fairbench.workloads.spec import workload_names
 WAITING = (100, 1_000, 10_000)
 PASSES = 200
 UNLIMITED_RPM = {"rpm.limit": 10**6}
-# `--duration` for about this many requests of chat s1 at dp 4.
+# The `--duration` for about this many requests of chat s1 at dp 4.
 SCALES = {"1e5": 585, "1e6": 7_500}
 
 
@@ -108,7 +108,7 @@ def pass_ms(local):
 
     def arrive():
         number = next(numbers)
-        # 50 documents, half of them cached; each request has its own question.
+        # There are 50 documents, half of them cached; each request has its own question.
         prompt = (Segment(f"doc-{number * 7 % 50}", 500), Segment(f"q-{number}", 60))
         request = Request(
             number, f"client-{number % 8}", number, 0, prompt, prompt_tokens(prompt), 256
@@ -215,7 +215,8 @@ def main():
     parser.add_argument("--workload", nargs="+", default=workload_names(), help="for cells")
     parser.add_argument("--scheduler", nargs="+", default=list(PAIRS), help="for cells")
     arguments = parser.parse_args()
-    measure({"workload": "chat", "scenario": "none", "num_programs": 1})  # imports, done once
+    # imports, which happen once
+    measure({"workload": "chat", "scenario": "none", "num_programs": 1})
     if arguments.mode == "cells":
         cells(arguments.workload, arguments.scheduler, arguments.dp)
     else:

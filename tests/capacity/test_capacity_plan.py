@@ -55,7 +55,7 @@ def test_the_load_stays_when_replicas_change():
     ]
 
 
-def test_a_trace_is_its_own_load(tmp_path):
+def test_a_trace_defines_its_own_load(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("time,user,prompt_tokens,completion_tokens\n0,a,9,3\n5,b,9,3\n10,a,9,3\n")
     clusters = Clusters(question(flags={"trace": str(log)}, settings={}, loads=[1.0, 2.0]))
@@ -83,7 +83,7 @@ def test_finished_points_are_not_run_again(tmp_path):
     assert again.count == 0
 
 
-def test_two_names_of_one_choice_run_once(tmp_path):
+def test_a_choice_that_is_given_under_two_names_runs_once(tmp_path):
     executor = OneByOne()
     given = {"schedulers": ["vtc", "vtc"], "gpus": ["a100", "a100-80gb"], "loads": [1.0, 1.0]}
     plan = carried_out(tmp_path, executor, **given, num_runs=1, low=2, high=2)
@@ -141,7 +141,7 @@ def test_its_picture_names_the_profile(tmp_path):
     assert "simulated on a100-80gb" in picture.read_text()
 
 
-def test_the_command_fails_where_nothing_suffices(tmp_path):
+def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
     result = command("--slo", "ttft_p99<1ms", "--dp", "1..2", "--result-dir", tmp_path, "--json")
     assert result.exit_code == 1
     answer = json.loads(result.stdout)

@@ -28,7 +28,7 @@ def remarks(*choices, low=1, high=8, seeds=(0, 1), cheaper=()):
     return list(remarks_of(answer | {"choices": list(choices)}))
 
 
-def test_of_a_plain_answer_there_is_nothing_to_say():
+def test_a_plain_answer_has_no_remarks():
     assert remarks(choice(tried=((1, False), (2, True)))) == []
 
 
@@ -67,15 +67,15 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         ),
     ],
 )
-def test_peculiarities_of_a_choice(given, bounds, said):
+def test_remarks_name_peculiarities_of_a_choice(given, bounds, said):
     assert remarks(choice(**given), **bounds) == [said]
 
 
-def test_one_seed_has_no_interval_to_doubt():
+def test_one_seed_has_no_interval_and_so_no_doubt():
     assert remarks(choice(targets=(target(TTFT, certain=False),)), seeds=(0,)) == []
 
 
-def test_a_cheaper_cluster_names_the_one_it_is_compared_with():
+def test_a_cheaper_cluster_is_compared_with_a_named_one():
     rows = choice("vtc", 3, cost=6.0), choice("fcfs", 2, cost=4.0)
     said = "cheaper than vtc on a100: fcfs on 2 x a100 for 4.00 an hour"
     assert remarks(*rows, cheaper=[1]) == [said]

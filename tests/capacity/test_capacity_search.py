@@ -30,7 +30,7 @@ def test_halving_finds_the_threshold_anywhere(low, step):
 
 
 @pytest.mark.parametrize("pattern", list(product([False, True], repeat=6)))
-def test_halves_are_right_wherever_they_say_that_they_saw_no_step(pattern):
+def test_halves_stay_correct_although_the_search_sees_no_step_between_them(pattern):
     found, _ = searched(bisected(1, 6), lambda one: pattern[one - 1])
     true, _ = searched(each(1, 6), lambda one: pattern[one - 1])
     if not found.monotone or is_monotone(true.tried):
@@ -51,13 +51,13 @@ def test_a_dip_beside_the_step_is_seen_and_everything_below_is_tried():
 
 
 @pytest.mark.parametrize("smallest", [1, 2, 4, 8, 16])
-def test_fewer_that_are_enough_where_the_most_are_not_are_seen(smallest):
+def test_a_small_size_that_suffices_among_larger_ones_that_do_not_is_found(smallest):
     found, _ = searched(bisected(1, 32), lambda one: smallest <= one < 20)
     assert (found.smallest, found.monotone) == (smallest, False)
     none, asked = searched(bisected(1, 32), lambda one: False)
     assert (none.smallest, none.monotone, sorted(asked)) == (None, True, [1, 2, 4, 8, 16, 31, 32])
 
 
-def test_one_number_alone():
+def test_a_range_with_a_single_number():
     assert searched(bisected(4, 4), lambda one: True) == (Found(4, True, {4: True}), [4])
     assert searched(bisected(4, 4), lambda one: False) == (Found(None, True, {4: False}), [4])

@@ -46,7 +46,7 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99<2", "--slo ttft_p99<2: needs a unit, ttft_p99<2s or ttft_p99<2ms"),
         ("ttft_p99<-2s", "--slo ttft_p99<-2s: a limit must be at least 0"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
-        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the others' runs
+        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the runs of the others
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
         ("min_share>80ms", "is a plain number, not in ms"),
         ("ttft_p99<2%", "is in ms, not in %"),
@@ -74,7 +74,7 @@ def test_without_a_target_there_is_nothing_to_plan():
         parse_slos([])
 
 
-def test_only_unusual_percentiles_have_to_be_asked_for():
+def test_only_unusual_percentiles_must_be_requested():
     texts = ("ttft_p99<2s", "ttft_p90<2s", "min_share>80%", "clients.a.p90_s<1")
     assert [parse_slo(text).rank for text in texts] == [None, 90, None, 90]
 
@@ -96,7 +96,7 @@ def test_a_target_has_a_direction_and_may_include_its_limit():
     assert judge(parse_slo("min_share>=80%"), runs).met
 
 
-def test_a_client_without_shortage_has_its_full_share():
+def test_a_client_that_lacks_nothing_has_its_full_share():
     notes = {"min_entitlement_ratio": NOT_CONTENDED}
     idle = summary(min_entitlement_ratio=None, notes=notes)
     slo = parse_slo("min_share>80%")
@@ -105,7 +105,7 @@ def test_a_client_without_shortage_has_its_full_share():
     assert judge(slo, [summary(min_entitlement_ratio=None)]).met is False
 
 
-def test_a_lower_bound_of_a_latency_keeps_no_limit():
+def test_a_lower_bound_of_a_latency_meets_no_target():
     slo = parse_slo("victim_p99_s<5s")
     cut_off = summary(victim_p99_s=2.0, censored=["victim_p99_s"])
     judged = judge(slo, [cut_off])

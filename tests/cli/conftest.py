@@ -8,8 +8,8 @@ from fairbench.cli.app import app
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Run a command in the test's directory; return its one-line error, with no file
-    left behind.
+    """Run a command in the test's directory; return its one-line error, after a check that no file
+    was left.
     """
     monkeypatch.chdir(tmp_path)
 

@@ -141,7 +141,7 @@ def script_of_the_action():
 
 
 @pytest.mark.parametrize("current", ["runs/new ones", ""])
-def test_the_action_calls_the_command_with_every_clause(tmp_path, current):
+def test_the_action_passes_every_clause_to_the_command(tmp_path, current):
     log = tmp_path / "log"
     command = tmp_path / "fairbench"
     command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{log}\nexit 1\n')

@@ -47,7 +47,7 @@ def test_help_imports_nothing_that_a_run_needs(name):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stderr.split())
     ours = [module for module in modules if module.startswith("fairbench.")]
-    assert len(ours) < 90, sorted(ours)  # of more than 400 that a run imports
+    assert len(ours) < 90, sorted(ours)  # number of modules, of more than 400 that a run imports
     assert not [module for module in ours if module.startswith(HEAVY)]
     assert not modules & {"pyarrow", "ray", "aiohttp", "scipy", "matplotlib", "rich.live"}
 
@@ -76,7 +76,7 @@ def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     assert not [one for one in modules if one.startswith(unwanted)]
 
 
-# Prints every fairbench module of which a function was called while none was being imported.
+# Prints every fairbench module in which a function was called while none was being imported.
 CALLED = """
 import atexit, sys
 called = set()
@@ -126,10 +126,10 @@ def test_the_help_shows_every_flag_once_in_a_panel(name):
 
 def test_only_help_is_outside_the_panels_of_run():
     others = [param.name for param in load("run").params if panel_of(param) == OTHER]
-    assert others == ["experiment_file"]  # an argument, which has its own section
+    assert others == ["experiment_file"]  # an argument, and has its own section
 
 
-def test_the_flags_that_help_shows_first_are_common_ones():
+def test_the_flags_that_help_shows_first_are_the_common_ones():
     assert len(FIRST) == len(set(FIRST))
     known = {param.name: param for name in PANELLED for param in load(name).params}
     assert {panel_of(known[name]) for name in FIRST} == {COMMON}

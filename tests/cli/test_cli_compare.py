@@ -38,7 +38,7 @@ def test_schedulers_run_over_the_same_seeds_and_are_compared(compared):
     assert lines[0].startswith("simulated on a100-80gb")
     assert "fcfs against vtc, seeds 0 to 1" in lines
     assert max(map(len, lines[: lines.index(f"files  {path}")])) <= 100
-    assert "fairbench: 6 of 6 after" in result.stderr  # two of them are clients alone
+    assert "fairbench: 6 of 6 after" in result.stderr  # two of them are runs of clients alone
     experiments = {
         (cell.summary["scheduler"], cell.summary["seed"])
         for cell in SweepStore(path).finished().values()
@@ -71,7 +71,9 @@ def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compared, tmp_path):
+def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(
+    compared, tmp_path, in_this_process
+):
     (vtc,) = compared[1].glob("runs/vtc*seed1")
     (fcfs,) = compared[1].glob("runs/fcfs*seed1")
     file = tmp_path / "mine.toml"
@@ -87,7 +89,7 @@ def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compa
     assert json.loads(again.read_text()) == json.loads((fcfs / "summary.json").read_text())
 
 
-def test_measured_repeats_of_two_directories_differ_by_name(tmp_path):
+def test_measured_repeats_of_two_directories_differ_only_by_name(tmp_path):
     measured(tmp_path / "old", "jain_index", [0.9, 0.91, 0.92])
     measured(tmp_path / "new", "jain_index", [0.8, 0.82, 0.81])
     result = invoke(tmp_path / "old", tmp_path / "new", "--metric", "jain_index")

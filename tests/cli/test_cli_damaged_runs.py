@@ -53,9 +53,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("column", "change", "complaint"), DAMAGE)
 @pytest.mark.parametrize("command", [("score", "run"), ("report", "run")])
-def test_columns_are_looked_at_before_they_are_cast(
-    run, command, column, change, complaint, refused
-):
+def test_columns_are_checked_before_they_are_cast(run, command, column, change, complaint, refused):
     change_column(run / "service.parquet", column, change)
     line = refused(*command)
     assert line.startswith("run/service.parquet")
@@ -63,7 +61,7 @@ def test_columns_are_looked_at_before_they_are_cast(
     assert not (run / "report.html").exists()
 
 
-def test_requests_for_the_lists_of_an_output_file(run, refused):
+def test_an_output_file_that_needs_the_lists_of_requests_needs_requests(run, refused):
     change_column(run / "requests.parquet", "status", lambda v: pa.array([[b"a"]] * len(v)))
     line = refused("show", "run", "--output-file", "x", "--output-details")
     assert line.startswith("run/requests.parquet: column 'status' is of type list<")
@@ -88,7 +86,7 @@ def test_missing_values_of_a_summary_are_null_in_an_output_file(run, key, named,
     assert json.loads(lines.read_text())[named] is None
 
 
-def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch, refused):
+def test_a_table_of_a_million_rows_in_a_few_bytes_is_refused(run, monkeypatch, refused):
     monkeypatch.setenv("FAIRBENCH_READ_MIB", "8")
     rows = 2_000_000
     pq.write_table(
@@ -98,7 +96,7 @@ def test_a_table_of_a_million_rows_in_a_few_bytes(run, monkeypatch, refused):
     assert "run/service.parquet: is too large: " in refused("score", "run")
 
 
-def test_a_date_in_the_experiment(run, refused):
+def test_a_date_in_the_experiment_is_refused(run, refused):
     with (run / "experiment.toml").open("a") as file:
         file.write("\n[settings.x]\nmin_match_tokens = 2024-01-01T00:00:00Z\n")
     line = refused("check", "run", "good")
@@ -106,14 +104,14 @@ def test_a_date_in_the_experiment(run, refused):
     assert "must not be a date" in line
 
 
-def test_an_integer_of_60_digits_in_the_summary(run, refused):
+def test_an_integer_of_60_digits_in_the_summary_is_refused(run, refused):
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "victim_p99_s": 10**59}))
     line = refused("check", "good", "run", "--fail-if", "victim_p99_s:+10%")
     assert line == "run/summary.json: cannot be read: an integer of 60 digits does not fit 64 bits"
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(run, monkeypatch, refused):
+def test_a_page_that_cannot_be_written_leaves_the_old_page(run, monkeypatch, refused):
     (run / "report.html").write_text("old")
 
     def full(path, *args, **kwargs):
@@ -126,7 +124,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(run, monkeypatch, refu
     assert not [path for path in run.iterdir() if path.name.endswith(".part")]
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+def test_a_file_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "file"
     write_text(path, "one")
     write_text(path, "two")
@@ -142,7 +140,7 @@ MANIFESTS = [
 
 @pytest.mark.parametrize(("field", "value"), MANIFESTS)
 @pytest.mark.parametrize("command", [("report", "run"), ("show", "run")])
-def test_a_manifest_of_other_types_is_named_by_its_field(run, command, field, value, refused):
+def test_a_manifest_with_wrong_types_is_refused_by_its_field(run, command, field, value, refused):
     path = run / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     line = refused(*command)

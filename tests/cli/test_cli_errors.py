@@ -119,7 +119,7 @@ def summary(whole_summary):
         (["none.toml"], "none.toml: cannot be read: No such file"),
     ],
 )
-def test_wrong_flags(refused, arguments, expected):
+def test_wrong_flags_are_refused(refused, arguments, expected):
     assert expected in refused("run", *arguments)
 
 
@@ -140,7 +140,7 @@ def test_wrong_flags(refused, arguments, expected):
         ("experiment.toml", "workload = 'mine.toml'", "experiment.toml: mine.toml: cannot be read"),
     ],
 )
-def test_wrong_experiment_files(refused, tmp_path, name, text, expected):
+def test_wrong_experiment_files_are_refused(refused, tmp_path, name, text, expected):
     (tmp_path / name).write_text(text)
     assert expected in refused("run", name)
 
@@ -154,7 +154,7 @@ def test_wrong_experiment_files(refused, tmp_path, name, text, expected):
         (("[params]", "[params]\nturn = 2"), "'turn'"),
     ],
 )
-def test_wrong_workload_files(refused, tmp_path, change, expected):
+def test_wrong_workload_files_are_refused(refused, tmp_path, change, expected):
     (tmp_path / "mine.toml").write_text(WORKLOAD.replace(*change))
     assert expected in refused("run", "--workload", "mine.toml")
 
@@ -169,13 +169,13 @@ def test_wrong_workload_files(refused, tmp_path, change, expected):
         ("bad.jsonl.gz", gzip.compress(b"", mtime=0), "bad.jsonl.gz: holds no records"),
     ],
 )
-def test_wrong_datasets(refused, tmp_path, name, content, expected):
+def test_wrong_datasets_are_refused(refused, tmp_path, name, content, expected):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     assert expected in refused("run", "--dataset-path", name)
 
 
-def test_a_missing_tokenizer(refused, tmp_path):
+def test_a_missing_tokenizer_is_refused(refused, tmp_path):
     (tmp_path / "data.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "2"}))
     arguments = ["--dataset-path", "data.jsonl", "--tokenizer", "none.json"]
     assert "none.json" in refused("run", *arguments)
@@ -199,7 +199,7 @@ def test_a_run_that_fails_exits_with_1(refused, monkeypatch):
     assert refused("run", code=1) == "the cluster is gone"
 
 
-def test_show_of_a_foreign_file(refused, tmp_path):
+def test_show_refuses_a_foreign_file(refused, tmp_path):
     assert "none/manifest.json: no such file" in refused("show", "none")
     (tmp_path / "manifest.json").write_text('{"schema_version": 0}')
     assert "schema_version = 0: must be 1 for this version of fairbench" in refused("show", ".")
@@ -218,21 +218,21 @@ def test_show_of_a_foreign_file(refused, tmp_path):
         ({"seed": float("nan")}, "summary.json: cannot be read: NaN is not JSON"),
     ],
 )
-def test_show_of_a_summary_that_someone_edited(refused, tmp_path, summary, change, expected):
+def test_show_refuses_a_summary_that_someone_edited(refused, tmp_path, summary, change, expected):
     (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
     (tmp_path / "summary.json").write_text(json.dumps(summary | change))
     assert expected in refused("show", ".")
 
 
 @pytest.mark.parametrize("key", ["simulated", "clients", "jain_index", "num_programs", "dp"])
-def test_show_of_a_summary_without_a_key(refused, tmp_path, summary, key):
+def test_show_refuses_a_summary_without_a_key(refused, tmp_path, summary, key):
     (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
     del summary[key]
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert refused("show", ".") == f"summary.json: {key}: missing"
 
 
-def test_show_of_a_deeply_nested_summary(refused, tmp_path):
+def test_show_refuses_a_deeply_nested_summary(refused, tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
     (tmp_path / "summary.json").write_text('{"a": ' + "[" * 99_999)
     assert refused("show", ".") == "summary.json: nested too deeply"
@@ -261,7 +261,7 @@ def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
     assert expected in refused(*arguments)
 
 
-def test_without_a_command_there_is_help_and_2():
+def test_without_a_command_there_is_help_and_exit_code_2():
     result = CliRunner().invoke(app, [])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: ")
@@ -285,13 +285,13 @@ needs_full_disk = pytest.mark.skipif(
         ("list >&-", "fairbench: standard output is closed\n"),
     ],
 )
-def test_output_that_cannot_be_written_is_one_line_and_1(redirection, expected):
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(redirection, expected):
     done = subprocess.run(f"{COMMAND} {redirection}", shell=True, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_ctrl_c_while_python_imports_leaves_no_traceback():
-    # The first heavy import is where the signal comes.
+    # The signal arrives during the first heavy import.
     code = (
         "import sys\n"
         "class Finder:\n"

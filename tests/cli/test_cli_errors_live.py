@@ -40,7 +40,7 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         (["--dp", "1", "--backend", "endpoint"], "unknown backend 'endpoint': choose from"),
     ],
 )
-def test_wrong_flags_of_serve(refused, arguments, expected):
+def test_serve_refuses_wrong_flags(refused, arguments, expected):
     assert expected in refused("serve", "--port", "0", *arguments)
 
 
@@ -51,7 +51,7 @@ def test_a_port_in_use_is_found_before_workers_are_started(refused):
     assert line == f"--host 127.0.0.1 --port {port}: Address already in use"
 
 
-def test_a_log_dir_that_is_a_file(refused, tmp_path):
+def test_a_log_dir_that_is_a_file_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("")
     assert refused(*EMULATOR, "--log-dir", "file").startswith("--log-dir file: cannot be written: ")
 

@@ -15,7 +15,7 @@ MEASURED |= {"first_token_latency": [1, 1], "request_latency": [2, 2]}
 GIB = 2**30
 
 
-def test_score_of_a_status_that_is_a_list(refused, tmp_path):
+def test_score_refuses_a_status_that_is_a_list(refused, tmp_path):
     (tmp_path / "file.jsonl").write_text(json.dumps({**REQUEST, "status": [1]}))
     assert refused("score", "file.jsonl").startswith("file.jsonl: request 1: unknown status '[1]'")
 
@@ -31,7 +31,7 @@ def test_score_of_a_status_that_is_a_list(refused, tmp_path):
         ("req_time", 10**400, "cannot be read: an integer of 401 digits does not fit 64 bits"),
     ],
 )
-def test_validate_of_impossible_measurements(refused, tmp_path, field, value, complaint):
+def test_validate_refuses_impossible_measurements(refused, tmp_path, field, value, complaint):
     (tmp_path / "file.jsonl").write_text(json.dumps({**MEASURED, field: [5, value]}))
     assert refused("validate", "file.jsonl") == f"file.jsonl, line 1: {complaint}"
 
@@ -49,7 +49,7 @@ def test_json_that_python_itself_does_not_read(refused, tmp_path, command, text,
     (tmp_path / "file.jsonl").write_text(text)
     line = refused(*command, "file.jsonl")
     dataset = "dataset " if command[0] == "run" else ""
-    listed = command == ["score"] and text.startswith("[")  # may be on many lines
+    listed = command == ["score"] and text.startswith("[")  # The JSON may be on many lines.
     assert line.startswith(f"{dataset}file.jsonl{'' if listed else ', line 1'}: ")
     assert line.endswith(complaint)
 
@@ -88,7 +88,7 @@ def with_tokenizer(tmp_path):
     ],
     ids=["lacks its word for the unknown", "panics"],
 )
-def test_tokenizers_that_fail(refused, with_tokenizer, parts):
+def test_tokenizers_that_fail_are_refused(refused, with_tokenizer, parts):
     line = refused(*with_tokenizer(**parts))
     assert line.startswith("tokenizer tok.json: ")
 
@@ -117,7 +117,7 @@ COMMANDS = {
 )
 def test_a_bomb_of_3_gigabytes_takes_less_than_1_gigabyte_of_memory(command, bomb, tmp_path):
     path = tmp_path / "bomb.jsonl.gz"
-    path.write_bytes(gzip.compress(BOMBS[bomb]) * 3200)  # gzip's files may be many in a row
+    path.write_bytes(gzip.compress(BOMBS[bomb]) * 3200)  # A gzip file may consist of many members.
     memory, line = limited([*command.split(), str(path)])
     assert memory < GIB
     assert line.startswith("fairbench: ")

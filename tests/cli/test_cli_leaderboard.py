@@ -81,7 +81,7 @@ def test_one_configuration_and_one_row_can_be_selected(lines):
     assert " 90.9 " in result.stdout
 
 
-def test_a_scheduler_of_ones_own_joins_from_another_sweep(tmp_path):
+def test_a_scheduler_of_the_user_joins_from_another_sweep(tmp_path):
     board = stored_sweep(tmp_path / "a", ["fcfs", "vtc"], [(10.0, 20.0), (12.0, 22.0)])
     mine = stored_sweep(tmp_path / "b", ["dlpm"], [(13.0, 23.0)])
     found = json.loads(invoke(board, mine, "--sort", RATE, "--format", "json").stdout)
@@ -98,7 +98,7 @@ def test_a_scheduler_of_ones_own_joins_from_another_sweep(tmp_path):
     assert "the same run has different results; keep one of them" in result.stderr
 
 
-def test_files_of_other_seeds_are_one_and_of_the_same_are_refused(lines):
+def test_files_of_other_seeds_are_combined_and_of_the_same_seeds_are_refused(lines):
     head, *rows = lines.read_text().splitlines()
     parts = [lines.with_name("first.csv"), lines.with_name("last.csv")]
     for part, seeds in zip(parts, ("01", "2"), strict=True):

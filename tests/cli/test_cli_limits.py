@@ -46,20 +46,20 @@ def limited(*arguments, file_bytes=0, code=2):
     ],
     ids=["bare", "blanks", "quoted", "table", "inline"],
 )
-def test_a_key_of_many_parts_is_refused_before_it_is_parsed(refused, tmp_path, line):
+def test_a_key_with_many_parts_is_refused_before_it_is_parsed(refused, tmp_path, line):
     (tmp_path / "w.toml").write_text(f"name = 'x'\n{line}\n")
     said = refused("run", "--workload", "w.toml")
     assert said == "w.toml: line 2: nested more than 32 levels deep"
 
 
-def test_dots_in_a_text_are_no_key(tmp_path):
+def test_dots_in_a_text_do_not_make_a_key(tmp_path):
     text = ".".join(map(str, range(150)))
     (tmp_path / "w.toml").write_text(f"a.b.c = '{text}'\n{'x' * 4000} = 1\n")
     assert read_toml(tmp_path / "w.toml", "w")["a"]["b"]["c"] == text
 
 
 @pytest.mark.parametrize("far", [2**31, 1.8e9, -1e9])
-def test_validate_of_a_time_far_from_the_others(refused, tmp_path, far):
+def test_validate_refuses_a_time_far_from_the_others(refused, tmp_path, far):
     record = {"path": "VTC/all_results_overload.jsonl", "client": [0, 1], "prompt_len": [5, 5]}
     record |= {"output_len": [5, 5], "req_time": [0, far], "first_token_latency": [1, 1]}
     (tmp_path / "r.jsonl").write_text(json.dumps(record | {"request_latency": [2, 2]}))
@@ -80,7 +80,7 @@ def test_a_pipe_without_a_writer_is_refused(refused, tmp_path, command):
 def test_a_pipe_with_a_writer_is_read(tmp_path, wait_s):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    text = b'{"a": 1}\n' * 20_000  # more than a pipe holds
+    text = b'{"a": 1}\n' * 20_000  # more bytes than a pipe holds
     writer = threading.Timer(wait_s, lambda: pipe.write_bytes(text))
     writer.start()
     assert b"".join(line.data for line in lines(pipe, "pipe")) == text
@@ -92,7 +92,7 @@ BOMBS = {"t.jsonl.gz": b'{"time":0,"a":1}\n' * 2**16, "t.csv.gz": b"1,0,0\n" * 2
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("command", ["trace inspect", "score", "validate", "run --trace"])
-def test_a_bomb_is_known_by_its_beginning(refused, tmp_path, name, command):
+def test_a_bomb_is_recognised_by_its_beginning(refused, tmp_path, name, command):
     (tmp_path / name).write_bytes(gzip.compress(BOMBS[name]) * 30)
     said = refused(*command.split(), name)
     assert said.startswith(
@@ -100,7 +100,7 @@ def test_a_bomb_is_known_by_its_beginning(refused, tmp_path, name, command):
     )
 
 
-def test_a_bomb_behind_a_log_is_known_too(tmp_path, monkeypatch):
+def test_a_bomb_after_a_log_is_recognised(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench.files.reader.CHECKED", 2**16)
     path = tmp_path / "t.gz"
     log = gzip.compress((os.urandom(2**14).hex() + "\n").encode()) * 10

@@ -42,13 +42,13 @@ def test_progress_is_silent_when_not_wanted(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_off_a_terminal_is_a_line_for_each_of_many_tasks(capsys):
+def test_progress_without_a_terminal_is_one_line_for_each_of_many_tasks(capsys):
     two_tasks(shown_progress())
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"fairbench: 1 of 2 after \d+ s: first\\n::error::", line)
 
 
-def test_progress_on_a_terminal(monkeypatch, capsys):
+def test_progress_on_a_terminal_replaces_its_line(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     progress = shown_progress()
@@ -80,16 +80,17 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
         ),
     ],
 )
-def test_progress_line(progress, expected):
+def test_the_progress_line_shows_its_numbers(progress, expected):
     assert progress_line(progress) == expected
 
 
 @pytest.mark.parametrize(
     ("now_s", "elapsed_s", "expected"),
     [
-        (100.0, 20.0, "simulated 100 of 500 s, 80 s left  programs 4/6"),  # 400 s at 5 a second
+        # 400 s at 5 programs a second
+        (100.0, 20.0, "simulated 100 of 500 s, 80 s left  programs 4/6"),
         (100.0, 60.0, "simulated 100 of 500 s, 4 min left  programs 4/6"),
-        (100.0, 4.0, "simulated 100 of 500 s  programs 4/6"),  # too early to tell
+        (100.0, 4.0, "simulated 100 of 500 s  programs 4/6"),  # too early for an estimate
         (0.0, 20.0, "simulated 0 of 500 s  programs 4/6"),
         (600.0, 20.0, "draining, simulated 600 s (arrivals ended at 500 s)  programs 4/6"),
     ],

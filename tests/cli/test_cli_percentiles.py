@@ -37,7 +37,7 @@ def test_a_run_keeps_and_shows_its_percentiles(run):
     assert 'percentiles = "25,90"' in (run / "experiment.toml").read_text()
 
 
-def test_a_run_scored_again_has_them_or_others(run):
+def test_a_run_can_be_scored_again_with_the_same_or_other_percentiles(run):
     stored = json.loads((run / "summary.json").read_text())
     assert json.loads(done("score", run, "--json")) == stored
     other = json.loads(done("score", run, "--percentiles", "95", "--json"))
@@ -56,7 +56,7 @@ def test_an_edited_summary_is_one_line(run, refused, tmp_path):
         assert next(iter(changes)) in refused("show", folder)
 
 
-def test_a_comparison_has_a_row_for_each(run, tmp_path):
+def test_a_comparison_has_a_row_for_each(run, tmp_path, in_this_process):
     text = done("compare", "vtc", "fcfs", *TINY, *CHOSEN, "--num-runs", "2",
                 "--result-dir", tmp_path)  # fmt: skip
     assert "well-behaved P25" in text
@@ -64,7 +64,7 @@ def test_a_comparison_has_a_row_for_each(run, tmp_path):
     assert "well-behaved P50" not in text
 
 
-def test_records_of_others(tmp_path):
+def test_foreign_records_can_have_other_percentiles(tmp_path):
     record = {"client": "a", "start": 0, "first_token": 1, "end": 2, "input_tokens": 3}
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(record | {"output_tokens": 4}) + "\n")
@@ -73,6 +73,6 @@ def test_records_of_others(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "compare"])
-def test_others_are_refused_in_one_line(refused, command):
+def test_wrong_percentiles_are_refused_in_one_line(refused, command):
     sides = {"sweep": ["--schedulers", "vtc"], "compare": ["vtc", "fcfs"]}.get(command, [])
     assert "percentiles = '101': must be" in refused(command, *sides, "--percentiles", "101")

@@ -28,12 +28,12 @@ def test_a_model_and_a_gpu_make_a_file_that_a_run_takes(tmp_path):
     assert summary["completed"] > 0
 
 
-def test_derive_is_the_command_that_is_meant():
+def test_derive_is_the_default_command():
     flags = ("qwen3-8b", "--gpu", "a100", "--roofline", "--json")
     assert fairbench("profile", *flags).stdout == fairbench("profile", "derive", *flags).stdout
 
 
-def test_a_plot(tmp_path):
+def test_a_plot_is_written(tmp_path):
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     path = tmp_path / "fit.png"
     found = fairbench("profile", "gpt-oss-20b", "--gpu", "a100", "--roofline", "--plot", path)
@@ -54,14 +54,14 @@ def test_a_plot(tmp_path):
         (("probe", "--base-url", "http://127.0.0.1:9", "--gpu", "h100"), "cannot be probed"),
     ],
 )
-def test_refused_values(arguments, message):
+def test_impossible_values_are_refused(arguments, message):
     found = fairbench("profile", *arguments)
     assert found.exit_code == (1 if "probe" in arguments else 2)
     assert message in found.stderr
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_fit_is_the_flag_of_validate(tmp_path):
+def test_fit_is_a_flag_of_validate(tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_text('{"path": "somewhere"}\n')
     by_name, by_flag = fairbench("profile", "fit", path), fairbench("validate", path, "--fit")

@@ -14,7 +14,7 @@ from fairbench.cli.app import app
 
 COMMAND = [sys.executable, "-m", "fairbench"]
 ENDLESS = ["run", "--workload", "chat", "--scheduler", "fcfs", "--duration", "86400"]
-WAIT_S = 300  # machines are busy
+WAIT_S = 300  # a long limit, because machines are busy
 
 
 def invoke(*arguments):
@@ -42,7 +42,7 @@ def under_way(tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_that_was_filed_is_lost_to_sigkill(under_way):
+def test_no_saved_record_is_lost_to_sigkill(under_way):
     process, path = under_way
     assert "this run still goes on in another process; wait for" in invoke("recover", path).stderr
     process.kill()
@@ -76,7 +76,7 @@ def test_an_interrupted_run_saves_itself(under_way):
     assert json.loads((path / "manifest.json").read_text())["complete"] is False
 
 
-def test_a_directory_that_holds_no_records_is_refused(tmp_path):
+def test_a_directory_without_records_is_refused(tmp_path):
     refused = invoke("recover", tmp_path)
     assert refused.exit_code == 2
     assert "must be the directory of a run that was killed" in refused.stderr

@@ -185,7 +185,7 @@ def test_files_that_cannot_be_written_or_read_are_one_line(run, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["report", "score"])
-def test_a_summary_that_lacks_something_is_one_line(run, tmp_path, command):
+def test_a_summary_that_lacks_a_key_is_one_line(run, tmp_path, command):
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
     summary = json.loads((broken / "summary.json").read_text())

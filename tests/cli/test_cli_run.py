@@ -166,8 +166,8 @@ def test_set_wins_over_the_engine_flag(tmp_path):
     assert "KV pool 100,000 tokens" in result.stdout
 
 
-def test_ctrl_c_keeps_finished_work_and_marks_it_incomplete(tmp_path):
-    # Ten simulated hours, which the test interrupts after a few programs.
+def test_ctrl_c_keeps_finished_work_and_marks_the_run_incomplete(tmp_path):
+    # A simulation of ten hours, which the test interrupts after a few programs.
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"
@@ -237,12 +237,12 @@ main()
     assert len(loaded) < 400
 
 
-def test_the_default_result_dir_is_ignored_by_git():
+def test_git_ignores_the_default_result_dir():
     ignored = Path(__file__).resolve().parents[2] / ".gitignore"
     assert "results/runs/" in ignored.read_text().split("\n")
 
 
-def test_a_line_for_sglangs_readers_is_added_to_a_file(tmp_path):
+def test_output_file_appends_a_line_in_sglangs_format(tmp_path):
     lines, runs = tmp_path / "lines.jsonl", tmp_path / "runs"
     flags = ("--output-file", lines, "--output-details")
     assert invoke("run", *TINY, "--result-dir", runs, *flags).exit_code == 0

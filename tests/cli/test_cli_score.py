@@ -83,7 +83,7 @@ def test_a_stored_run_over_another_window_has_the_rates_of_that_window(run):
     assert got["bound_source"] == "VTC Theorem 4.4"
 
 
-def test_the_requests_alone_give_every_metric_without_the_service_log(run):
+def test_the_requests_alone_give_every_metric_that_needs_no_service_log(run):
     summary = json.loads((run / "summary.json").read_text())
     got = scored(run / "requests.parquet", "--misbehaving", "client-2,client-3")
     assert got["layout"] == "fairbench"
@@ -95,7 +95,7 @@ def test_the_requests_alone_give_every_metric_without_the_service_log(run):
     }
 
 
-def test_weights_are_of_the_clients_of_the_records(run):
+def test_weights_are_given_for_the_clients_of_the_records(run):
     plain = scored(run / "requests.parquet")["clients"]
     got = scored(run / "requests.parquet", "--weights", "client-0=3")
     weights = [3.0 if client["client"] == "client-0" else 1.0 for client in plain]
@@ -113,11 +113,11 @@ def test_the_table_names_all_clients_and_unknown_values(records):
     shown = result.stdout.split("\n")
     assert shown[0] == "scored from records (lines)"
     assert [line.split()[0] for line in shown[4:6]] == ["zoe", "a"]
-    assert "0.500 of service" in result.stdout  # one of two clients got everything
+    assert "0.500 of service" in result.stdout  # One of two clients received all of the service.
     assert max(map(len, shown)) <= 100
 
 
-def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
+def test_output_file_appends_a_line_in_sglangs_format(run, tmp_path):
     output = tmp_path / "results.jsonl"
     for flags in ([], ["--output-details"]):
         assert invoke("show", run, "--output-file", output, *flags).exit_code == 0
@@ -133,7 +133,7 @@ def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
     assert plain["jain_index"] == summary["jain_index"]
     lists = set(detailed) - set(plain)
     assert {len(detailed[name]) for name in lists} == {summary["num_requests"]}
-    # Fairbench's own details, read as a foreign file.
+    # Fairbench's own details are read as a foreign file.
     output.write_text(json.dumps(detailed))
     again = scored(output)
     assert again["layout"] == "vllm"
@@ -142,7 +142,7 @@ def test_a_line_for_sglangs_readers_is_added_to_a_file(run, tmp_path):
         assert again[key] == pytest.approx(summary[key])
 
 
-def test_score_adds_such_a_line_too(records, tmp_path):
+def test_score_appends_such_a_line_too(records, tmp_path):
     output = tmp_path / "out.jsonl"
     scored(records, "--output-file", output, "--output-details")
     (line,) = map(json.loads, output.read_text().splitlines())
@@ -182,7 +182,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(records, flags, complaint):
     assert complaint in result.stderr
 
 
-def test_a_run_takes_no_flags_of_foreign_files(run, tmp_path):
+def test_a_run_accepts_no_flags_of_foreign_files(run, tmp_path):
     for arguments in (["--latency", "ttft"], ["--layout", "lines"], ["--clients", "a"], [str(run)]):
         result = invoke("score", run, *arguments)
         assert result.exit_code == 2
@@ -193,7 +193,7 @@ def test_a_run_takes_no_flags_of_foreign_files(run, tmp_path):
 
 @needs(VTC_RUNS)
 @pytest.mark.parametrize("line", [1, 3])
-def test_the_real_records_of_vtc_artifact_come_out_as_its_own_columns_say(line):
+def test_the_real_records_of_the_vtc_artifact_score_as_its_own_columns(line):
     records = [json.loads(text) for text in gzip.decompress(VTC_RUNS.read_bytes()).splitlines()]
     path = records[line - 1]["path"]
     (run,) = [one for one in load_measured(VTC_RUNS) if _is(one.name, path)]
@@ -228,7 +228,7 @@ def idle_log(folder, *, session=""):
     return file
 
 
-def test_a_failed_request_of_an_idle_server_blames_no_client(tmp_path):
+def test_a_failed_request_on_an_idle_server_blames_no_client(tmp_path):
     file = idle_log(tmp_path)
     text = " ".join(invoke("score", file).stdout.split())
     assert "c1, from " in text

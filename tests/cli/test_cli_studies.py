@@ -79,7 +79,7 @@ def test_studies_of_another_version_are_named(no_studies, tmp_path):
         studies.study("one", "plot")
 
 
-def test_without_studies_the_list_names_the_installation(no_studies):
+def test_a_typo_in_a_name_is_corrected_with_and_without_the_studies(no_studies):
     result = CliRunner().invoke(app, ["list", "schedulers"])
     assert result.exit_code == 0
     lines = [line for line in result.stdout.splitlines() if "fairbench-llm[studies]" in line]

@@ -20,7 +20,7 @@ from fairbench.results.sweep_store import SweepStore
 from tests.one_by_one import in_processes
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
-PATIENCE_S = 300  # machines are busy
+PATIENCE_S = 300  # a long limit, because machines are busy
 
 
 def invoke(*arguments):
@@ -127,7 +127,7 @@ def test_points_of_another_sweep_are_reused(swept, tmp_path):
     ).read_bytes()
 
 
-def test_a_sweep_that_runs_elsewhere_is_not_touched(swept):
+def test_a_sweep_does_not_touch_a_run_of_another_process(swept):
     _, path = swept
     with run_folder(path, "alone"):
         before = contents(path)
@@ -143,11 +143,11 @@ def test_a_sweep_that_runs_elsewhere_is_not_touched(swept):
 @pytest.mark.parametrize(
     ("flags", "count"), [([], 3), (["--num-runs", 1], 1), (["--num-programs", 1], 3)]
 )
-def test_flags_count_more_than_quick(flags, count):
+def test_other_flags_override_quick(flags, count):
     quick = ("--schedulers", "vtc", "--workloads", "chat", "--quick", "--dry-run", "--json")
     listed = json.loads(invoke(*quick, *flags).stdout)["points"]
     assert len(listed) == count
-    few = [point["requests"] < 100 for point in listed]  # 40 programs are hundreds of requests
+    few = [point["requests"] < 100 for point in listed]  # 40 programs have hundreds of requests
     assert all(few) is ("--num-programs" in flags)
 
 
@@ -213,7 +213,9 @@ def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
 
 
 def endless(parent, signum):
-    """Start a sweep of a tiny and an endless point, and signal it when the tiny one is done."""
+    """Start a sweep with a short and an endless point, and signal it once the short one is
+    finished.
+    """
     sweep = parent / "endless.toml"
     sweep.write_text(
         '[base]\nworkload = "chat"\nscheduler = "vtc"\n'

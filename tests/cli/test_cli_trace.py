@@ -50,7 +50,7 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path, refused, text, complaint)
     assert not complaint.endswith("COLUMN.") or line.endswith(complaint)
 
 
-def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
+def test_a_column_that_no_row_has_is_one_line(tmp_path, refused):
     path = tmp_path / "log.csv"
     path.write_text("t,isl,osl,tenant_name\n1,1,1,a\n2,1,1,b\n", encoding="utf-8")
     line = refused("run", "--trace", path, "--clients-from", "tenant_nam")
@@ -66,7 +66,7 @@ def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
     assert "must end in .svg" in refused("trace", "inspect", path, "--plot", tmp_path / "a.gif")
 
 
-def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
+def test_a_missing_file_and_an_irregular_file_are_one_line(tmp_path, refused):
     assert "no such file, neither here nor in" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")

@@ -59,7 +59,7 @@ def one_run(package, flags):
 
 
 @pytest.mark.parametrize("flags", CELLS.values(), ids=CELLS)
-def test_the_same_records(flags):
+def test_the_records_are_the_same(flags):
     interpreted, compiled = one_run(SOURCE, flags), one_run(COMPILED, flags)
     assert (interpreted.pop("compiled"), compiled.pop("compiled")) == (False, True)
     assert interpreted == compiled

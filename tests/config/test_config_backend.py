@@ -92,7 +92,7 @@ def test_sglang_may_schedule_itself():
     ) in complaint({**flags, "local": "vtc"})
 
 
-def test_other_times_than_a_stored_endpoint_had():
+def test_times_that_differ_from_those_of_a_stored_endpoint_are_refused():
     spec = resolve({"duration_s": 50.0}, {}, stored(ENDPOINT))
     assert (spec.duration_s, spec.warmup_s) == (50.0, 5.0)
 
@@ -185,7 +185,7 @@ def test_data_parallelism_within_a_server_is_refused_with_the_reason(arg):
     assert f"server_args: {flag} is not supported: each rank has its own" in complaint(flags)
 
 
-def test_an_error_in_a_files_backend_names_the_file(tmp_path):
+def test_an_error_in_the_backend_of_a_file_names_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"mine\.toml: unknown backend 'gpu'"):
         resolve({}, {}, {"backend": "gpu"}, path="mine.toml")
 

@@ -73,7 +73,7 @@ def test_stored_choices_stay():
     assert resolve({"duration_s": 60}, {}, warmed).warmup_s == 20
 
 
-def test_a_changed_workload_of_a_stored_file_stays_unless_replaced():
+def test_a_changed_workload_of_a_stored_file_stays_unless_it_is_replaced():
     file = stored({}, {"tot.branches": 3})
     assert resolve({"scenario": "s2"}, {}, file).workload.params["branches"] == 3
     assert resolve({"workload": "tot"}, {}, file).workload == load_workload("tot")

@@ -84,7 +84,7 @@ def test_errors_are_named_in_one_line(flags, settings, expected):
     assert expected in message(flags, settings)
 
 
-def test_a_sweep_has_a_point_without_and_one_for_each():
+def test_a_sweep_has_a_point_without_a_gateway_and_one_for_each_gateway():
     swept = sweep(
         grid={
             "workload": "chat", "scheduler": ["fcfs"], "gateway": ["none", "fcfs", "drr"],

@@ -35,10 +35,10 @@ def test_every_fact_of_a_preset_reaches_the_experiment(name):
     assert all(fact.source for fact in preset.facts)
 
 
-def test_the_dlpm_paper_ran_a_pool_of_20000_and_a_program_every_two_seconds():
+def test_the_dlpm_paper_used_a_pool_of_20000_and_a_program_every_two_seconds():
     spec = resolve(PAPER | {"scheduler": "d2lpm", "dp": 4})
     assert spec.settings["engine.max_total_tokens"] == 20_000
-    assert spec.settings["engine.max_running_requests"] == 2048  # judge itself has 64
+    assert spec.settings["engine.max_running_requests"] == 2048  # The workload judge itself has 64.
     assert spec.settings["dlpm.quantum"] == 50_000
     assert spec.settings["d2lpm.worker_quantum"] == 100_000
     good = spec.client_plans()[1]
@@ -65,7 +65,7 @@ def test_a_stored_experiment_repeats_and_follows_another_preset(tmp_path):
     assert (other.engine, other.settings["lightllm.max_total_tokens"]) == ("lightllm", 10_000)
 
 
-def test_the_name_of_a_preset_decides_nothing():
+def test_the_name_of_a_preset_has_no_meaning():
     spec = resolve(PAPER)
     assert identity(spec) == identity(spec.model_copy(update={"preset": None}))
 
@@ -97,12 +97,12 @@ def test_conflicts_with_a_preset_are_one_line(flags, message):
     assert "\n" not in str(caught.value)
 
 
-def test_long_qa_runs_with_a_pool_that_the_user_names():
+def test_long_qa_runs_with_a_pool_that_the_user_gives():
     spec = resolve(PAPER | {"workload": "long-qa"}, {"engine.max_total_tokens": 50_000})
     assert spec.settings["engine.max_total_tokens"] == 50_000
 
 
-def test_a_preset_of_ones_own_is_a_file(tmp_path):
+def test_a_preset_of_the_user_is_a_file(tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text(MINE.format(key="dp"), encoding="utf-8")
     assert resolve({"preset": str(mine)}).dp == 2

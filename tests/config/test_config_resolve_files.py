@@ -92,7 +92,7 @@ def test_errors_in_a_file_name_the_file(tmp_path, text, expected):
     assert str(caught.value).startswith(f"{path}: {expected}")
 
 
-def test_a_wrong_policy_of_a_file_is_named_where_a_flag_changes_defaults(tmp_path):
+def test_a_wrong_policy_of_a_file_is_named_although_a_flag_changes_its_defaults(tmp_path):
     path = write(tmp_path, "eviction = 'robin'")
     with pytest.raises(DataError, match=f"^{path}: unknown eviction 'robin': choose from"):
         resolve({"model": "llama-3.1-8b"}, {}, read_experiment(path), path=path)
@@ -114,9 +114,11 @@ def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     ("flags", "settings", "text", "names_file"),
     [
         ({"dp": 2}, {}, "seed = -1", True),
-        ({"seed": -1}, {}, "seed = -1", False),  # as wrong as the file's value, which it replaces
+        # as wrong as the value in the file, which it replaces
+        ({"seed": -1}, {}, "seed = -1", False),
         ({}, {"dlpm.quantum": -1}, "[settings]\ndlpm.quantum = -1", False),
-        ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),  # which is met first
+        # the first of the two errors that is found
+        ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),
         ({"local": "vtc"}, {}, "router = 'robin'", True),
         ({"backend": {"max_concurrency": 3}}, {}, "[backend]\nkind = 'emulator'\ntp = 2", True),
         ({"backend": {"tp": 2}}, {}, "[backend]\nkind = 'emulator'", False),

@@ -21,7 +21,7 @@ EITHER = pytest.mark.parametrize(("key", "old"), STORED_AS.items())
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
-def test_a_stored_experiment_is_still_the_same_experiment(path):
+def test_a_stored_experiment_has_the_same_identity(path):
     spec = read_spec(path / "experiment.toml")
     assert identity(spec) == json.loads((path / "manifest.json").read_text())["spec_identity"]
     assert to_toml(spec) == (path / "experiment.toml").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_a_stored_experiment_is_still_the_same_experiment(path):
     assert spec.settings["timing.error_pct"] == 0.0
 
 
-def test_every_setting_of_before_is_one_of_today():
+def test_every_former_name_of_a_setting_has_a_current_one():
     known = {f"{part}.{name}" for part, params in parts().items() for name in vars(params())}
     assert set(STORED_AS) <= known
     assert known.isdisjoint(STORED_AS.values())
@@ -72,13 +72,13 @@ def test_axes_of_a_sweep_have_either_name(key, old):
         assert [spec.settings[key] for spec in points(changed)] == [3.0]
 
 
-def test_the_later_of_two_that_mean_the_same_holds():
+def test_the_later_of_two_names_of_one_setting_holds():
     assert current_keys({"engine.timing_error_pct": 1, "timing.error_pct": 2}) == {
         "timing.error_pct": 2
     }
 
 
-def test_tables_of_a_file_and_back():
+def test_tables_of_a_file_are_read_and_written_unchanged():
     settings = {"dlpm.quantum": 5, "engine.step_by_step": True, **VALUES}
     tables = stored_tables(settings)
     assert tables["engine"] == {

@@ -26,7 +26,7 @@ from tests.strategies import examples
     tag=st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=10),
 )
 def test_a_saved_spec_reads_back_identical(scheduler, workload, dp, rate, programs, tag):
-    assume(programs is None or workload != "vtc-increasing")  # its rate is one of the time
+    assume(programs is None or workload != "vtc-increasing")  # its rate belongs to the time
     flags = {"scheduler": scheduler, "workload": workload, "dp": dp, "request_rate": rate}
     flags |= {"num_programs": programs, "tag": tag}
     spec = resolve({key: value for key, value in flags.items() if value is not None})
@@ -39,7 +39,7 @@ def test_settings_with_tables_and_overridden_workloads_read_back_identical():
         {"scheduler": "vtc"},
         {"vtc.weights": {"client-0": 2}, "tot.branches": 3, "engine.step_by_step": True},
     )
-    assert spec.settings["vtc.weights"] == {}  # the names belong to the experiment
+    assert spec.settings["vtc.weights"] == {}  # the names are part of the experiment
     assert spec.weights == {"client-0": 2.0}
     assert spec.workload.params["branches"] == 3
     assert reread(spec) == spec
@@ -51,7 +51,7 @@ def test_an_infinite_setting_reads_back_identical():
     assert reread(spec) == spec
 
 
-def test_identity_is_the_spec_without_the_tag():
+def test_identity_is_the_spec_without_its_tag():
     plain = resolve({})
     assert identity(plain) == identity(resolve({"tag": "mine"}))
     assert identity(plain) != identity(resolve({"seed": 1}))
@@ -65,7 +65,7 @@ def test_the_spec_is_frozen():
         resolve({}).seed = 1
 
 
-def test_every_field_of_a_full_spec_is_in_its_file_or_absent():
+def test_every_field_of_a_full_spec_is_in_its_file_or_has_no_value():
     spec = resolve({"num_programs": 3, "request_rate": inf, "tag": "t"})
     written = set(tomllib.loads(to_toml(spec)))
     absent = {name for name in ExperimentSpec.model_fields if getattr(spec, name) is None}

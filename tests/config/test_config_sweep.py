@@ -20,7 +20,7 @@ from fairbench.errors import DataError, UsageError
 from tests.config.config_helpers import AXES, sweep
 
 
-def test_quick_has_three_seeds_at_least():
+def test_quick_has_at_least_three_seeds():
     assert [quickened(sweep(grid={}, num_runs=n)).num_runs for n in (1, 5)] == [3, 5]
 
 
@@ -56,7 +56,7 @@ def test_flags_replace_the_values_of_every_grid():
     assert len(points(swept)) == 2
 
 
-def test_an_axis_reads_its_values():
+def test_an_axis_accepts_its_values():
     assert parse_axis("dlpm.quantum=1000, 5_000") == ("dlpm.quantum", [1000, 5000])
     assert parse_axis("vtc.charge=input") == ("vtc.charge", ["input"])
     assert parse_axis("vtc.weights={a = 2, b = 1}, {}") == ("vtc.weights", [{"a": 2, "b": 1}, {}])
@@ -82,7 +82,7 @@ def test_errors_in_a_sweep_are_named(tables, complaint):
         sweep(**tables)
 
 
-def test_a_file_is_called_by_its_name_and_blamed_by_its_path(tmp_path):
+def test_messages_name_a_file_as_it_was_given_and_errors_name_its_path(tmp_path):
     good, bad = tmp_path / "mine.toml", tmp_path / "bad.toml"
     good.write_text("[grid]\ndp = [1, 2]\n")
     bad.write_text("[grid]\ndq = 1\n")

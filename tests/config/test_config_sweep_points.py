@@ -29,7 +29,7 @@ def test_a_grid_is_every_combination_in_order():
     ]
 
 
-def test_a_points_keys_are_resolved():
+def test_the_keys_of_a_point_are_resolved():
     grid = {"scheduler": "dlpm", "dlpm.quantum": [1000, 5000]}
     base = {"workload": "judge", "duration_s": 480.0, "engine.max_total_tokens": 50_000}
     expected = [
@@ -108,14 +108,14 @@ def test_a_backend_of_the_base_stays_a_table():
         ("[grid]\ndp = []", "grid: all points are excluded; leave at least one"),
     ],
 )
-def test_a_file_is_blamed_for_points_that_are_its_own_fault(tmp_path, text, complaint):
+def test_an_error_in_the_points_of_a_file_names_the_file(tmp_path, text, complaint):
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=f"^{path}: {complaint}"):
         points(read_sweep(str(path)), file=str(path))
 
 
-def test_a_file_is_not_blamed_for_flags(tmp_path):
+def test_an_error_in_a_flag_does_not_name_the_file(tmp_path):
     path = tmp_path / "good.toml"
     path.write_text("[grid]\ndp = [1, 2]\n")
     with pytest.raises(UsageError, match=r"^dp = 0"):
@@ -147,6 +147,6 @@ def test_there_are_as_many_points_as_combinations(axes):
         ({"grid": {"vtc.chargee": "input"}}, "unknown parameter of vtc 'chargee'"),
     ],
 )
-def test_errors_in_its_points_are_named(tables, complaint):
+def test_errors_in_points_are_named(tables, complaint):
     with pytest.raises(UsageError, match=complaint):
         points(sweep(**tables))

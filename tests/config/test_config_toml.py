@@ -15,7 +15,7 @@ SCALARS = (
     TEXTS
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)  # infinity is a request rate
+    | st.floats(allow_nan=False)  # infinity is a valid request rate
 )
 VALUES = st.recursive(
     SCALARS,
@@ -56,16 +56,16 @@ def test_set_values_are_toml_or_text(text, expected):
 
 
 @pytest.mark.parametrize("text", ["dlpm.quantum", "quantum=5", "=5", ".quantum=5", "dlpm.=5", ""])
-def test_set_of_another_shape_is_refused(text):
+def test_set_with_a_value_of_another_shape_is_refused(text):
     with pytest.raises(UsageError, match=r"write NAME\.PARAM=VALUE"):
         parse_assignment(text)
 
 
 @pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "[" * 40 + "]" * 40])
-def test_set_of_something_deeply_nested_is_refused(value):
+def test_set_with_a_deeply_nested_value_is_refused(value):
     with pytest.raises(UsageError, match=r"^--set dlpm\.quantum: nested more than 32 levels deep$"):
         parse_assignment(f"dlpm.quantum={value}")
 
 
-def test_set_of_too_long_an_integer_is_a_text():
+def test_set_reads_too_long_an_integer_as_text():
     assert parse_assignment("dlpm.quantum=" + "1" * 5000) == ("dlpm.quantum", "1" * 5000)

@@ -45,11 +45,11 @@ def weights_of(flags, settings=None, file=None):
         ({"clients": 6, "weights": {"client-5": 3}}, {"gold": 4.0, "client-2": 0.5, "client-5": 3}),
     ],
 )
-def test_flags_are_laid_over_the_workloads_own(flags, expected):
+def test_weights_from_flags_are_added_to_those_of_the_workload(flags, expected):
     assert weights_of({"workload": NAMED, **flags}) == expected
 
 
-def test_without_weights_an_experiment_is_unchanged():
+def test_an_experiment_without_weights_is_unchanged():
     plain = resolve({"workload": "chat"})
     assert plain.weights is None
     assert "weights" not in stored(plain)
@@ -57,20 +57,20 @@ def test_without_weights_an_experiment_is_unchanged():
     assert identity(ones) == identity(plain)
 
 
-def test_the_order_in_which_they_are_named_makes_no_difference():
+def test_the_order_of_weights_makes_no_difference():
     one = resolve({"weights": {"client-2": 3.0, "client-0": 2.0}})
     other = resolve({"weights": {"client-0": 2.0, "client-2": 3.0}})
     assert identity(one) == identity(other)
 
 
-def test_a_stored_run_with_weights_of_vtc_still_loads_and_they_are_the_experiments():
+def test_a_stored_run_with_weights_of_vtc_has_them_as_weights_of_the_experiment():
     old = stored(resolve({"scheduler": "vtc"}))
     old["settings"]["vtc"]["weights"] = {"client-1": 2.7}
     assert weights_of({}, file=old) == {"client-1": 2.7}
     spec = resolve({}, {}, old)
     assert spec.settings["vtc.weights"] == {}
     assert spec == resolve({"scheduler": "vtc", "weights": {"client-1": 2.7}})
-    # Under a scheduler that ignored them they had no effect, and have none now.
+    # A scheduler that ignored the weights ran without them, and so its experiment has none now.
     assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
 
 
@@ -110,7 +110,7 @@ def test_wrong_weights_are_refused_in_one_line(weights, complaint):
         resolve({}, {}, {"weights": weights}, path=Path("x.toml"))
 
 
-def test_a_workload_file_names_clients_that_it_has():
+def test_a_workload_file_gives_weights_to_existing_clients_only():
     with pytest.raises(UsageError, match=r"unknown client in client_weights 'golt'.*'gold'"):
         resolve({"workload": NAMED | {"client_weights": {"golt": 2}}})
     with pytest.raises(UsageError, match=r"client_weights\.gold = 0"):
@@ -138,7 +138,7 @@ TENANTS = CHAT | {
 }
 
 
-def test_tenants_have_weights_as_clients_do():
+def test_tenants_have_weights_as_clients_have():
     spec = resolve({"workload": TENANTS, "weights": {"acme/ml/": 3}})
     assert spec.weights == {"acme/ml/ann": 2.0, "acme/": 4.0, "acme/ml/": 3.0}
     assert spec.tenant_weights == {"acme/": 4.0, "acme/ml/": 3.0}

@@ -17,7 +17,7 @@ SECRET = "sk-do-not-store"
 @pytest.mark.parametrize(
     "flag", ["--api-key", "--admin-api-key", "--hf-token", "--ssl-keyfile-password", "--API_KEY"]
 )
-def test_secret_flags(flag):
+def test_secret_flags_are_recognised(flag):
     assert is_secret(flag)
     assert without_secrets([flag, SECRET, "--x", "1"]) == [flag, "***", "--x", "1"]
     assert without_secrets([f"{flag}={SECRET}", "y"]) == [f"{flag}=***", "y"]
@@ -26,7 +26,7 @@ def test_secret_flags(flag):
 @pytest.mark.parametrize(
     "flag", ["--max-total-tokens", "--tokenizer-path", "--chunked-prefill-size", "--ssl-keyfile"]
 )
-def test_flags_that_are_not_secret(flag):
+def test_flags_that_are_not_secret_are_left_as_they_are(flag):
     assert without_secrets([flag, "1"]) == [flag, "1"]
 
 
@@ -38,7 +38,7 @@ def spec(*args):
     return resolve({"backend": {"kind": "emulator", "server_args": [*args]}, "dp": 2}, {})
 
 
-def test_an_experiment_is_stored_without_and_its_servers_get_them():
+def test_an_experiment_is_stored_without_secrets_and_its_servers_get_them():
     one = spec("--api-key", SECRET, "--slowdown", "2")
     stored = to_toml(one)
     assert SECRET not in stored
@@ -73,7 +73,7 @@ def test_secrets_in_sweeps_are_hidden():
 
 
 @pytest.mark.parametrize("args", [["--api-key", "***"], ["--api-key=***"]])
-def test_without_them_no_server_is_started(args):
+def test_without_its_secrets_no_server_is_started(args):
     with pytest.raises(UsageError, match="--api-key is secret and was not stored; give it again"):
         check_live(spec(*args), LiveOptions())
     for fine in ([], ["--api-key", SECRET, "***"], ["--x"]):

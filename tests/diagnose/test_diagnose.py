@@ -70,13 +70,13 @@ def test_without_a_flood_no_client_is_named():
     assert floods(traffic_of(rows, one_server(rows))) == []
 
 
-def test_a_flood_without_delays_does_no_harm():
+def test_a_flood_without_delays_harms_nobody():
     rows = requests()
     traffic = traffic_of(rows, np.full(len(rows), 0.1))
     assert harm_of(traffic, floods(traffic)) is None
 
 
-def test_sessions_come_in_bursts_and_are_no_floods():
+def test_sessions_come_in_bursts_and_are_not_floods():
     """Forty sessions of 12 calls within 20 s: each client has bursts of 3 times the mean."""
     rng = np.random.default_rng(3)
     starts = [(team, at) for team in range(40) for at in rng.uniform(0, SPAN_S, 4)]
@@ -113,7 +113,7 @@ def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
     assert "nobody floods, but the servers are overloaded</h1>" in page.read_text()
 
 
-def test_replicas_for_sessions_are_judged_by_each_call(tmp_path):
+def test_replicas_for_sessions_are_chosen_by_the_latency_of_each_call(tmp_path):
     """Whole sessions last a minute and miss any target in seconds; their calls meet it."""
     header = "time,client,input_tokens,output_tokens,session"
     lines = [
@@ -132,10 +132,10 @@ def test_replicas_for_sessions_are_judged_by_each_call(tmp_path):
     assert "more than 8 with vtc" in text
 
 
-def test_the_best_stretch_by_hand():
+def test_the_best_stretch_equals_one_computed_by_hand():
     gains, cost = np.array([1.0, -3.0, 2.0, 2.0, -1.0]), np.zeros(5)
     assert best_stretch(gains, cost) == (2, 3, 4.0)
-    # Three events of 2 each; the gap before the last costs more than it brings.
+    # Three events of weight 2 each; the gap before the last costs more than the event adds.
     assert best_stretch(np.full(3, 2.0), np.array([0.0, 1.0, 9.0])) == (0, 1, 3.0)
 
 
@@ -167,7 +167,7 @@ def test_one_command_answers_on_one_page(log, tmp_path):
     assert "<strong>-</strong>" not in shown
 
 
-def test_the_numbers_as_json(log):
+def test_json_contains_the_numbers(log):
     result = invoke("diagnose", log, "--no-plan", "--dp", 1, "--scheduler", "fcfs,vtc", "--json")
     found = json.loads(result.stdout)
     assert [one["client"] for one in found["floods"]] == ["team-17"]
@@ -177,7 +177,7 @@ def test_the_numbers_as_json(log):
 
 
 @pytest.mark.parametrize("command", [("report",), ("score", "--report")])
-def test_a_log_has_a_page(command, log, tmp_path):
+def test_a_log_gets_a_page(command, log, tmp_path):
     page = tmp_path / "page.html"
     flags = ("-o", page) if command == ("report",) else ("--report", page)
     result = invoke(command[0], log, *flags)

@@ -35,7 +35,7 @@ def numbers(*arguments):
 
 
 def steady(clients, every_s, until_s):
-    """Return (time, client) of clients that send a request every ``every_s`` seconds."""
+    """Return (time, client) for clients that send a request every ``every_s`` seconds."""
     count = int(until_s / every_s)
     sent = [
         ((n + code / clients) * every_s, f"c{code}")
@@ -112,7 +112,7 @@ def test_cached_tokens_that_are_not_replayed_are_named(cells, header, ignored, t
 
 
 @pytest.mark.parametrize(("recorded_s", "like"), [(0.1, True), (0.9, False), (20.0, False)])
-def test_a_replay_unlike_the_log_is_marked_everywhere(recorded_s, like, tmp_path):
+def test_a_replay_that_differs_from_the_log_is_marked_everywhere(recorded_s, like, tmp_path):
     """The replay's waits are about 0.1 s; the log's are constant."""
     rows = [(*one, 500, 50, recorded_s, recorded_s + 1) for one in steady(4, 5.0, 100.0)]
     log = written(tmp_path / "log.csv", rows, HEADER + ",ttft_s,latency_s")
@@ -128,7 +128,7 @@ def test_a_replay_unlike_the_log_is_marked_everywhere(recorded_s, like, tmp_path
     assert found["replay_is_like_log"] is like
 
 
-def test_two_floods_do_harm_apart_and_schedulers_are_judged_in_both(tmp_path):
+def test_two_separate_floods_do_harm_and_schedulers_are_judged_in_both(tmp_path):
     """The clients wait 10 s from 110 to 130 s, 20 s from 310 to 340 s, and 0.1 s otherwise."""
 
     def wait_s(at_s):
@@ -157,14 +157,14 @@ def test_two_floods_do_harm_apart_and_schedulers_are_judged_in_both(tmp_path):
     assert [round(one["median_s"]) for one in found["harm"]["parts"]] == [10, 20]
 
 
-def test_the_time_of_the_throughput_is_named_without_the_warm_up(tmp_path):
+def test_the_interval_of_the_throughput_is_named_without_the_warm_up(tmp_path):
     log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(4, 5.0, 200.0)])
     text = said(log, "--no-plan", "--scheduler", "fcfs")
     start_s, end_s = re.search(r"tok/s are of the replay from (\d+) to (\d+) s", text).groups()
     assert (int(start_s), int(end_s)) == pytest.approx((20, 200), abs=1)
 
 
-def test_progress_names_the_log_and_few_requests_are_no_diagnosis(tmp_path):
+def test_progress_names_the_log_and_few_requests_give_no_diagnosis(tmp_path):
     log = written(tmp_path / "monday.csv", [(*one, 500, 50) for one in steady(4, 5.0, 10.0)])
     result = CliRunner().invoke(app, ["diagnose", str(log), "--scheduler", "fcfs,vtc"])
     assert result.stdout.startswith("Too few requests for a diagnosis\n")
@@ -186,7 +186,7 @@ def test_ordinary_requests_do_not_count_as_part_of_a_flood():
     assert (flood.requests, flood.multiple) == (242, pytest.approx(242 / (10 / 9)))
 
 
-def test_the_waits_under_both_schedulers_are_beside_each_other(tmp_path):
+def test_the_waits_under_both_schedulers_are_shown_side_by_side(tmp_path):
     page = tmp_path / "page.html"
     log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(4, 5.0, 100.0)])
     said(log, "--no-plan", "--scheduler", "fcfs,vtc", "--report", page)

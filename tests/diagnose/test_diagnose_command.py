@@ -124,7 +124,9 @@ def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
 
 @pytest.mark.parametrize("answers", [",first_token,end", ""])
 def test_sessions_of_a_log_can_be_switched_off(answers, tmp_path):
-    """With sessions each call waits for the previous one; without them no call does."""
+    """With sessions each call waits for the previous one; without sessions no call waits for
+    another.
+    """
     cells = [f",{at_s + 0.1:.1f},{at_s + 1:.1f}" if answers else "" for at_s in range(40)]
     lines = [f"{n},team-{n % 4},s{n % 4},900,90{cells[n]}" for n in range(40)]
     header = f"time,client,session_id,input_tokens,output_tokens{answers}"
@@ -138,7 +140,7 @@ def test_sessions_of_a_log_can_be_switched_off(answers, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["diagnose", "--no-plan", "--dp", "1"], ["report"], ["score"]])
-def test_a_log_that_came_all_at_once_has_a_page_without_pictures(command, tmp_path):
+def test_a_log_whose_requests_arrive_together_has_a_page_without_pictures(command, tmp_path):
     header = "time,client,input_tokens,output_tokens,ttft,latency"
     lines = ["0,a,100,10,0.1,1.0", "0,b,100,10,0.1,1.0", "0,a,100,10,0.1,1.0"]
     log = written(tmp_path / "log.csv", lines, header)
@@ -188,7 +190,7 @@ def test_a_wrong_argument_is_one_line(tmp_path, monkeypatch, arguments, said):
     assert said in result.stderr
 
 
-def test_a_report_that_fails_at_the_end_loses_no_answer(flooded, tmp_path, monkeypatch):
+def test_a_report_that_cannot_be_written_loses_no_answer(flooded, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -35,7 +35,7 @@ class StoppedAfter:
             if interrupted():
                 return
             if self.left == 0:
-                interrupted.signum = signal.SIGINT  # in the middle of this task
+                interrupted.signum = signal.SIGINT  # while this task runs
             self.left -= 1
             yield index, attempt(tasks[index], interrupted)
 
@@ -62,14 +62,14 @@ def interrupted_after(count, log, *, plan=False, **order):
 
 
 def shown(found):
-    """Return the text in one line, after checking that the page and the JSON can be made too."""
+    """Return the text in one line, after checking that the page and the JSON can be made, too."""
     assert json.loads(json.dumps(diagnosis_json(found)))["missing"] == list(found.missing)
     assert found.missing[0] in as_html(diagnosis_page(found))
     return " ".join(diagnosis_text(found).split())
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_before_any_replay_the_log_itself_speaks(measured, tmp_path):
+def test_without_any_replay_the_log_alone_is_diagnosed(measured, tmp_path):
     found = interrupted_after(0, written(tmp_path / "log.csv", measured=measured))
     text = shown(found)
     assert found.replays == ()
@@ -97,7 +97,7 @@ def test_finished_replays_are_kept(tmp_path):
     assert rows == {name: whole[name] for name in ("fcfs", "vtc")}
 
 
-def test_without_the_present_scheduler_nothing_is_compared(tmp_path):
+def test_without_a_replay_of_the_present_scheduler_nothing_is_compared(tmp_path):
     log = written(tmp_path / "log.csv", measured=False)
     found = interrupted_after(1, log, order=[1, 2, 0])
     text = shown(found)
@@ -107,7 +107,7 @@ def test_without_the_present_scheduler_nothing_is_compared(tmp_path):
     assert "vtc" in text
 
 
-def test_a_plan_that_was_interrupted_is_missing(tmp_path):
+def test_an_interrupted_plan_is_named_as_missing(tmp_path):
     found = interrupted_after(4, written(tmp_path / "log.csv", measured=True), plan=True)
     assert len(found.replays) == 3
     assert found.missing == ("the number of replicas",)

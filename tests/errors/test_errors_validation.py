@@ -19,7 +19,7 @@ def read(tmp_path):
     return read
 
 
-def test_a_byte_order_mark_is_no_part_of_the_file(read):
+def test_a_byte_order_mark_is_ignored(read):
     assert read(b"\xef\xbb\xbfdp = 4\n") == {"dp": 4}
 
 
@@ -83,7 +83,7 @@ class Model(BaseModel):
         ({"count": "y" * 500}, f"count = 'y{'y' * 95}...: must be a valid integer"),
     ],
 )
-def test_complaints_are_demands_with_the_value(values, expected):
+def test_error_messages_state_the_requirement_with_the_value(values, expected):
     with pytest.raises(ValidationError) as caught:
         Model.model_validate(values)
     assert explain(caught.value) == expected

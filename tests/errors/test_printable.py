@@ -36,7 +36,7 @@ SHORT = st.text(alphabet=st.sampled_from([*":#[e \n\t\x1b\r"]))
 
 
 @given(st.text() | SHORT)
-def test_no_word_of_a_name_is_a_command_and_every_character_is_printable(text):
+def test_a_name_becomes_printable_and_contains_no_command(text):
     shown = printable(text)
     assert shown.isprintable()
     words = shown.split(" ")
@@ -44,24 +44,24 @@ def test_no_word_of_a_name_is_a_command_and_every_character_is_printable(text):
 
 
 @given(SHORT)
-def test_no_line_of_a_text_is_a_command(text):
+def test_no_line_of_a_text_becomes_a_command(text):
     for line in printable_lines(text).split("\n"):
         assert not is_command(line)
         assert "\x1b" not in line
 
 
 @pytest.mark.parametrize("text", ["ann", "client-0", "::1", "a: b", "#1 [x]", "http://[::1]:80"])
-def test_ordinary_names_stay(text):
+def test_ordinary_names_are_unchanged(text):
     assert printable(text) == text
 
 
-def test_lines_and_tabs_stay():
+def test_line_breaks_and_tabs_are_unchanged():
     assert printable_lines("Traceback:\n\tx: 1\n") == "Traceback:\n\tx: 1\n"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_client_of_others_records_cannot_write_into_a_log(name, tmp_path):
-    """A table row that begins with ``::error`` would end a job of GitHub Actions."""
+def test_a_client_name_in_foreign_records_cannot_write_a_command_into_a_log(name, tmp_path):
+    """A table row that begins with ``::error`` would fail a job of GitHub Actions."""
     times = {"start": 0, "first_token": 0.5, "end": 1, "input_tokens": 10, "output_tokens": 5}
     records = [{"client": client, **times} for client in (name, "other")]
     path = tmp_path / "records.jsonl"
@@ -78,7 +78,7 @@ def harmless(output):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nor_can_a_stored_summary(name, tmp_path):
+def test_a_stored_summary_cannot_write_a_command_into_a_log(name, tmp_path):
     path = tmp_path / "summary.json"
     path.write_text(json.dumps({"clients": {name: {"note": name}}, "list": [name, 1, None]}))
     content = read_json(path)
@@ -89,7 +89,7 @@ def test_nor_can_a_stored_summary(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nor_can_a_name_in_a_complaint(name):
+def test_a_name_in_an_error_message_cannot_write_a_command_into_a_log(name):
     result = CliRunner().invoke(app, ["run", "--workload", name])
     assert result.exit_code == 2
     assert harmless(result.stderr)

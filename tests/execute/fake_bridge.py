@@ -14,7 +14,7 @@ from fairbench.execute.on_ray.tasks import Ended, Over
 def serve(pipe, address):
     """Act on the next letter in the file ``address``, or on "." if none is left.
 
-    x: die after one task; -: find no cluster; d: die at once; .: do all tasks. Adds a line to a
+    x: die after one task; -: find no cluster; d: die immediately; .: do all tasks. Adds a line to a
     file beside it for each task done.
     """
     script = Path(address)

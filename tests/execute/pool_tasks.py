@@ -55,7 +55,7 @@ def until(condition, patience_s=300):
         time.sleep(0.02)
 
 
-if __name__ == "__main__":  # a parent to be killed
+if __name__ == "__main__":  # a parent that the test kills
     import sys
 
     from fairbench.execute.interruption import interruptible

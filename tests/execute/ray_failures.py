@@ -21,12 +21,12 @@ from tests.execute.same_sweep import results
 
 SWEEP = ["--schedulers", "fcfs,vtc,dlpm", "--workloads", "chat", "--num-runs", "2"]
 PROGRAMS = "20"
-HEAD_LOST_S = 20  # after so long Ray gives up on a head; its default is 60
+HEAD_LOST_S = 20  # seconds after which Ray gives up on a head; its default is 60
 PATIENCE_S = 900
 
 
 class Sweep:
-    """A ``fairbench sweep`` under way."""
+    """A running ``fairbench sweep``."""
 
     def __init__(self, words, work):
         self.log = (work / "log").open("w+")
@@ -89,7 +89,7 @@ def node_killed(cluster, work, expected):
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         say(f"node killed after {len(sweep.ended_points())} points")
         sweep.end()
-    cluster.add_node(**SMALL)  # in its place
+    cluster.add_node(**SMALL)  # a node in place of the killed one
 
 
 def command_killed(cluster, work, expected):

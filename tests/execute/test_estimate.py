@@ -10,7 +10,9 @@ from fairbench.execute.simulations import estimate
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a machine of two processors that adds in 100 ns, with given busy processes."""
+    """Return a machine with two processors and some busy processes, which adds two numbers in 100
+    ns.
+    """
 
     def machine(load):
         monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -29,7 +31,7 @@ def test_idle_processors_share_the_work(machine):
     assert str(whole) == text
 
 
-def test_other_processes_take_their_part(machine):
+def test_other_processes_take_their_share(machine):
     machine(4.0)  # six processes on two processors: each simulation has a third of one
     whole = estimate([600_000.0])
     assert whole.seconds == pytest.approx(900.0)

@@ -33,7 +33,7 @@ def packed(*names):
     return SentFiles.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
 
 
-def test_an_experiment_knows_the_files_that_it_reads(at_home):
+def test_an_experiment_lists_the_files_that_it_reads(at_home):
     (at_home / "cost.py").write_text(COST)
     assert files_of(resolve({"workload": "chat"})) == ()
     (trace,) = files_of(resolve({"workload": "vtc-arena"}))
@@ -45,7 +45,7 @@ def test_an_experiment_knows_the_files_that_it_reads(at_home):
     assert files_of(own.model_copy(update={"dataset_path": "hf:some/set"})) == ("cost.py",)
 
 
-def test_files_are_where_they_were_by_name(at_home, tmp_path, monkeypatch):
+def test_relative_files_keep_their_places(at_home, tmp_path, monkeypatch):
     (at_home / "sub" / "words").mkdir(parents=True)
     (at_home / "sub" / "words" / "tokenizer.json").write_bytes(b"{}")
     data = tmp_path / "data"
@@ -68,7 +68,7 @@ def test_files_are_where_they_were_by_name(at_home, tmp_path, monkeypatch):
     assert "FAIRBENCH_SCHEDULERS" not in os.environ
 
 
-def test_code_of_the_users_own_is_found_by_its_variable(at_home, tmp_path, monkeypatch):
+def test_code_of_a_user_is_found_through_its_variable(at_home, tmp_path, monkeypatch):
     for variable, name in (("FAIRBENCH_SCHEDULERS", "own.py"), ("FAIRBENCH_PROGRAMS", "kinds.py")):
         (at_home / name).write_text(f"of = '{variable}'")
         monkeypatch.setenv(variable, name)
@@ -90,7 +90,7 @@ def test_objects_that_cannot_be_sent_are_refused(at_home):
         packed("lost.jsonl")
 
 
-def test_a_file_with_an_absolute_name_has_to_be_on_every_node(at_home):
+def test_a_file_with_an_absolute_name_must_exist_on_every_node(at_home):
     file = at_home / "trace.jsonl"
     file.write_bytes(b"recorded")
     sent_files = packed(str(file))
@@ -106,7 +106,7 @@ def test_a_file_with_an_absolute_name_has_to_be_on_every_node(at_home):
         sent_files.check("n1")
 
 
-def test_returned_files_are_written_whole_beside_existing_ones(tmp_path):
+def test_returned_files_are_written_as_a_whole_beside_existing_ones(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "note").write_bytes(b"old")
     cluster._save({"run/table": b"rows", "run/sub/more": b"1", "note": b"new"}, tmp_path)

@@ -20,7 +20,7 @@ from fairbench.execute.local_processes import LocalProcesses, start_child
 from tests.execute import pool_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 300  # machines are busy
+PATIENCE_S = 300  # a long limit, because machines are busy
 
 
 def results(tasks, interrupted=None):
@@ -47,11 +47,11 @@ def test_every_task_has_its_result():
     assert results([partial(pool_tasks.double, n) for n in range(20)]) == list(range(0, 40, 2))
 
 
-def test_no_task_needs_no_process():
+def test_without_tasks_no_process_is_started():
     assert results([]) == []
 
 
-def test_no_more_processes_than_processors(monkeypatch, tmp_path):
+def test_there_are_no_more_processes_than_processors(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     tasks = [partial(pool_tasks.noted, tmp_path, n) for n in range(4)]
     begun = [index for index, _ in LocalProcesses().run(tasks, Interruption())]

@@ -33,19 +33,19 @@ LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("x-x--", "xd
 
 
 @pytest.mark.parametrize("script", [".", "x-", *LONG])
-def test_nothing_is_lost_and_nothing_comes_twice(run, script):
+def test_no_task_is_lost_and_no_task_runs_twice(run, script):
     found, done = run(script)
     assert found == [(number, 2 * number) for number in range(5)]
     assert done == list(range(5))
 
 
-def test_a_cluster_that_never_was_there_is_the_users_mistake(run):
+def test_a_cluster_that_never_existed_is_a_user_error(run):
     with pytest.raises(UsageError, match=r"^--ray-address .*/script: nobody is there$"):
         run("-")
 
 
 def test_a_node_that_dies_during_connection_counts_as_lost():
-    """A connection to a dying node counts as a lost node, which once ended in a traceback."""
+    """This once ended in a traceback."""
     child = start_child(fake_bridge.serve_forgotten)
     with pytest.raises(EOFError):
         child.pipe.recv()

@@ -50,7 +50,7 @@ def test_a_sweep_on_ray_equals_a_local_sweep_byte_for_byte(address, tmp_path):
         store = SweepStore.create(tmp_path / name, sweep, specs)
         outcomes.append(run_sweep(store, specs, LiveOptions(), RunContext(executor=executor)))
     here, there = (outcome.store.path for outcome in outcomes)
-    assert len(results(here)) == 2 * 5 + 1  # and the clients alone
+    assert len(results(here)) == 2 * 5 + 1  # and the runs of the clients alone
     assert results(here) == results(there)
     for name in ("metrics.csv", "clients.csv", "index.json"):
         assert (here / name).read_bytes() == (there / name).read_bytes()
@@ -97,7 +97,7 @@ def test_a_node_with_another_environment_is_refused(address, monkeypatch):
         list(RayCluster(address).run([partial(pool_tasks.double, 1)], Interruption()))
 
 
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_cluster_is_one_line(tmp_path):
     with pytest.raises(UsageError, match=r"--ray-address 127\.0\.0\.1:9: "):
         list(RayCluster("127.0.0.1:9").run([partial(pool_tasks.double, 1)], Interruption()))
 
@@ -125,7 +125,7 @@ vtc-predict.cost = ["own/cost.py"]
 """
 
 
-def test_the_files_of_a_user_travel(address, tmp_path):
+def test_the_files_of_a_user_reach_the_nodes(address, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.py").write_text(SCHEDULER)
     (tmp_path / "own" / "cost.py").write_text(COST)

@@ -51,7 +51,7 @@ def until_no_driver():
         time.sleep(0.1)
 
 
-def test_two_drivers_on_two_nodes_give_one_drivers_records(cluster, tmp_path):
+def test_two_drivers_on_two_nodes_give_the_records_of_one_driver(cluster, tmp_path):
     for name, flags in (("here", []), ("there", on(cluster))):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()
@@ -73,7 +73,7 @@ def test_a_dying_node_is_reported_and_its_results_are_kept(cluster, tmp_path):
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         _, stderr = process.communicate()
         assert process.returncode == 1
-    cluster.add_node(**SMALL)  # in its place
+    cluster.add_node(**SMALL)  # a node in place of the dead one
     (said,) = [line for line in stderr.splitlines() if "died during the run" in line]
     assert re.search(r"driver-\d at [\d.]+ died during the run", said)
     until_no_driver()
@@ -97,7 +97,7 @@ def test_no_driver_outlives_the_command(cluster, tmp_path, signum):
     until_no_driver()
 
 
-def test_more_drivers_than_the_cluster_has_room_for(cluster):
+def test_more_drivers_than_the_cluster_holds_are_refused(cluster):
     launcher = driver_launcher_named("ray", LauncherFlags(ray_address=cluster.address))
     wanted = Wanted(3, spread=True, name="driver", asked="--drivers {}")
     with pytest.raises(RunFailed) as caught, places_of(launcher, wanted, timeout_s=20):

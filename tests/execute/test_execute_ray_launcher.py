@@ -67,7 +67,7 @@ def until_no_server():
         time.sleep(0.1)
 
 
-def test_a_run_on_two_nodes_is_as_a_run_here(cluster, tmp_path):
+def test_a_run_on_two_nodes_equals_a_local_run(cluster, tmp_path):
     for name, flags in (("here", []), ("there", on(cluster))):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()
@@ -80,13 +80,13 @@ def test_a_run_on_two_nodes_is_as_a_run_here(cluster, tmp_path):
     until_no_server()
 
 
-def test_a_node_killed_during_a_run_takes_only_its_worker(cluster, tmp_path):
+def test_a_killed_node_takes_only_its_own_worker(cluster, tmp_path):
     with running(*LONG, *on(cluster), "--result-dir", tmp_path, "--json") as process:
         path = under_way(process, tmp_path)
         assert len(servers()) == 2
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         stdout, _ = process.communicate()
-    cluster.add_node(**SMALL)  # in its place
+    cluster.add_node(**SMALL)  # a node in place of the killed one
     assert process.returncode == 0
     found = json.loads(stdout)
     (lost,) = [n for n in range(2) if f"worker-{n} (with " in found["notes"]["workers"]]
@@ -112,25 +112,25 @@ def test_no_server_outlives_the_command(cluster, tmp_path, signum):
     assert process.returncode == (130 if signum == signal.SIGINT else -signum)
     assert not descendants(process.mark)
     until_no_server()
-    with places_of(launcher(cluster), Wanted(2)) as places:  # there is room again
+    with places_of(launcher(cluster), Wanted(2)) as places:  # There is room again.
         assert len(places) == 2
 
 
 def refused(launcher, wanted, error=UsageError, **options):
-    """Return the error that is raised instead of places."""
+    """Return the error that the launcher raises."""
     with pytest.raises(error) as caught, places_of(launcher, wanted, **options):
         pass
     return str(caught.value)
 
 
-def test_more_replicas_than_the_cluster_has_room_for(cluster):
+def test_more_replicas_than_the_cluster_holds_are_refused(cluster):
     said = refused(launcher(cluster), Wanted(3), RunFailed, timeout_s=5)
     assert said.startswith(f"dp = 3: the Ray cluster at {cluster.address} had room for 2")
     assert said.endswith("within 5 s; each needs 1 CPU")
     refused(launcher(cluster), Wanted(3), KeyboardInterrupt, interrupted=lambda: True)
 
 
-def test_a_node_that_will_not_do_is_named(cluster, monkeypatch):
+def test_an_unsuitable_node_is_named(cluster, monkeypatch):
     engine = ServerPython(("no_such_engine", "fairbench"), "it", "NO_SUCH_PYTHON")
     said = refused(launcher(cluster), Wanted(1, engine))
     assert re.match(r"node [\d.]+: server_python .* has no no_such_engine", said)
@@ -143,6 +143,6 @@ def test_a_node_that_will_not_do_is_named(cluster, monkeypatch):
     assert re.match(r"node [\d.]+, for worker-0 has numpy .*, and here it is 0\.1: servers", said)
 
 
-def test_a_cluster_that_is_not_there_is_one_line():
+def test_a_missing_cluster_is_one_line():
     nobody = launcher_named("ray", LauncherFlags(ray_address="127.0.0.1:9"))
     assert refused(nobody, Wanted(1)).startswith("--ray-address 127.0.0.1:9: ")

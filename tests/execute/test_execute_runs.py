@@ -80,7 +80,7 @@ def test_repeats_take_any_executor(tmp_path):
     assert (repeats.path / "intervals.json").exists()
 
 
-def test_interrupted_repeats_keep_their_begun_runs(tmp_path):
+def test_interrupted_repeats_keep_the_runs_that_have_begun(tmp_path):
     context = RunContext(executor=InOrder(most=1))
     repeats = repeat(resolve(TINY), 3, tmp_path, LiveOptions(), context)
     assert repeats.combined["seeds"] == [0]
@@ -95,7 +95,7 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
     executor = InOrder()
     context = RunContext(progress=(progress := Counting()), executor=executor)
     outcome = run_sweep(store, specs, LiveOptions(), context)
-    assert executor.ended == 4  # both points, and the clients alone at each
+    assert executor.ended == 4  # both points, and the runs of the clients alone at each
     failed = [name for name, _, _ in progress.over if name.endswith(" failed")]
     assert len(failed) == 1
     assert [(number, count) for _, number, count in progress.over] == [(n, 4) for n in range(1, 5)]
@@ -181,7 +181,7 @@ def test_only_killed_runs_are_recovered(tmp_path):
         recover_run(tmp_path)
 
 
-def test_flags_that_are_not_given_are_not_there():
+def test_flags_without_a_value_are_left_out():
     assert experiment({"dp": None, "share_gpus": False}, {}) == resolve({})
     flags = {"dp": 2, "duration": 5.0, "max_total_tokens": 9_000, "backend": "emulator"}
     spec = experiment(flags, {"engine.max_running_requests": 7})

@@ -41,14 +41,14 @@ def plain(rate=1.0, **scenario):
     return PLAIN | {"scenarios": {"s1": {"rate": rate} | scenario}}
 
 
-def test_an_endless_cache_hits_the_segments_that_a_prompt_begins_with():
+def test_an_endless_cache_hits_the_segments_at_the_start_of_a_prompt():
     cache = EndlessCache()
     one, two, three = Segment("a", 5), Segment("b", 7), Segment("c", 9)
     cache.add((one, two))
     assert [cache.hit(p) for p in ((one, two, three), (one, three), (two,), ())] == [12, 5, 0, 0]
 
 
-def test_the_calls_of_a_judge_by_hand():
+def test_the_calls_of_a_judge_equal_those_computed_by_hand():
     plan = plan_clients(load_workload("judge"), "none")[0]
     program = nth_program(plan, 0, 0, None)
     calls = calls_of(program, EndlessCache())
@@ -68,16 +68,16 @@ def test_the_load_is_near_the_measured_default_loads(cell):
     assert found["load_uncached"] >= found["load"]
 
 
-def test_it_scales_with_rates_and_the_cluster():
+def test_the_load_grows_with_rates_and_with_the_cluster():
     once = facts(plain(rate=8.0))
     assert facts(plain(rate=16.0))["load"] == pytest.approx(2 * once["load"])
     assert facts(plain(rate=8.0), request_rate=8.0, dp=2)["load"] == pytest.approx(once["load"] / 2)
     assert once["programs"] == pytest.approx(8.0 * 100 * 4)
-    assert once["load"] == once["load_uncached"]  # nothing is shared
+    assert once["load"] == once["load_uncached"]  # no tokens are shared
     assert once["groups"][0]["programs_per_s"] == pytest.approx(32.0)
 
 
-def test_clients_that_are_alike_are_a_group():
+def test_equal_clients_form_a_group():
     data = plain(
         misbehaving=[{"client": 2, "rate_multiple": 3.0}],
         others=[{"client": 5, "count": 2, "workload": "judge"}],
@@ -105,7 +105,9 @@ HUGE = {"input_min": 500_000, "input_max": 500_000, "output_min": 1, "output_max
 
 @pytest.fixture
 def flood(tmp_path):
-    """Return nine teams with a short request every 10 s, and one with 400 long ones in a minute."""
+    """Return nine teams with a short request every 10 s, and one team with 400 long requests in a
+    minute.
+    """
     rows = [(10.0 * k + team, f"team-{team}", 100, 10) for team in range(9) for k in range(60)]
     rows += [(240 + 0.15 * k, "flood", 6000, 100) for k in range(400)]
     path = tmp_path / "access.csv"
@@ -124,7 +126,7 @@ def test_a_traces_requests_count_equally_and_its_busiest_minute_is_shown(flood):
     assert row["input_tokens"] == pytest.approx((540 * 100 + 400 * 6000) / requests)
     assert row["output_tokens"] == pytest.approx((540 * 10 + 400 * 100) / requests)
     assert 240 <= found["peak_s"] <= 300
-    assert found["peak"] == pytest.approx(10, rel=0.1)  # nearly everything, in a tenth
+    assert found["peak"] == pytest.approx(10, rel=0.1)  # nearly all tokens, in a tenth of the time
     assert found["load_uncached"] < 0.7 < 1 < found["peak_load"]
     said = " ".join(found["surprises"])
     assert "hardly any request waits, so all schedulers will give similar results" not in said
@@ -150,18 +152,18 @@ def test_a_traces_requests_count_equally_and_its_busiest_minute_is_shown(flood):
         (plain(rate=30.0), "4 of 4 well-behaved clients need more than a fair share, so they wait"),
     ],
 )
-def test_surprises_are_warned_of(workload, said):
+def test_unexpected_facts_cause_a_warning(workload, said):
     assert any(said in text for text in facts(workload)["surprises"]), facts(workload)
 
 
-def test_a_flood_alone_leaves_no_other_client_short():
+def test_a_flood_alone_causes_no_shortage_for_other_clients():
     flood = plain(rate=4.0, misbehaving=[{"client": 1, "rate_multiple": 30.0}])
     found = facts(flood)
     assert found["load"] > 1
     assert not any("fair share" in text for text in found["surprises"])
 
 
-def test_without_an_end_there_are_no_rates():
+def test_without_a_duration_there_are_no_rates():
     found = facts(num_programs=7)
     assert (found["programs"], found["load"], found["peak"]) == (28, None, None)
 

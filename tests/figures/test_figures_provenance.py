@@ -8,7 +8,7 @@ def test_one_seed_has_no_interval():
     assert provenance([cell("lpm"), cell("vtc")]) == f"simulated on {PROFILE}; seed 0"
 
 
-def test_several_seeds_have():
+def test_several_seeds_have_an_interval():
     interval = "mean and 95% interval (Student's t)"
     some = [cell("lpm", seeds=(0, 1)), cell("vtc", seeds=(0, 1, 2))]
     assert provenance(some) == f"simulated on {PROFILE}; seeds 0 to 2, {interval}"

@@ -26,7 +26,7 @@ NOON_S = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("1764072000000", "UTC"),
     ],
 )
-def test_the_offset_is_the_one_of_the_log(value, zone):
+def test_the_offset_is_that_of_the_log(value, zone):
     assert zone_of(value) == zone
 
 
@@ -40,14 +40,14 @@ def test_the_offset_is_the_one_of_the_log(value, zone):
         ("+12:00", -180, 600, "2026-11-25 23:59:00 to 2026-11-26 00:03:01 +12:00"),
     ],
 )
-def test_a_window_has_dates_where_the_log_spans_days(zone, start_s, span_s, shown):
+def test_a_window_has_dates_if_the_log_spans_days(zone, start_s, span_s, shown):
     clock = clock_of(NOON_S + start_s, zone, span_s)
     assert clock.window(120.0, 361.0) == shown
     assert read_clock(clock.iso, span_s) == clock
 
 
 @pytest.mark.parametrize("start_s", [0.0, 3600.0, 1e11, -1e9])
-def test_times_that_are_no_dates_have_no_clock(start_s):
+def test_times_without_dates_have_no_clock_time(start_s):
     assert clock_of(start_s, "UTC", 600.0) is None
     assert read_clock(None, 600.0) is None
 
@@ -88,7 +88,7 @@ def log_of(folder, time_of):
     return str(folder / "log.csv")
 
 
-def test_waits_of_a_replay_have_clock_times_too(tmp_path):
+def test_waits_in_a_replay_have_clock_times_too(tmp_path):
     log = Path(log_of(tmp_path, TEXTS["utc"][0]))
     log.write_text("\n".join(line.rsplit(",", 2)[0] for line in log.read_text().splitlines()))
     flags = ("--no-plan", "--dp", 1, "--scheduler", "fcfs", "--gpu", "a10g", "--disable-tqdm")

@@ -8,7 +8,7 @@ from fairbench.errors import DataError
 from fairbench.files.parquet import read_parquet
 
 
-def test_a_column_of_which_nothing_is_known_is_read_as_that(tmp_path):
+def test_a_column_of_nulls_is_read_as_unknown(tmp_path):
     """Such a column arises from a metric that no run of a sweep has."""
     pq.write_table(pa.table({"x": [1, 2], "unknown": pa.nulls(2)}), tmp_path / "a.parquet")
     table = read_parquet(tmp_path / "a.parquet")

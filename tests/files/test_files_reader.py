@@ -44,7 +44,9 @@ READERS = {
     [bytes(8 * MIB), b"1" * 8 * MIB, b"[" * 8 * MIB, b"[],[]," * MIB, b"1\n" * MIB],
     ids=["zeros", "one line", "brackets", "lists", "short lines"],
 )
-def test_a_file_that_bursts_is_refused_within_its_memory(reader, unpacked, little, tmp_path):
+def test_a_file_that_grows_when_unpacked_is_refused_within_its_memory_limit(
+    reader, unpacked, little, tmp_path
+):
     path = packed(tmp_path / "bomb.gz", unpacked)
     tracemalloc.start()
     try:
@@ -63,7 +65,7 @@ def test_an_endless_file_is_refused(reader, little, tmp_path):
         reader(endless)
 
 
-def test_toml_has_a_limit_of_its_own(tmp_path):
+def test_toml_has_a_separate_limit(tmp_path):
     endless = tmp_path / "endless.toml"
     endless.symlink_to("/dev/zero")
     with pytest.raises(DataError, match=r"^it: is too large: at most 4 MiB$"):
@@ -88,7 +90,7 @@ def size_of(value):
 
 @examples(25)
 @given(values, st.booleans())
-def test_values_take_no_more_memory_than_was_counted(value, ascii_only):
+def test_values_take_at_most_the_counted_memory(value, ascii_only):
     text = json.dumps(value, ensure_ascii=ascii_only)
     assert getsizeof(text) + size_of(json.loads(text)) <= memory_of(text.encode(errors="replace"))
 
@@ -97,7 +99,7 @@ def test_values_take_no_more_memory_than_was_counted(value, ascii_only):
     "line",
     ['{"a": 1}', "[[],[],[]]", '{"k": {"l": "text"}, "é": [1.5, -7e99]}', '"\\ud83d\\ude00 a"'],
 )
-def test_the_count_is_not_far_above(line):
+def test_the_counted_memory_is_close_to_the_real_one(line):
     data = f"[{','.join([line] * 1000)}]".encode()
     assert size_of(json.loads(data)) <= memory_of(data) <= 8 * size_of(json.loads(data))
 
@@ -117,7 +119,7 @@ def test_the_count_is_not_far_above(line):
         ("{", "it: not JSON: Expecting property name enclosed in double quotes"),
     ],
 )
-def test_json_that_no_reader_can_rely_on(text, complaint):
+def test_unreliable_json_is_refused(text, complaint):
     with pytest.raises(DataError) as error:
         parsed(text.encode(), "it")
     assert str(error.value) == complaint
@@ -145,7 +147,7 @@ def test_strict_json_has_finite_numbers(text, why, tmp_path):
         json_file(path, "it", strict=True)
 
 
-def test_lines_have_their_numbers_and_no_mark_in_front(tmp_path):
+def test_lines_are_numbered_and_lose_their_byte_order_mark(tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_bytes(b"\xef\xbb\xbf1\r\n\n  \n2")
     assert [(place.where, place.value) for place in json_lines(path, "it")] == [
@@ -155,7 +157,7 @@ def test_lines_have_their_numbers_and_no_mark_in_front(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"1\n\xff"])
-def test_text_is_utf_8(data, tmp_path):
+def test_text_must_be_utf_8(data, tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"^it, line [12]: cannot be read: not UTF-8 text$"):
@@ -189,7 +191,7 @@ def test_csv_with_ambiguous_cells_is_refused(tmp_path, text, complaint):
     path.write_text(text)
     with pytest.raises(DataError, match=f"^it, {complaint}$"):
         list(csv_rows(path, "it"))
-    path.write_text("a,b,,\n1,2,,,\n")  # empty cells that spreadsheets leave
+    path.write_text("a,b,,\n1,2,,,\n")  # empty cells that spreadsheets leave at the end
     assert list(csv_rows(path, "it")) == [(2, {"a": "1", "b": "2", "": ""})]
 
 
@@ -202,14 +204,14 @@ def test_csv_with_ambiguous_cells_is_refused(tmp_path, text, complaint):
         (lambda path: path.write_bytes(gzip.compress(b"a" * 99)[:-9]), "damaged gzip file"),
     ],
 )
-def test_why_a_file_cannot_be_read(make, reason, tmp_path):
+def test_the_error_says_why_a_file_cannot_be_read(make, reason, tmp_path):
     path = tmp_path / "file.gz"
     make(path)
     with pytest.raises(DataError, match=f"^it: cannot be read: {reason}"):
         list(lines(path, "it"))
 
 
-def test_a_name_with_a_zero_byte(tmp_path):
+def test_a_name_with_a_zero_byte_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"^it: cannot be read: embedded null byte"):
         read_whole(tmp_path / "a\0b", "it")
 
@@ -236,7 +238,7 @@ def test_the_default_memory_limit_is_half_a_gib(monkeypatch, tmp_path):
         (f"a = {10**59}", "a: an integer must fit 64 bits"),
     ],
 )
-def test_toml_of_types_that_no_key_has(text, complaint, tmp_path):
+def test_toml_values_of_other_types_are_refused(text, complaint, tmp_path):
     path = tmp_path / "file.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=f"^it: {complaint}"):

@@ -89,7 +89,7 @@ def body_of(rng):
         name, value = field_of(rng, allowed)
         inner[name] = value
     text = json.dumps(body)
-    if rng.random() < 0.1:  # if a field occurs twice, the last value or neither counts
+    if rng.random() < 0.1:  # if a field occurs twice, workers may use the last value or refuse both
         name, value = field_of(rng, ALLOWED[path])
         text = f"{text[:-1]}, {json.dumps(name)}: {json.dumps(value)}, {json.dumps(name)}: 1}}"
     if rng.random() < 0.15:
@@ -105,7 +105,7 @@ def encoded(text, rng):
         return text.encode(kind), {}
     if kind == "cut":
         return data[: rng.randrange(len(data))], {}
-    if kind == "escaped":  # field names as escapes, which mean the same
+    if kind == "escaped":  # field names with escapes, which mean the same
         return text.replace('"st', '"\\u0073\\u0074').encode(), {}
     if kind == "deep":
         return data[:-1] + b', "metadata": ' + b"[" * 3000 + b"]" * 3000 + b"}", {}
@@ -127,7 +127,7 @@ def harm_in(body):
         for name, (least, most) in RANGES.items():
             value = given.get(name)
             if isinstance(value, bool) and name == "logprobs":
-                continue  # a switch of chats
+                continue  # a switch of chat requests
             if value is not None and not (is_number(value) and least <= value <= most):
                 found.append(f"{name} = {value!r}")
         stops = given.get("stop") or []

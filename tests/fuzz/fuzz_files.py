@@ -27,7 +27,7 @@ from fairbench.execute.one_run import run_and_save
 from fairbench.live.backends.base import LiveOptions
 from fairbench.workloads.traffic import trace
 
-LIMIT_S = 60  # an input may ask for a long simulation; that is no failure
+LIMIT_S = 60  # an input may ask for a long simulation, which is not a failure
 ODD = [
     *(None, True, -1, 0, 1, 2.5, 2**31, 2**53, 2**63, 2**64, 10**400, 1e30, 1e300, -1e300),
     *(float("inf"), float("nan"), "", "a", "\0", "\x1b[2J", "::error::a", "\ud800", "é" * 300),
@@ -291,7 +291,7 @@ def outcome(command):
     def too_long(*_):
         raise TooLong
 
-    trace._read.cache_clear()  # or the first file would be read for all
+    trace._read.cache_clear()  # otherwise the first file would be read for all
     previous = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(LIMIT_S)
     try:

@@ -20,7 +20,7 @@ from tests.fuzz.fuzz_files import mutated
 from tests.live.live_emulator import running
 from tests.live.live_router import router_before, until
 
-LEAVES = ClientTimeout(total=2)  # some ask for 2^31 tokens
+LEAVES = ClientTimeout(total=2)  # some requests ask for 2^31 tokens
 MODEL = "llama-3.1-8b"
 SAMPLING = {"max_new_tokens": 3, "temperature": 0.5, "stop": ["w1"], "stop_token_ids": [7], "n": 1}
 BODIES = {
@@ -54,7 +54,7 @@ class Trouble(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
         self.found = []
-        self.addFilter(is_our_fault)  # as for a server in its own process
+        self.addFilter(is_our_fault)  # as for a server in a separate process
 
     def emit(self, record):
         if record.exc_info or record.levelno >= logging.ERROR:
@@ -117,7 +117,8 @@ async def attempts(count, seed):
                     wrong.append((name, end, asked, trouble.found[:]))
                     trouble.found.clear()
             engines = [emulator.engine for emulator, _ in workers]
-            await until(lambda: all(engine.flush_cache() for engine in engines))  # nothing is left
+            # no request is left
+            await until(lambda: all(engine.flush_cache() for engine in engines))
             assert router.proxy.dispatcher.under_way == 0
             assert router.up == {0, 1}
     finally:

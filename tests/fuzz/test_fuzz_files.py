@@ -14,18 +14,18 @@ def wrong_ends(count, seed):
     return [one for one in ended if not well(one[0], one[2])]
 
 
-def test_a_few_mutated_files():
+def test_a_few_mutated_files_end_well():
     assert wrong_ends(12, seed=1) == []
 
 
 @pytest.mark.slow
-def test_many_mutated_files():
+def test_many_mutated_files_end_well():
     assert wrong_ends(1000, seed=2) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
-def test_mutated_files_are_valid_first(name):
+def test_files_are_valid_before_their_mutation(name):
     with prepared() as here:
         for other, (data, _) in INPUTS.items():
             (here / other).write_bytes(data)

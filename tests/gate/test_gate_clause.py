@@ -19,12 +19,13 @@ def test_an_absolute_loss_is_taken_from_the_baseline_or_added_to_it():
     assert limit("victim_p99_s:+2.5", "10") == Fraction("12.5")
 
 
-def test_a_relative_loss_is_a_part_of_the_baseline():
+def test_a_relative_loss_is_a_fraction_of_the_baseline():
     assert limit("service_rate_tok_s:-3%", "1000") == 970
-    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")  # which floats cannot represent
+    # floats cannot represent these numbers exactly
+    assert limit("victim_p99_s:+10%", "1.0") == Fraction("1.1")
 
 
-def test_no_loss_has_no_sign_to_get_wrong():
+def test_a_loss_of_zero_needs_no_sign():
     texts = ("jain_index:+0%", "jain_index:-0", "jain_index:0", "victim_p99_s:-0%")
     assert [limit(text, "0.5") for text in texts] == [Fraction("0.5")] * 4
 
@@ -38,7 +39,7 @@ def test_the_metric_of_a_client_contains_the_clients_name():
     "text", ["", "jain_index", "jain_index:", "jain_index:-", "jain_index:-2pp", "jain_index:-nan",
              ":-1", "jain_index:--1", "jain_index:-1e9", "jain_index:-0.02%%"],
 )  # fmt: skip
-def test_another_shape_is_refused(text):
+def test_a_clause_of_another_form_is_refused(text):
     with pytest.raises(UsageError, match=r"write METRIC:-LOSS or METRIC:\+LOSS"):
         parse_clause(text, KNOWN)
 
@@ -49,7 +50,7 @@ def test_a_sign_that_would_allow_a_gain_is_refused(text):
         parse_clause(text, KNOWN)
 
 
-def test_a_loss_that_no_run_can_have_is_refused():
+def test_an_impossible_loss_is_refused():
     with pytest.raises(UsageError, match="can never fail, because jain_index cannot fall by more"):
         parse_clause("jain_index:-150%", KNOWN)
     assert parse_clause("jain_index:-99%", KNOWN).loss < 1
@@ -62,14 +63,14 @@ def test_an_unknown_metric_gets_the_nearest_name():
         parse_clause("clients.a.b:d.p99_s:+1", KNOWN)
 
 
-def test_the_choices_for_an_unknown_metric_have_a_worse_side():
+def test_metrics_offered_for_an_unknown_name_have_a_worse_side():
     known = ["dp", "bound_source", "jain_index", "victim_p99_s", "clients.a.demand_tok_s"]
     with pytest.raises(UsageError, match="choose from jain_index, victim_p99_s") as raised:
         parse_clause("dpp:-1", known)
     assert "'dp'" not in str(raised.value)
 
 
-def test_a_metric_without_a_worse_side_has_no_clause():
+def test_a_metric_without_a_worse_side_is_refused():
     with pytest.raises(UsageError, match="has no worse direction; choose a metric that has one"):
         parse_clause("dp:+1", KNOWN)
 
@@ -85,7 +86,7 @@ def test_a_metric_with_several_names_is_printed_under_the_main_name(name):
     ("short", "key"),
     [("min_tree_share", "tree_worst_share"), ("min_share_of_goodput", "goodput_worst_share")],
 )
-def test_shares_of_trees_and_of_goodput_have_names_of_their_own(short, key):
+def test_shares_of_trees_and_of_goodput_have_separate_names(short, key):
     for name in (short, key):
         clause = parse_clause(f"{name}:-0.02", {key})
         assert (clause.metric, clause.text) == (key, f"{short}:-0.02")

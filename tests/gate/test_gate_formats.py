@@ -42,7 +42,7 @@ def test_every_clause_is_judged_at_every_point(outcome):
     assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell"
 
 
-def test_metrics_without_a_clause_are_shown_too(outcome):
+def test_metrics_without_a_clause_are_also_shown(outcome):
     ((_, found),) = outcome.changes.items()
     texts = [(one.metric, one.before.text, one.after.text, one.difference) for one in found]
     assert texts == [("duration", "8.125", "8.25", "+1.54%")]
@@ -96,7 +96,7 @@ def test_measured_runs_need_a_clause():
         judge([measured([0.5], [0.5])], [], alpha=0.05)
 
 
-def test_measured_runs_show_their_means_and_no_single_changes():
+def test_measured_runs_show_their_means_but_no_single_changes():
     found = judge([measured([0.5, 0.7], [0.8, 0.9])], ["jain_index:-0"], alpha=0.05)
     (row,) = found.rows
     assert (row.before, row.after, row.change) == ("0.6 (n = 2)", "0.85 (n = 2)", "+41.7%")
@@ -105,7 +105,7 @@ def test_measured_runs_show_their_means_and_no_single_changes():
     assert found.basis == "measured on a server"
 
 
-def test_a_change_of_bound_null_text_or_client_is_a_change():
+def test_changes_of_a_bound_a_null_a_text_or_a_client_are_reported():
     before, after = summary(), summary(service_gap_bound=None, complete=False, bound_source="x")
     after["censored"] = [*before["censored"], "victim_p50_s"]
     after["clients"][0]["requests"] += 1
@@ -119,7 +119,7 @@ def test_a_change_of_bound_null_text_or_client_is_a_change():
     assert (one.after.text, one.after.reason) == ("undefined", "not in the summary")
 
 
-def test_the_last_digits_of_a_sum_are_the_processors():
+def test_a_difference_in_the_last_digits_of_a_sum_is_ignored():
     assert changes(summary(duration=1.0), summary(duration=1.0 + 2**-50)) == ()
     assert len(changes(summary(duration=1.0), summary(duration=1.0 + 1e-11))) == 1
 
@@ -138,7 +138,7 @@ def test_the_table_is_complete_and_fits(outcome):
     assert "\x1b[1;31mFAIL" in outcome_text(outcome, colour=True)
 
 
-def test_single_clients_are_only_counted_beside_the_cluster():
+def test_changes_of_single_clients_are_only_counted_beside_the_cluster():
     before, after = summary(), summary(duration=8.0)
     after["clients"][0]["requests"] += 1
     text = outcome_text(judge([PairedPoint("p", True, (before,), (after,))], [], alpha=0.05))
@@ -149,7 +149,7 @@ def test_single_clients_are_only_counted_beside_the_cluster():
     assert ".requests" in text
 
 
-def test_names_are_never_taken_for_markup():
+def test_names_are_never_read_as_markup():
     before, after = summary(), summary()
     for number, one in enumerate((before, after)):
         one["clients"][0] |= {"client": "[/red]", "requests": number}
@@ -157,7 +157,7 @@ def test_names_are_never_taken_for_markup():
     assert "clients.[/red].requests" in outcome_text(found)
 
 
-def test_markdown_tables_stay_whole_with_any_names(outcome):
+def test_markdown_tables_stay_whole_with_any_name(outcome):
     lines = outcome_markdown(outcome).split("\n")
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
@@ -177,10 +177,10 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "jain\\_index:-0.02: FAIL, 0.82 to 0.685, " in text
     text = outcome_markdown(judge(pairs, [], alpha=0.05))
     assert "| jain\\_index | 0.82 | 0.685 |" in text
-    assert "| duration |" not in text  # processors add up in different orders
+    assert "| duration |" not in text  # Processors add up in different orders.
 
 
-def test_markdown_has_one_line_a_configuration_and_stays_short():
+def test_markdown_has_one_line_per_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)
     clauses = ["failed:+0", "jain_index:-0.02"]
     points = [PairedPoint(f"point-{n}", True, (before,), (after,)) for n in range(400)]

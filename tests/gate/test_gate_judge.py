@@ -46,7 +46,7 @@ def paired(text, before, after, alpha=0.05):
 @pytest.mark.parametrize(
     ("text", "before", "after", "verdict"),
     [
-        (f"{LESS}:+10%", 1.0, 1.1, PASS),  # exactly the limit
+        (f"{LESS}:+10%", 1.0, 1.1, PASS),  # exactly at the limit
         (f"{LESS}:+10%", 1.0, 1.1000000000000003, FAIL),
         (f"{LESS}:+10%", 1.0, 0.1, PASS),
         (f"{LESS}:+0%", 0.1, 0.1, PASS),
@@ -78,17 +78,17 @@ def test_a_clause_fails_when_strictly_worse_than_its_limit(text, before, after, 
         ("< 10", "> 11", FAIL),
     ],
 )
-def test_a_bound_is_judged_as_far_as_it_goes(before, after, verdict):
+def test_a_bound_decides_a_clause_if_it_can(before, after, verdict):
     assert exact(f"{LESS}:+10%", before, after).verdict is verdict
 
 
-def test_a_bound_on_a_better_when_high_metric_is_reversed():
+def test_a_bound_on_a_metric_that_should_be_high_is_reversed():
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.4").verdict is PASS
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is CANNOT_TELL
     assert exact(f"{MORE}:-0.1", 0.5, "< 0.4").verdict is FAIL
 
 
-def test_a_number_and_none_cannot_be_compared():
+def test_a_number_and_null_cannot_be_compared():
     assert exact(f"{MORE}:-1", 0.5, None) == (FAIL, "undefined now: nobody was served")
     assert exact(f"{MORE}:-1", None, 0.5) == (FAIL, "undefined in the baseline: nobody was served")
     assert exact(f"{MORE}:-1", None, None) == (PASS, "undefined in both")
@@ -121,12 +121,13 @@ def test_too_few_measured_runs_are_inconclusive_at_any_difference():
     assert repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0], alpha=0.1).verdict is FAIL
 
 
-def test_over_seeds_a_clause_is_judged_by_paired_changes():
-    # Loads differ tenfold, the change is 20% under each of them, with a little noise.
+def test_with_several_seeds_a_clause_is_judged_by_paired_changes():
+    # Loads differ tenfold; the change is 20% under each load, with a little noise.
     before, after = [1.0, 4.0, 10.0], [1.21, 4.76, 12.0]
     verdict, reason = paired(f"{LESS}:+10%", before, after)
     assert verdict is FAIL
-    # Changes of 21, 19 and 20% are 10% beyond the limit; 2.91999 x 1 / sqrt(3) on either side.
+    # Changes of 21, 19 and 20% are 10% beyond the limit on average; the half width is 2.91999 x 1 /
+    # sqrt(3).
     assert reason == "+10% [+8.31%, +11.7%] from the limit, paired over 3 seeds"
     assert paired(f"{LESS}:+30%", before, after).verdict is PASS
     verdict, reason = paired(f"{LESS}:+20%", before, after)
@@ -139,19 +140,19 @@ def test_over_seeds_a_clause_is_judged_by_paired_changes():
     )
 
 
-def test_over_seeds_equal_runs_pass_at_any_loads():
+def test_with_several_seeds_equal_runs_pass_under_any_load():
     assert paired(f"{LESS}:+0%", [1.0, 50.0], [1.0, 50.0]) == (PASS, "")
     assert paired(f"{LESS}:+1%", [1.0, 50.0], [1.0, 50.0]).verdict is PASS
     assert paired(f"{MORE}:-0", [0.1, 0.9], [0.1, 0.9]) == (PASS, "")
     assert paired(f"{LESS}:+10%", [0.0, 50.0, 1.0], [0.0, 50.0, 1.0]).verdict is not FAIL
 
 
-def test_over_seeds_more_may_be_better():
+def test_with_several_seeds_more_can_be_better():
     assert paired(f"{MORE}:-0.02", [0.9, 0.8, 0.7], [0.85, 0.74, 0.65]).verdict is FAIL
     assert paired(f"{MORE}:-0.02", [0.9, 0.8, 0.7], [0.91, 0.80, 0.71]).verdict is PASS
 
 
-def test_over_seeds_a_bound_counts_as_far_as_it_goes():
+def test_with_several_seeds_a_bound_decides_if_it_can():
     assert paired(f"{LESS}:+10%", [10.0, 11.0], ["> 100", "> 110"]).verdict is FAIL
     assert paired(f"{LESS}:+10%", ["> 100", "> 110"], [10.0, 11.0]).verdict is PASS
     both = paired(f"{LESS}:+10%", ["> 10", "> 11"], ["> 10", "> 11"])
@@ -186,18 +187,18 @@ def test_the_rank_test_equals_counting_every_split():
     for _ in range(60):
         first, second = (
             [random.randrange(5) for _ in range(random.randint(1, 5))] for _ in range(2)
-        )  # few values, so that many tie
+        )  # few distinct values, so that many tie
         assert p_larger(first, second) == pytest.approx(brute_force(first, second))
 
 
-def test_the_published_example_of_the_rank_test():
+def test_the_rank_test_gives_the_published_result_of_its_example():
     # Hollander and Wolfe (1973), p. 69: permeability of membranes at term and earlier; p = 0.1272.
     term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
     earlier = [1.15, 0.88, 0.90, 0.74, 1.21]
     assert p_larger(earlier, term) == pytest.approx(0.1272, abs=5e-5)
 
 
-def test_a_test_that_cannot_reject_is_known_as_such():
-    assert can_reject(3, 3, 0.05)  # 1 of 20 splits
+def test_a_test_without_power_is_reported_as_such():
+    assert can_reject(3, 3, 0.05)  # one of 20 splits
     assert not can_reject(3, 3, 0.049)
     assert not can_reject(2, 3, 0.05)

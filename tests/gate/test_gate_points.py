@@ -54,13 +54,13 @@ def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tm
     )
 
 
-def test_unlike_settings_are_named(tmp_path):
+def test_different_settings_are_named(tmp_path):
     one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
     with pytest.raises(DataError, match=r'vtc\.charge = "input" \(not "extend"\); '):
         read_pairs(one, store(tmp_path / "b"))
 
 
-def test_a_change_allowed_by_name_is_compared_and_reported(tmp_path):
+def test_an_allowed_change_is_compared_and_reported(tmp_path):
     one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
     other = store(tmp_path / "b", jain_index=0.5)
     (pair,) = read_pairs(one, other, ["vtc.charge"])
@@ -72,7 +72,7 @@ def test_a_change_allowed_by_name_is_compared_and_reported(tmp_path):
         read_pairs(one, other, ["vtc.charges"])
 
 
-def test_another_scheduler_that_is_allowed_changes_no_default(tmp_path):
+def test_allowing_another_scheduler_changes_no_default(tmp_path):
     store(tmp_path / "old" / "a", spec={"scheduler": "dlpm"})
     store(tmp_path / "new" / "a", spec={"scheduler": "fcfs"})
     (pair,) = read_pairs(tmp_path / "old", tmp_path / "new", ["scheduler"])
@@ -92,7 +92,7 @@ def test_measured_runs_that_differ_in_the_seed_are_one_point(tmp_path):
     assert pair.name.endswith(", 3 seeds")
 
 
-def test_measured_runs_of_other_seeds_are_unlike(tmp_path):
+def test_measured_runs_with_other_seeds_are_not_comparable(tmp_path):
     before = measured(tmp_path / "a", "jain_index", [0.1, 0.2, 0.3])
     after = measured(tmp_path / "b", "jain_index", [0.1, 0.2])
     with pytest.raises(DataError, match=r"seed = \[0, 1, 2\] \(not \[0, 1\]\)"):
@@ -126,7 +126,7 @@ def test_where_there_is_no_run_nothing_can_be_compared(tmp_path):
         read_pairs(tmp_path / "nowhere", run)
 
 
-def test_a_summary_that_someone_broke_is_refused(tmp_path):
+def test_a_broken_summary_is_refused(tmp_path):
     run = store(tmp_path / "a", clients="none")
     with pytest.raises(DataError, match=r"summary\.json: clients"):
         read_pairs(run, run)
@@ -136,7 +136,7 @@ def test_a_summary_that_someone_broke_is_refused(tmp_path):
     ("line", "instead", "missing"),
     [("seed = 0\n", "", "seed"), ("[workload]\n", "[play]\n", "name")],
 )
-def test_an_experiment_that_someone_broke_is_refused(tmp_path, line, instead, missing):
+def test_a_broken_experiment_is_refused(tmp_path, line, instead, missing):
     run = store(tmp_path / "a")
     text = (run / "experiment.toml").read_text()
     assert line in text
@@ -219,7 +219,7 @@ def test_a_run_with_another_default_is_compared_with_a_note(tmp_path, chosen):
     assert f"::notice title=fairbench::{cause}" in github
 
 
-def test_every_point_finds_its_own_under_other_defaults(tmp_path):
+def test_every_point_finds_its_counterpart_under_other_defaults(tmp_path):
     for seed in (1, 2):
         of_a_version(store(tmp_path / "a" / str(seed), spec={"seed": seed}), 7.5)
         of_a_version(store(tmp_path / "b" / str(seed), spec={"seed": seed}), 2.5)
@@ -229,7 +229,7 @@ def test_every_point_finds_its_own_under_other_defaults(tmp_path):
     assert len(outcome.rows) == len(outcome.causes) == 1
 
 
-def test_an_explicit_value_makes_another_experiment(tmp_path):
+def test_an_explicit_value_makes_a_different_experiment(tmp_path):
     old = of_a_version(store(tmp_path / "a"), 7.5, ["workload.scenarios.s1.rate"])
     new = of_a_version(store(tmp_path / "b"), 2.5, [])
     message = r"differs in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\); "

@@ -1,4 +1,4 @@
-"""Run a flooder and a modest client, each with a fixed number of requests under way."""
+"""Run a flooder and a modest client, each with a fixed number of requests in flight."""
 
 import asyncio
 import random
@@ -52,7 +52,7 @@ async def _run(url, seconds, seed):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
-            task.result()  # a client ends early only by an error
+            task.result()  # a client ends early only after an error
     return _summary(finished, seconds)
 
 

@@ -25,7 +25,7 @@ from tests.gpu.loops import fixed, mixed, run, varied
 from tests.sglang_cpu.tiny_model import CONFIG, write_model
 
 HERE = Path(__file__).parent
-# Attention without FlashAttention or FlashInfer, and prefill launched kernel by kernel.
+# Attention without FlashAttention or FlashInfer; prefill launches its kernels one by one.
 ENGINE = (
     "--attention-backend triton --sampling-backend pytorch "
     "--grammar-backend none --disable-prefill-cuda-graph --random-seed 0"
@@ -58,7 +58,7 @@ LOOPS = (
     (fixed("fixed-c32-forbid-end", 32, 192, 512, 128, forbid_end=True), 15),
     (fixed("fixed-c64", 64, 256, 512, 128, warm=True), 20),
 )
-GATEWAYS = {"vtc": [], "dlpm": ["--set", "dlpm.quantum=512"]}  # a request of flood.py
+GATEWAYS = {"vtc": [], "dlpm": ["--set", "dlpm.quantum=512"]}  # name of a request of flood.py
 TURNS = (None, "vtc", None, "vtc", "dlpm")
 TURN_S = 20
 SCHEDULERS = {
@@ -71,8 +71,8 @@ SCHEDULERS = {
     "warm-up": ["--scheduler", "fcfs"],
 }
 PAPER = ("lpm", "vtc", "dlpm", "stock-lpm", "fcfs")
-PAPER_RUN_S = 62  # the slowest of them, simulated
-START_S = 40  # of a server whose kernels are compiled
+PAPER_RUN_S = 62  # the slowest scheduler, simulated
+START_S = 40  # start of a server whose kernels are compiled
 
 
 class Session:
@@ -96,7 +96,7 @@ class Session:
         return False
 
     def ran(self, name):
-        """Whether fairbench has stored a run of this name."""
+        """Tell whether fairbench has stored a run of this name."""
         return any((self.out / "runs" / name).rglob("summary.json"))
 
     def keep(self, name, record):
@@ -235,7 +235,9 @@ def live_all(session):
 
 
 def paper(session):
-    """The DLPM paper's setting: two seeds a scheduler on one server, as far as they fit."""
+    """Measure the DLPM paper's setting: two seeds per scheduler on one server, as far as time
+    allows.
+    """
     whole, short = ("--window", "whole"), ("--duration", "3")
     if not session.ran("warm-up"):  # compiles kernels, and shows that everything starts
         live(session, "warm-up", "paper.toml", 240, *whole, *short)

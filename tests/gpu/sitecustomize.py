@@ -9,7 +9,7 @@ import sys
 import types
 
 ABSENT = ("IPython", "flashinfer", "soundfile", "torchao", "xgrammar")
-BETTER_ABSENT = ("flashinfer.norm",)  # then sgl_kernel uses its own
+BETTER_ABSENT = ("flashinfer.norm",)  # so that sgl_kernel uses its own
 
 
 class _Finder:

@@ -4,7 +4,7 @@
     python tests/hardware/derive_profiles.py
 
 writes ``derived_profiles.json``: SGLang's operators where the tables have them, else vLLM's, else a
-roofline. Models that do not fit a GPU are left out, as are pairs that were fitted before.
+roofline. Models that do not fit a GPU are left out, and so are pairs that were fitted before.
 """
 
 import json

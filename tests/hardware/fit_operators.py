@@ -33,7 +33,7 @@ def operators(model, system, version, tp, backend="sglang"):
 def drawn(count, rng, most_context):
     """Draw iterations, a third each of prefill, decode and both: columns of sequences and tokens.
 
-    Sequences of one kind in an iteration are alike, since only sums matter.
+    Sequences of one kind in an iteration are equal, because only sums matter.
     """
 
     def between(low, high):

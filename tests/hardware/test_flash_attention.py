@@ -9,32 +9,32 @@ from fairbench.hardware.gpu_time import PS_PER_MS
 A100 = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 
 
-def test_a_mixed_step_reads_the_context_once_for_each_query_head():
+def test_a_mixed_step_reads_the_context_once_per_query_head():
     # 32 query heads share 8 KV heads: read four times instead of once.
     assert A100.vllm_extra_ps(32, 100_000) == 3 * A100.decode_ps(0, 100_000) - 3 * A100.fixed_ps(0)
 
 
-def test_a_step_without_decoding_sequences_costs_no_more():
+def test_a_step_without_decoding_sequences_has_no_extra_cost():
     assert A100.vllm_extra_ps(0, 0) == 0
 
 
 @pytest.mark.parametrize(
     ("sequences", "longest", "splits"),
     [
-        (32, 12_800, 1),  # 256 tiles: more than 0.8 of 216 slots
+        (32, 12_800, 1),  # 256 tiles fill more than 0.8 of 216 slots
         (8, 12_800, 3),  # 64 tiles: 3 splits fill 192 of 216 slots
         (8, 256, 2),  # two tiles of keys cannot be split further
-        (1, 12_800, 25),  # 8 tiles: 25 fill 200 of 216
+        (1, 12_800, 25),  # 8 tiles: 25 splits fill 200 of 216 slots
     ],
 )
 def test_the_longest_sequence_keeps_one_multiprocessor_busy(sequences, longest, splits):
-    # Half of 64 rows x longest on one of 108 multiprocessors, of 32 heads' worth of work.
+    # Half of 64 rows x longest, on one of 108 multiprocessors, for the work of 32 heads.
     tokens = 0.5 * 64 * longest / splits * 108 / 32
     extra_ps = A100.vllm_extra_ps(sequences, sequences * longest, longest)
     assert extra_ps == pytest.approx(A100.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
 
-def test_gpus_with_flash_attention_3_and_unknown_ones_cost_no_more():
+def test_gpus_with_flash_attention_3_and_unknown_gpus_have_no_extra_cost():
     for name in profile_ids():
         newer = name.startswith(("h100", "h200", "b200")) or "/gpt-oss-" in name
         assert (flash_attention_2(name) is None) == newer, name
@@ -47,7 +47,7 @@ def test_tensor_parallelism_shares_heads():
     assert (kernel.heads, kernel.kv_heads, kernel.extra_reads) == (16, 2, 7)
 
 
-def test_without_grouped_queries_nothing_is_read_again():
+def test_without_grouped_queries_the_context_is_read_once():
     kernel = flash_attention_2("a10g-24gb/llama-2-7b/tp1/sglang-e2e")
     assert kernel is not None
     assert kernel.extra_reads == 0

@@ -13,7 +13,7 @@ from tests.shared_data import PROFILES, needs
 def test_the_bundled_coefficients_equal_the_shared_files():
     text = (PROFILES / "engine_profiles.json").read_text(encoding="utf-8")
     shared = {key.lower(): value for key, value in json.loads(text)["profiles"].items()}
-    ours = "a10g-24gb/llama-2-7b/tp1/slora-fitted"  # fitted here, see fairbench validate
+    ours = "a10g-24gb/llama-2-7b/tp1/slora-fitted"  # fitted by this project, see fairbench validate
     assert {*shared, ours} <= {*profile_ids()}
     for name, entry in shared.items():
         profile = load_profile(name)
@@ -37,7 +37,7 @@ def test_the_bundled_pools_equal_the_shared_files():
         assert mine.tokens(0.88) == theirs["pool_tokens_0_88"]
         fraction = theirs["mem_fraction_static_0_5_23"]
         assert mine.tokens(fraction) == theirs["pool_tokens_0_5_23"]
-        is_a10g = gpu.startswith("a10g")  # as in the papers, and smaller chunks
+        is_a10g = gpu.startswith("a10g")  # as in the papers, and with smaller chunks
         assert mine.mem_fraction_static == (0.88 if is_a10g else fraction)
         assert mine.chunked_prefill_size == (2048 if is_a10g else theirs["chunked_prefill_size"])
 
@@ -58,11 +58,11 @@ def test_the_bundled_pools_equal_the_shared_files():
         ),
     ],
 )
-def test_a_prefix_picks_the_profile_measured_on_sglang(gpu, model, chosen):
+def test_a_prefix_selects_the_profile_measured_on_sglang(gpu, model, chosen):
     assert resolve_profile(gpu, model).profile_id == chosen
 
 
-def test_every_full_id_picks_itself():
+def test_every_full_id_selects_its_own_profile():
     for name in profile_ids():
         assert resolve_profile(name, name.split("/")[1]).profile_id == name
 

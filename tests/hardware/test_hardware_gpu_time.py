@@ -1,4 +1,4 @@
-"""Test the split of a step's time between clients: by hand, and that nothing is lost."""
+"""Test the split of a step's time between clients by hand; no time is lost."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ US = PS_PER_S // 10**6
 
 
 class Toy:
-    """A prefill is 100 us, 10 a token and 1 a pair of tokens; a context token 2."""
+    """A prefill costs 100 us, 10 per token and 1 per pair of tokens; a context token costs 2."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return (100 + 10 * new_tokens + new_tokens * cached_tokens) * 1e-6
@@ -24,29 +24,30 @@ class Toy:
         return (100 + 10 * requests + 2 * context_tokens) * 1e-6
 
 
-def test_a_split_is_whole_and_adds_up():
+def test_the_parts_of_a_split_are_whole_numbers_that_add_up():
     assert split(10, [1, 1, 1]) == [3, 3, 4]
     assert split(7, [0, 5, 0]) == [0, 7, 0]
     assert split(7, [0, 0]) == [0, 0]
 
 
 def test_more_context_costs_more_and_fixed_parts_are_split_equally():
-    # Three requests, 150 us without any context. a has two of 10 and 20 tokens, b one of 60.
+    # Three requests cost 150 us without any context; a has two of 10 and 20 tokens, b has one of
+    # 60.
     clients = {"a": Decoding(2, 30), "b": Decoding(1, 60)}
     assert decode_parts(330 * US, 150 * US, clients) == {"a": 160 * US, "b": 170 * US}
-    # Two steps: contexts 30 + 32 and 60 + 61, and 366 us of reading for these 183 tokens.
+    # Two steps: contexts 30 + 32 and 60 + 61, so reading these 183 tokens takes 366 us.
     two = decode_parts(666 * US, 300 * US, clients, steps=2)
     assert two == {"a": (200 + 124) * US, "b": (100 + 242) * US}
 
 
 def test_a_prompt_pays_for_its_tokens_and_attention_and_for_its_part_of_the_rest():
-    # Beyond one token: 21 tokens are 200 us, 11 behind 50 cached 100 + 550. 90 are left.
+    # Beyond one token, 21 tokens cost 200 us, and 11 behind 50 cached cost 100 + 550; 90 are left.
     parts = step_parts(Toy(), 940 * US, [(0, 21), (50, 11)], {})
     assert parts.chunks == [245 * US, 695 * US]
 
 
 def test_in_a_mixed_step_decoding_clients_read_and_share():
-    # 20 tokens more are 200 us, 60 of context 120; of the 400 left each of four bears 100.
+    # 20 tokens more cost 200 us, 60 of context 120; each of the four bears 100 of the 400 left.
     clients = {"a": Decoding(2, 20), "b": Decoding(1, 40)}
     parts = step_parts(Toy(), 720 * US, [(0, 21)], clients)
     assert parts.chunks == [300 * US]
@@ -54,7 +55,7 @@ def test_in_a_mixed_step_decoding_clients_read_and_share():
     assert parts.clients == {"a": 240 * US, "b": 180 * US}
 
 
-def test_a_model_above_the_measured_time_is_scaled():
+def test_a_model_that_predicts_more_than_the_measured_time_is_scaled():
     parts = step_parts(Toy(), 300 * US, [(0, 21), (0, 41)], {})
     assert parts.chunks == [100 * US, 200 * US]
 
@@ -70,7 +71,7 @@ CLIENTS = st.dictionaries(
 
 @examples(200)
 @given(CHUNKS, CLIENTS, st.integers(1, 5_000))
-def test_parts_add_up_to_a_steps_time(chunks, clients, steps):
+def test_parts_add_up_to_the_time_of_a_step(chunks, clients, steps):
     requests = sum(one.requests for one in clients.values())
     context = sum(one.context_tokens for one in clients.values())
     if chunks:

@@ -24,7 +24,7 @@ def bundled(model):
 
 @pytest.mark.parametrize(
     ("model", "parameters", "active"),
-    [  # in billions, as in the models' cards; active ones without the input table
+    [  # in billions, as on the models' cards; active parameters without the input table
         ("llama-3.1-8b", 8.03, 7.50),
         ("llama-3.1-70b", 70.6, 69.5),
         ("qwen3-14b", 14.8, 14.0),
@@ -42,13 +42,13 @@ def test_parameter_counts_match_the_model_cards(model, parameters, active):
     assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.02)
 
 
-def test_a_tiny_model_by_hand():
+def test_the_parameters_of_a_tiny_model_equal_a_hand_count():
     shape = shape_of(TINY, "tiny")
-    assert shape.attention_weights == 8 * 8 + 2 * 8 * 4 + 8 * 8  # q, k and v, o; heads of 2
+    assert shape.attention_weights == 8 * 8 + 2 * 8 * 4 + 8 * 8  # q, k and v, o; heads of size 2
     assert shape.mlp_weights(0) == 2 * 3 * 8 * 16
     assert shape.parameters == 2 * 192 + 768 + 2 * 800
     assert shape.weight_bytes("fp16") == 2 * shape.parameters
-    assert shape.weight_bytes("fp8") == (2 * 192 + 768) * 1 + 1600 * 2  # tables stay in 16 bits
+    assert shape.weight_bytes("fp8") == (2 * 192 + 768) * 1 + 1600 * 2  # tables keep 16 bits
     assert shape.kv_bytes(1) == 2 * 2 * 2 * 2 * 2
     assert shape.kv_bytes(2) == shape.kv_bytes(4) == 16  # a head is not split
 
@@ -68,7 +68,7 @@ def test_a_latent_cache_is_whole_on_every_gpu():
     assert shape.kv_bytes(8) == shape.kv_bytes(1) == 61 * (512 + 64) * 2
 
 
-def test_published_types_of_weights():
+def test_published_types_of_weights_are_read():
     types = {name: bundled(name).dtype for name in bundled_models()}
     assert types.pop("deepseek-v3") == "fp8"
     assert types.pop("gpt-oss-20b") == types.pop("gpt-oss-120b") == "mxfp4"
@@ -103,16 +103,16 @@ def test_a_model_is_split_by_its_heads():
         ("l40s-48gb", "l40s-48gb"), ("a10g", "a10g-24gb"),
     ],
 )  # fmt: skip
-def test_spellings_of_gpus(text, name):
+def test_spellings_of_gpus_are_recognised(text, name):
     assert find_gpu(text) is GPUS[name]
 
 
 @pytest.mark.parametrize("text", ["", "v100", "a100-40gb"])
-def test_other_gpus_are_unknown(text):
+def test_unknown_gpus_are_refused(text):
     with pytest.raises(UsageError, match=f"unknown gpu '{text}': choose from a100-80gb, "):
         find_gpu(text)
 
 
-def test_an_ambiguous_gpu():
+def test_an_ambiguous_gpu_is_refused():
     with pytest.raises(UsageError, match="choose from a10g-24gb, a100-80gb"):
         find_gpu("a1")

@@ -33,7 +33,7 @@ def test_a_written_file_is_read_back(name):
     assert again.frontend == profile.frontend
 
 
-def test_a_file_is_a_gpu(file):
+def test_a_profile_file_can_be_given_as_a_gpu(file):
     spec = resolve({"gpu": "mine.toml", "workload": "chat"})
     assert spec.model == "qwen3-14b"
     assert spec.gpu.startswith("h100-80gb/qwen3-14b/tp1/file:mine.toml@")
@@ -55,7 +55,7 @@ def test_a_changed_file_is_noticed(file):
     assert resolve({"gpu": "mine.toml"}).gpu != gpu
 
 
-def test_another_model_than_the_files_is_refused(file):
+def test_another_model_than_that_of_the_file_is_refused(file):
     assert resolve({"gpu": "mine.toml", "model": "Qwen/Qwen3-14B"}).model == "qwen3-14b"
     with pytest.raises(
         UsageError,
@@ -94,6 +94,6 @@ def test_errors_in_a_file_are_named(file, old, new, message):
         read_profile("mine.toml")
 
 
-def test_a_file_that_is_not_there():
+def test_a_missing_file_is_refused():
     with pytest.raises(DataError, match=r"nothing.toml: cannot be read: No such file"):
         resolve({"gpu": "nothing.toml"})

@@ -36,13 +36,13 @@ def least_ms(c, prefills):
 
 
 @given(profiles, st.lists(chunks, min_size=1, max_size=5))
-def test_a_prefill_takes_the_formulas_time(profile, prefills):
+def test_a_prefill_takes_the_time_of_the_formula(profile, prefills):
     expected_ps = plain_ms(profile, prefills, []) * 1e9
     assert profile.prefill_ps(prefills) == pytest.approx(expected_ps, rel=1e-9)
 
 
 @given(profiles, st.lists(st.integers(1, 30_000), min_size=1, max_size=40))
-def test_a_decode_step_takes_the_formulas_time(profile, contexts):
+def test_a_decode_step_takes_the_time_of_the_formula(profile, contexts):
     expected_ps = plain_ms(profile, [], contexts) * 1e9
     rounding_ps = QUANTUM_PS * (1 + sum(contexts))
     assert abs(profile.decode_ps(len(contexts), sum(contexts)) - expected_ps) <= rounding_ps
@@ -61,7 +61,7 @@ def test_the_reference_evaluator_agrees():
     spec.loader.exec_module(reference)
     for name in profile_ids():
         profile = load_profile(name)
-        if "c_e" in profile.coefficients_ms:  # which the reference does not have
+        if "c_e" in profile.coefficients_ms:  # the reference lacks this term
             continue
         c, host = profile.coefficients_ms, profile.host_ms
         for prefills in ([(0, 2048)], [(20_000, 500)], [(0, 1), (512, 300)]):
@@ -81,7 +81,7 @@ def test_the_reference_evaluator_agrees():
         ("h100-80gb/llama-3.1-70b/tp4/sglang-0.5.14", 3.352, 989),
     ],
 )
-def test_no_step_of_a_large_model_beats_its_gpus(name, tb_s, tflops):
+def test_no_step_of_a_large_model_is_faster_than_its_gpus(name, tb_s, tflops):
     """A step reads every weight once, and a token takes two operations a weight (data sheets)."""
     profile, ps = load_profile(name), 1e12
     reading_s = profile.pool.weights_gib * 2**30 / (tb_s * 1e12)

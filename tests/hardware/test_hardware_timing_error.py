@@ -23,7 +23,7 @@ def test_each_coefficient_stays_within_the_error(percent, seed):
         assert ratio == 1 if name == "p" else low - 1e-9 <= ratio <= high + 1e-9
 
 
-def test_the_bias_is_common_and_the_rest_is_not():
+def test_all_coefficients_share_a_bias_and_differ_otherwise():
     ratios = []
     for seed in range(300):
         off = perturbed(PROFILE, 10, random.Random(seed)).coefficients_ms

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MARK = "FAIRBENCH_TEST_MARK"
-WAIT_S = 900  # machines are busy
+WAIT_S = 900  # a long limit, because machines are busy
 
 
 @contextmanager
@@ -124,9 +124,7 @@ def summary(path):
 
 
 def under_way(process, parent):
-    """Return the directory of the only run in ``parent``, once a few of its requests
-    have finished.
-    """
+    """Return the only run's directory in ``parent``, once a few requests have finished."""
     records = "*/live/requests.jsonl"
     wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
     return only(parent)

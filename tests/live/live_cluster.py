@@ -79,7 +79,7 @@ def emulated_cluster(spec, **flags):
                 0,
                 "--router",
                 spec.router,
-                "--no-client-limit",  # as the simulator
+                "--no-client-limit",  # as in the simulator
                 *urls,
                 *settings_of(spec, spec.router),
             )

@@ -12,7 +12,7 @@ from tests.live.live_null_server import null_server
 
 VOCAB = range(16, 32_000)
 
-# Each kind of program, small. Ten seconds of arrivals are over in a fifth of a second.
+# Each kind of program, small. Ten seconds of arrivals pass in a fifth of a second.
 SCALE = 50.0
 SMALL = {
     "chat": {"turns_min": 2, "turns_max": 3, "output_tokens": 6.0, "max_new_tokens": 9},

@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.emulator.app import emulator_app
 from fairbench.live.emulator.worker import EmulatorConfig, build
 
-FAST = 200.0  # emulated seconds in a real one: a decode step takes less than 0.1 ms
+FAST = 200.0  # emulated seconds per real second: a decode step takes less than 0.1 ms
 CONFIG = EmulatorConfig(
     resolve_profile("a100", "llama-3.1-8b").profile_id, "llama-3.1-8b", "fcfs", time_scale=FAST
 )

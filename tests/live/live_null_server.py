@@ -1,8 +1,8 @@
 """A fast HTTP server without a model that answers like SGLang, for tests and benchmarks.
 
-It speaks ``/generate``, ``/v1/completions`` and ``/v1/chat/completions`` as streams, and writes
-each chunk on its own, ``gap_s`` after the one before. As a program it prints its URL:
-python tests/live/live_null_server.py --chunks 16 --gap-ms 5
+It answers ``/generate``, ``/v1/completions`` and ``/v1/chat/completions`` as streams, and writes
+each chunk separately, ``gap_s`` after the previous one. As a program it prints its URL: python
+tests/live/live_null_server.py --chunks 16 --gap-ms 5
 """
 
 import argparse
@@ -25,9 +25,9 @@ FIRST_OUTPUT_ID = 40_000
 class Fault:
     """A fault of a request after a number of chunks.
 
-    ``kind`` is status (answered with ``status`` at once), disconnect, hang, error (an event with an
-    error), abort (SGLang's finish reason of that name), cut (the stream ends too early) or junk
-    (not JSON).
+    ``kind`` is status (answered immediately with ``status``), disconnect, hang, error (an event
+    with an error), abort (SGLang's finish reason of that name), cut (the stream ends too early) or
+    junk (not JSON).
     """
 
     kind: str
@@ -53,7 +53,7 @@ class NullServer:
     ``faults(number, request)`` may name a fault for the number-th request. With ``keep`` the server
     stores requests, and cached tokens are the longest prefix shared with any earlier sequence.
     ``one_shot`` drops a connection at its second request. ``most`` is the highest number of
-    requests under way.
+    requests in flight.
     """
 
     chunks: int = 4
@@ -228,7 +228,7 @@ def generate_event(number, ids, prompt, cached, reason, done=0, queue_time_s=Non
 
 
 def openai_events(server, request, number):
-    """Return the events of OpenAI's API, with words as tokens."""
+    """Return the events of OpenAI's API, in which words are tokens."""
     body, chat = request.body, request.path == CHAT
     output = body.get("min_tokens") or body.get("max_completion_tokens") or body["max_tokens"]
     if chat:
@@ -266,7 +266,7 @@ async def null_server(**settings):
         yield server
     finally:
         listening.close()
-        await asyncio.sleep(0)  # connections that were closed just now say so
+        await asyncio.sleep(0)  # lets closed connections report their end
 
 
 async def serve(settings):

@@ -28,10 +28,10 @@ POLL_S = 0.01
 class Worker:
     """A small worker that answers three words. ``seen`` are its requests.
 
-    With ``held_at`` the worker waits before that word for ``released``. With a ``key`` it answers
-    401 on every page to requests without the key. ``padding`` comes before the words of a stream,
-    piece by piece. A ``status`` other than 200 is the whole answer; ``says`` replaces answers that
-    are no streams, and ``ending`` the last event of streams.
+    With ``held_at`` the worker waits for ``released`` before the word with that number. With a
+    ``key`` it answers 401 on every page to requests without that key. ``padding`` comes before the
+    words of a stream, piece by piece. A ``status`` other than 200 is the whole answer; ``says``
+    replaces answers that are not streams, and ``ending`` the last event of streams.
     """
 
     port: int = 0
@@ -40,19 +40,19 @@ class Worker:
     padding: Sequence[bytes] = ()
     pause_s: float = 0.0  # before each piece and word of a stream
     status: int = 200
-    streamed_error: bool = False  # streams begin, and end, with an error
+    streamed_error: bool = False  # streams begin and end with an error
     says: dict | None = None
     ending: dict | None = None
     info: dict = field(default_factory=dict)
     listed: list = field(default_factory=lambda: [{"id": "m"}])
     load: list | None = None  # waiting, running, and the used share of its pool
     seen: list = field(default_factory=list)
-    strangers: list = field(default_factory=list)  # pages requested without its key
+    strangers: list = field(default_factory=list)  # number of pages requested without its key
     aborted: int = 0
     sent_bytes: int = 0
-    polls: int = 0  # how often its load was requested
+    polls: int = 0  # number of times that its load was requested
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    healthy: bool | None = True  # None: it does not answer before it is ``released``
+    healthy: bool | None = True  # None: it does not answer before ``released`` is set
     runner: web.AppRunner | None = None
 
     @property
@@ -84,7 +84,7 @@ class Worker:
             return web.json_response({"error": {"message": "who are you?"}}, status=401)
         answer = await handler(request)
         if isinstance(answer, web.Response) and answer.body:
-            answer.enable_compression()  # for clients that accept it, as engines do
+            answer.enable_compression()  # compressed for clients that accept it, as engines do
         return answer
 
     async def stop(self):
@@ -268,9 +268,9 @@ def payloads(data):
 
 @dataclass
 class Flood:
-    """Clients by name, each with a fixed number of requests waiting or under way at a worker.
+    """Clients by name, each with a fixed number of requests that wait or run at a worker.
 
-    All requests go to ``path`` and have ``prompt`` tokens, no two alike, until ``requests`` were
+    All requests go to ``path`` and have ``prompt`` tokens, all different, until ``requests`` are
     answered.
     """
 

@@ -9,7 +9,7 @@ from tests.live.live_cli import tree
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
 WHY_ABSENT = "" if VLLM else f"{PYTHON} names no Python with vLLM (tests/vllm_cpu/install.sh)"
-# A thread and a GiB each, on any core; otherwise servers compete for cores and memory.
+# Each server has one thread and one GiB; otherwise servers compete for cores and memory.
 SMALL = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

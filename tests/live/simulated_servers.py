@@ -34,7 +34,8 @@ def settings_of(engine, base):
     settings = {f"{part}.{name}": value for part, own in named for name, value in own.items()}
     flags = base.pop("backend")["server_args"]
     if engine == "sglang":
-        del settings["engine.mem_fraction_static"]  # of a CPU's memory; the pool is given in tokens
+        # fraction of a CPU's memory; the pool is given in tokens
+        del settings["engine.mem_fraction_static"]
         return settings
     base["engine"] = engine
     settings["vllm.max_num_seqs"] = settings.pop("engine.max_running_requests")

@@ -11,11 +11,13 @@ from tests.live.live_cluster import emulated_cluster, run_emulated
 SCALE = 0.5
 SERVICE, LATENCY = 0.05, 0.10  # allowed relative difference
 
-TOO_LATE_MS = 100.0  # P99 in s; above it the served load is not the simulator's
+TOO_LATE_MS = 100.0  # P99 in s; above this the served load differs from the simulator's
 
 
 def check_on_time(summary):
-    """Skip if the machine was too busy to send requests when due; fail if the driver was late."""
+    """Skip if the machine was too busy to send requests on time; fail if the driver itself was
+    late.
+    """
     if (late_ms := summary["lateness_p99_ms"]) > TOO_LATE_MS:
         load, cores = os.getloadavg()[0], os.cpu_count()
         assert load > cores, f"{late_ms:.0f} ms late on a machine with nothing else to do"

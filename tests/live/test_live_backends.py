@@ -25,7 +25,7 @@ def spec_of(kind, **flags):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_served(kind):
+def test_every_kind_of_backend_is_served(kind):
     spec = spec_of(kind)
     backend = live_backend(spec)
     assert isinstance(backend, LiveBackend)
@@ -36,7 +36,7 @@ def test_every_kind_is_served(kind):
     assert not same_workers(spec, resolve({}))
 
 
-def test_tables_name_a_runs_backend():
+def test_tables_name_the_backend_of_a_run():
     info = {"version": "0.5.23", "max_total_num_tokens": 7, "mem_fraction_static": 0.5}
     own = spec_of("sglang", backend={"kind": "sglang", "schedule_policy": "lpm"})
     served = live_backend(own).served(info)
@@ -90,7 +90,8 @@ def answering(**answers):
     [
         ({"server_info": {"emulated": True, "timing_profile": "a100"}}, True),
         ({"server_info": {"version": "0.5.23"}}, False),
-        ({"v1_models": {"data": [{"id": "m", "owned_by": "fairbench"}]}}, True),  # by our router
+        # header set by our router
+        ({"v1_models": {"data": [{"id": "m", "owned_by": "fairbench"}]}}, True),
         ({"v1_models": {"data": [{"id": "m", "owned_by": "vllm"}]}}, False),
         ({"v1_models": {"data": None}}, False),
         ({"v1_models": ["no object"]}, False),

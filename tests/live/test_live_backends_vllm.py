@@ -48,7 +48,7 @@ def recipes_of(spec, monkeypatch, gpus="0,1"):
     return recipes_here(spec)
 
 
-def test_a_servers_command_has_scheduler_ports_and_events(monkeypatch):
+def test_the_command_of_a_server_has_scheduler_ports_and_events(monkeypatch):
     spec = spec_of(
         {"dlpm.quantum": 50, "engine.max_running_requests": 8, "engine.mem_fraction_static": 0.5},
         server_args=["--enforce-eager"],
@@ -68,7 +68,7 @@ def test_a_servers_command_has_scheduler_ports_and_events(monkeypatch):
     assert [one.environment["CUDA_VISIBLE_DEVICES"] for one in (one, other)] == ["0", "1"]
 
 
-def test_its_own_policy_runs_without_the_plugin(monkeypatch):
+def test_the_own_policy_of_vllm_runs_without_the_plugin(monkeypatch):
     spec = resolve(
         {
             "backend": {"kind": "vllm", "schedule_policy": "fcfs"},
@@ -110,14 +110,14 @@ def test_features_that_vllm_lacks_are_refused(backend, says):
 
 def test_metrics_name_the_scheduler():
     report = {"local": "dlpm", "params": PARAMS, "weights": {}}
-    pool = {"max_total_num_tokens": 499 * 16, "page_size": 16}  # a block stays unused
+    pool = {"max_total_num_tokens": 499 * 16, "page_size": 16}  # one block stays unused
     assert info_in(METRICS) == pool | {"fairbench": report}
     assert info_in("") == {}
     with pytest.raises(ValueError, match="could not convert"):
         info_in("a page of something else")
 
 
-def test_a_server_must_use_the_runs_eviction_policy():
+def test_a_server_must_use_the_eviction_policy_of_the_run():
     flags = {"backend": {"kind": "vllm"}, "model": "m", "router": "round-robin", "local": "dlpm"}
     spec = resolve(flags | {"eviction": "quota"}, {"dlpm.quantum": 50, "quota.percent": {}})
     told = live_backend(spec)._plugin()
@@ -132,7 +132,7 @@ def test_a_server_must_use_the_runs_eviction_policy():
 
 
 class Asked:
-    """A backend that is given the answers of a server."""
+    """A backend that gets the given answers of a server."""
 
     def __init__(self, spec, metrics):
         self.backend = live_backend(spec)
@@ -157,7 +157,7 @@ def test_an_unanswered_request_is_a_failed_run():
         live_backend(spec_of()).info(url)
 
 
-def test_the_router_learns_a_vllm_workers_facts_like_others(tmp_path):
+def test_the_router_learns_the_facts_of_a_vllm_worker_as_of_others(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 2048}')
 
     async def run():
@@ -180,7 +180,7 @@ def page(content):
     return answer
 
 
-def test_events_may_come_by_a_socket_of_this_machine():
+def test_events_may_come_through_a_local_socket():
     text = "http://h:1,kv=ipc://@fairbench-2,replay=tcp://127.0.0.1:3"
     assert parse_worker(text).as_option() == text
     for wrong in ("ipc://", "ipc://@"):

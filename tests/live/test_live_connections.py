@@ -64,11 +64,11 @@ async def served(port):
     reader, writer = await opened(port, ASKED)
     async with asyncio.timeout(60):
         line = await reader.readline()
-    writer.close()  # so that it takes no slot
+    writer.close()  # so that it occupies no slot
     return line == b"HTTP/1.1 200 OK\r\n"
 
 
-def test_the_limit_on_files_leaves_each_client_a_worker(monkeypatch):
+def test_the_limit_on_open_files_leaves_a_worker_for_each_client(monkeypatch):
     limits = {300: 118, 1024: 480, 64: 24, 2: 1}
     for limit, most in limits.items():
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
@@ -96,7 +96,7 @@ def test_only_idle_connections_are_closed_for_new_connections(monkeypatch, caplo
     assert len(caplog.records) == 1, "one line a minute"
 
 
-def test_where_all_have_a_request_the_next_waits_for_its_turn(monkeypatch):
+def test_a_new_connection_waits_while_all_others_have_a_request(monkeypatch):
     async def run():
         async with server(monkeypatch, most=3) as (port, slow):
             for _ in range(3):
@@ -127,7 +127,7 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
             async with asyncio.timeout(60):
                 try:
                     return await ended
-                except ConnectionResetError:  # by what was on its way
+                except ConnectionResetError:  # by the bytes in transit
                     return b""
 
     assert asyncio.run(run()) == b""
@@ -161,7 +161,6 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_flood_of_idle_connections_beyond_the_limit_on_files_costs_a_line(tmp_path):
     """This flood once caused 49,378 tracebacks and a busy core."""
 

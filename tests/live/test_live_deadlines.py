@@ -25,7 +25,7 @@ times = st.none() | st.integers(-(10**9), 10**9)
 
 
 @given(names, times, times, st.none() | st.integers(0, 10**6), st.integers(0, 10**6))
-def test_deadlines_travel_behind_any_name(client, first, end, pace, later_s):
+def test_deadlines_are_sent_under_any_header_name(client, first, end, pace, later_s):
     ends = [None if ms is None else 5.0 + ms / 1000 for ms in (first, end)]
     due = Due(*ends, None if pace is None else pace / 1000)
     told, there = untagged(tagged(client, due, 5.0), float(later_s))
@@ -36,7 +36,7 @@ def test_deadlines_travel_behind_any_name(client, first, end, pace, later_s):
         assert got_s == (None if left is None else pytest.approx(left, abs=0.002))
 
 
-def test_a_name_without_deadlines_is_unchanged():
+def test_without_deadlines_a_name_is_unchanged():
     assert tagged("ann", NOT_DUE, 5.0) == "ann"
     assert untagged("ann;due=1", 5.0) == ("ann;due=1", NOT_DUE)
     assert untagged("ann;due=500,,25", 5.0, scale=2.0) == ("ann", Due(6.0, None, 0.05))
@@ -59,7 +59,7 @@ def test_deadlines_within_a_lifetime_have_readable_names():
         ({OBJECTIVE: "gold", headers.DEADLINE: "9000"}, Due(100.5, 109.0)),
     ],
 )
-def test_when_a_request_is_due(sent, due):
+def test_the_due_time_of_a_request(sent, due):
     assert promises(FLAGS).of(sent).due(100.0, 8) == due
 
 
@@ -90,7 +90,7 @@ def test_an_unknown_objective_is_a_bad_request():
         ({"ttft": "soon"}, "--goodput.ttft = 'soon'"),
     ],
 )
-def test_flags_that_promise_nothing(flags, message):
+def test_flags_that_promise_nothing_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
         promises(flags)
 
@@ -109,7 +109,7 @@ async def answered(under_test, path, **sent):
         return answer.status, await answer.json()
 
 
-def test_a_router_refuses_wrong_deadlines_without_a_worker():
+def test_a_router_refuses_wrong_deadlines_without_asking_a_worker():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             return await answered(under_test, CHAT, **{headers.DEADLINE: "soon"}), worker.seen
@@ -121,7 +121,9 @@ def test_a_router_refuses_wrong_deadlines_without_a_worker():
 
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
-    """Three requests of a client wait for the running one; the earliest deadline arrived last."""
+    """Three requests of a client wait for the running one; the request with the earliest deadline
+    arrived last.
+    """
     held = {"gateway": "fcfs", "settings": {"concurrency.requests": 1, "gateway.order": "edf"}}
 
     async def run():
@@ -155,7 +157,7 @@ def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
     ("local", "order"), [("edf", ["soon", "mid", "late"]), ("fcfs", ["late", "soon", "mid"])]
 )
 def test_emulated_workers_order_by_the_routers_deadlines(local, order):
-    """A request runs until three wait whose deadlines differ from their order of arrival."""
+    """A request runs until three others wait, whose deadlines are not in their order of arrival."""
     due_ms = {"late": "500000", "soon": "400000", "mid": "450000"}
 
     async def run():
@@ -189,6 +191,6 @@ def test_emulated_workers_order_by_the_routers_deadlines(local, order):
     assert asyncio.run(run()) == order
 
 
-def test_in_an_engine_the_scheduler_sees_client_and_deadlines():
+def test_in_an_engine_the_scheduler_knows_client_and_deadlines():
     request = request_of(tagged("ann", Due(None, 9.0), 7.0), [1], 1, 0, 100.0)
     assert (request.client, request.first_token_by_s, request.deadline_s) == ("ann", None, 102.0)

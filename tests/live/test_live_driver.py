@@ -91,7 +91,7 @@ def test_a_trace_makes_the_same_calls_as_in_the_simulator(tmp_path):
     assert live_trace(records) == simulated_trace(spec)
     assert server.seen == 4
     steps = sorted((r for r in records.requests if r.client == "b"), key=lambda r: r.depth)
-    assert steps[1].arrival_s >= steps[0].arrival_s + 4.0  # never before it was recorded
+    assert steps[1].arrival_s >= steps[0].arrival_s + 4.0  # never before its recorded time
 
 
 @pytest.mark.parametrize("clients", ["bbaacc", "cabcab", "abcabc"])
@@ -131,7 +131,7 @@ def test_later_prompts_match_the_servers_output(incremental):
 
 
 @pytest.mark.parametrize(("api", "path"), [("completions", COMPLETIONS), ("chat", CHAT)])
-def test_texts_match_too(api, path):
+def test_later_texts_match_the_servers_output(api, path):
     target = {"api": api, "model": "tiny"}
     records, server, _ = driven(small_spec("chat"), target=target, keep=True)
     assert {request.path for request in server.requests} == {path}
@@ -180,11 +180,11 @@ def test_times_of_a_request_are_in_order_and_gaps_add_up():
         assert sum(r.chunk_tokens) == r.output_tokens
         assert len(r.chunk_s) == len(r.chunk_tokens) == min(3, r.output_tokens)
         assert (r.chunk_s[0], r.chunk_s[-1]) == (r.first_token_s, r.finish_s)
-        # Chunks are 4 ms apart on the wall clock, so 0.2 s of the run; a late one can catch up.
+        # Chunks are 4 ms apart on the wall clock, so 0.2 s of the run; a late one may catch up.
         assert r.finish_s - r.first_token_s >= 0.1 * (len(r.chunk_s) - 1)
 
 
-# What goes wrong.
+# Faults, and the errors that they cause.
 
 FAULTS = {
     "HTTP 429": Fault("status", status=429),
@@ -231,9 +231,9 @@ def test_a_stream_may_last_longer_than_it_may_be_silent():
     assert max(r.finish_s - r.first_token_s for r in records.requests) > 0.5 * SCALE
 
 
-def test_no_server_is_an_error_of_every_request():
+def test_a_missing_server_is_an_error_of_every_request():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))  # The port is bound, but no server listens.
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         records, _, _ = driven(small_spec("chat"), target={"base_url": url})
     assert {record.error.partition(":")[0] for record in records.requests} == {"no connection"}
@@ -269,7 +269,7 @@ def test_invalid_http_is_an_error():
 
 
 @pytest.mark.parametrize(("header", "worker"), [(b"x-fairbench-worker: 3\r\n", 3), (b"", -1)])
-def test_a_refusal_is_of_the_worker_that_the_router_names_or_of_none(header, worker):
+def test_a_refusal_counts_for_the_worker_that_the_router_names(header, worker):
     reply = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n%b\r\noops" % header
     records = driven_against(reply)
     assert {(record.status, record.worker) for record in records.requests} == {("refused", worker)}
@@ -286,7 +286,7 @@ def test_an_answer_may_be_empty_and_end_with_the_connection():
         assert record.first_token_s == record.finish_s >= record.sent_s
 
 
-def test_connections_are_used_again():
+def test_connections_are_reused():
     _, server, _ = driven(small_spec("chat", {"think_mean_s": 1.0}), keep=False)
     assert server.seen > server.connections
 
@@ -310,7 +310,7 @@ def test_the_concurrency_limit_holds_and_queued_requests_are_counted():
     assert all(record.sent_s >= record.arrival_s for record in records.requests)
 
 
-def test_a_client_that_watches_its_programs_has_so_many_under_way():
+def test_a_client_in_a_closed_loop_has_a_fixed_number_of_programs_in_flight():
     spec = small_spec("chat", clients=1, num_programs=4, request_rate=100.0)
     wrong = {"client": 0, "in_flight": 1}
     data = spec.workload.model_dump(mode="json", exclude_none=True)
@@ -458,7 +458,7 @@ def test_an_interrupted_run_keeps_running_requests_as_unfinished():
     assert not result.complete
     by_status = Counter(record.status for record in records.requests)
     assert by_status["finished"] == 4
-    # On a busy machine, some have left and not arrived.
+    # On a busy machine, some requests have left and not arrived.
     assert by_status["unfinished"] == len(records.requests) - 4 >= server.seen - 4
     cut = [r for r in records.requests if r.status == "unfinished" and r.chunk_s]
     assert all(r.output_tokens == sum(r.chunk_tokens) <= 2 for r in cut)
@@ -507,7 +507,7 @@ def test_finished_requests_survive_sigkill(tmp_path):
 
     answered, connections = asyncio.run(main())
     records = read_records(tmp_path)
-    # An answer on its way when the process died is lost: one a connection at most.
+    # An answer in transit when the process died is lost: at most one per connection.
     assert len(records.requests) >= answered - connections
     assert len(records.requests) > 50
     assert {record.status for record in records.requests} == {"finished"}

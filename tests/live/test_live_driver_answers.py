@@ -48,7 +48,7 @@ def test_thinking_tokens_count_as_output_under_any_name(field):
 
 
 @pytest.mark.parametrize("reasoning", [{"effort": "low"}, [], "", None, 3])
-def test_reasoning_that_is_no_text_is_no_output(reasoning):
+def test_reasoning_that_is_not_text_does_not_count_as_output(reasoning):
     answer = AskChat(None).answer()
     assert answer.take(chat_event({"reasoning": reasoning})) == 0
     assert answer.take(chat_event({"reasoning": reasoning, "content": "a"})) == 1
@@ -86,7 +86,7 @@ def test_other_reasons_end_an_answer(reason):
 
 @pytest.mark.parametrize("choices", [None, []])
 @pytest.mark.parametrize("count", [12, 12.0])
-def test_the_last_chunk_may_have_no_choices_and_counts_with_a_point(choices, count):
+def test_the_last_chunk_may_lack_choices_and_holds_the_counts(choices, count):
     usage = {"prompt_tokens": count, "completion_tokens": count}
     usage["prompt_tokens_details"] = {"cached_tokens": count}
     answer = AskChat(None).answer()
@@ -97,13 +97,13 @@ def test_the_last_chunk_may_have_no_choices_and_counts_with_a_point(choices, cou
 
 
 @pytest.mark.parametrize("count", [12.5, "12", True, [1]])
-def test_an_invalid_count_is_no_event(count):
+def test_an_event_with_an_invalid_count_is_an_error(count):
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
     with pytest.raises(BadEvent, match="not an event of this API"):
         AskChat(None).answer().take(usage)
 
 
-def test_more_fields_go_with_every_request():
+def test_extra_fields_are_sent_with_every_request():
     extra = {"temperature": None, "min_tokens": None, "chat_template_kwargs": {"thinking": False}}
     for ask in (AskChat("m", extra), AskCompletions("m", extra), AskGenerate(VOCAB, extra)):
         body = json.loads(ask.body(QUESTION))
@@ -128,13 +128,13 @@ def endpoint(**fields):
         ('{"a": NaN}', "NaN is not JSON"),
     ],
 )
-def test_fields_that_cannot_be_are_named(text, complaint):
+def test_impossible_fields_are_named(text, complaint):
     with pytest.raises(ValidationError, match=complaint):
         endpoint(extra_body=text)
     assert endpoint(extra_body='{"a": {"b": 1}}').extra_fields == {"a": {"b": 1}}
 
 
-def test_how_long_a_server_asks_to_wait():
+def test_the_wait_that_a_server_asks_for_is_read():
     assert [waiting_s(text) for text in (b"3", b" 2.5 ", b"99999")] == [3.0, 2.5, 99_999.0]
     assert {waiting_s(text) for text in (b"", b"soon", b"-4", b"nan", b"1e3", b"\xb2")} == {1.0}
     assert waiting_s(b"9" * 500) == inf
@@ -179,7 +179,7 @@ BUSY = refusal(429, '{"error": {"message": "slow down"}}', "Retry-After: 0")
 
 
 @pytest.mark.parametrize(("choice", "asked", "finished"), [("fail", 2, 0), ("wait", 4, 2)])
-def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, finished):
+def test_a_request_to_a_busy_server_fails_or_is_sent_again(choice, asked, finished):
     records, count = driven_by([BUSY, BUSY], rate_limited=choice)
     assert count == asked
     assert [r.status for r in records.requests].count("finished") == finished
@@ -205,12 +205,12 @@ def test_a_flag_limits_the_wait_of_a_request_which_is_ten_minutes_by_default():
 
 
 @pytest.mark.parametrize("wrong", [0, -1, inf, nan])
-def test_a_wait_that_cannot_be_is_named(wrong):
+def test_an_impossible_wait_is_named(wrong):
     with pytest.raises(ValidationError, match="longest_wait_s"):
         endpoint(longest_wait_s=wrong)
 
 
-def test_other_refusals_are_not_waited_for():
+def test_other_refusals_are_not_retried():
     records, count = driven_by([refusal(503, "busy", "Retry-After: 0")] * 2, rate_limited="wait")
     assert (count, {record.status for record in records.requests}) == (2, {"refused"})
 
@@ -229,6 +229,6 @@ def test_other_refusals_are_not_waited_for():
         ("\u001b[31mred", "\\x1b[31mred"),
     ],
 )
-def test_a_servers_message_is_reported(body, said):
+def test_the_message_of_a_server_is_reported(body, said):
     records, _ = driven_by([refusal(400, body)] * 2)
     assert first_messages(records.requests) == {"HTTP 400": said}

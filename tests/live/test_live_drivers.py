@@ -123,7 +123,7 @@ def test_records_of_a_clock_that_ran_fast_are_moved_back():
     assert corrected(moved, still, 2.0) is moved
 
 
-def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
+def test_the_merged_set_is_the_union_of_the_sets_of_all_drivers(tmp_path):
     drivers = [[request(0, "a"), request(2, "a")], [request(1, "b")], []]
     for number, records in enumerate(drivers):
         folder = tmp_path / FOLDER.format(number=number)
@@ -141,7 +141,7 @@ def test_the_merged_set_is_the_union_of_the_drivers_sets(tmp_path):
     assert [clock.before.offset_s for clock in clocks(tmp_path)] == [0.0, 1.0, 2.0]
 
 
-def test_a_clocks_estimate_is_replaced_whole(tmp_path):
+def test_a_new_estimate_of_a_clock_replaces_the_old_one(tmp_path):
     write_clock(tmp_path, Comparison(offset(1.0)))
     with (tmp_path / CLOCK_FILE).open() as before:
         write_clock(tmp_path, Comparison(offset(1.0), offset(2.0)))
@@ -186,8 +186,8 @@ def team_on(nodes, folders=()):
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-def test_a_driver_that_reported_everything_may_be_lost(tmp_path, nodes, hangs_up):
-    """The node may go before its message is read, or before the others end."""
+def test_a_driver_may_be_lost_after_its_last_report(tmp_path, nodes, hangs_up):
+    """The node may disappear before its message is read, or before the others end."""
     first, last = nodes
     for node in nodes:
         node.theirs.send(Written("requests.jsonl", b"{}\n"))
@@ -208,7 +208,7 @@ def test_a_driver_that_reported_everything_may_be_lost(tmp_path, nodes, hangs_up
     assert team.clocks_again() == [None, None]
 
 
-def test_losing_a_driver_before_its_reports_ends_the_run(tmp_path, nodes):
+def test_losing_a_driver_before_its_last_report_ends_the_run(tmp_path, nodes):
     nodes[1].theirs.send(Written("requests.jsonl", b"{}\n"))
     nodes[1].lost = True
     (tmp_path / "1").mkdir()
@@ -219,7 +219,7 @@ def test_losing_a_driver_before_its_reports_ends_the_run(tmp_path, nodes):
         team_on(nodes[1:]).clocks()
 
 
-def test_users_in_a_closed_loop_think_from_the_start_on(tmp_path, monkeypatch):
+def test_users_in_a_closed_loop_think_from_the_start(tmp_path, monkeypatch):
     """Thinking starts at the common start, not at the slightly earlier message to the driver."""
     asked = []
 
@@ -268,16 +268,15 @@ def test_every_client_has_one_driver(clients, count):
         ),
     ],
 )
-def test_drivers_that_would_not_do_are_refused(drivers, backend, says):
+def test_impossible_numbers_of_drivers_are_refused(drivers, backend, says):
     spec = small_spec(**({} if backend is None else {"backend": backend}))
     with pytest.raises(UsageError, match=says):
         check_live(spec, LiveOptions(drivers=drivers))
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_drivers_with_wrong_clocks_give_one_drivers_records(tmp_path):
-    """The server is in this process and answers at once."""
+    """The server is in this process and answers immediately."""
     spec = small_spec("chat", clients=3, num_programs=4)
 
     async def both():
@@ -332,14 +331,14 @@ def test_a_run_of_two_drivers_equals_a_run_of_one_driver(tmp_path):
     assert rows(one) == rows(two)
     told = json.loads((two / "manifest.json").read_text())["drivers"]
     assert len(told) == 2
-    for driver in told:  # it is the same clock
+    for driver in told:  # both drivers have the same clock
         assert abs(driver["offset_s"]) <= driver["uncertainty_s"]
         assert driver["drift_s"] == 0.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_several_drivers_records_are_kept_at_any_end(tmp_path, signum):
+def test_records_of_several_drivers_are_kept_however_the_run_ends(tmp_path, signum):
     with running(*LONG, "--result-dir", tmp_path) as process:
         records = "*/live/driver-1/requests.jsonl"
         wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)

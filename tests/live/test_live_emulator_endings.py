@@ -14,7 +14,7 @@ WORDS = {1: " ab", 2: " bc", 3: " ca"}
 
 
 class Spelled:
-    """A tokenizer whose tokens have three letters, blanks included."""
+    """A tokenizer whose tokens have three letters each, including blanks."""
 
     def decode(self, ids):
         return "".join(WORDS[one] for one in ids)
@@ -54,7 +54,7 @@ def test_an_output_ends_at_the_token_that_a_search_token_by_token_finds(
     expected = brute_force(ids, len(ids) + room, stops)
     ending = ending_of(ids, len(ids) + room, stops, Spelled())
     assert ending == expected
-    # Cut there, the answer must end in the same way.
+    # If the text is cut there, the answer must end in the same way.
     assert ending_of(ids[: ending.tokens], len(ids) + room, stops, Spelled()) == expected
 
 
@@ -73,7 +73,7 @@ async def completion(session, headers=None, **body):
         return await (events(answer) if body.get("stream") else answer.json())
 
 
-def test_a_stop_string_ends_the_answer_before_it_and_is_paid_for():
+def test_a_stop_string_ends_the_answer_before_it_and_counts_as_output():
     async def test(emulator, session):
         answer = await completion(session, stop=["zzzz", " "], user="ann")
         kept = await completion(session, stop=" ", no_stop_trim=True)
@@ -97,7 +97,7 @@ def test_a_stream_stops_as_the_whole_answer_would(interval):
         return (await completion(session))["choices"][0]["text"]
 
     said = run(whole)
-    stop = said[11:18]  # across two words, of five letters each with the blank
+    stop = said[11:18]  # across two words, of five letters each including the blank
     end = said.index(stop)
 
     async def test(_, session):

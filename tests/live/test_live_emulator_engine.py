@@ -12,7 +12,7 @@ from fairbench.sim.clock import ARRIVE
 from tests.live.live_emulator import generate, running
 
 
-def test_late_events_run_at_their_own_times_and_the_next_is_not_put_off():
+def test_late_events_run_at_their_own_times_and_do_not_delay_the_next():
     now_s = [100.0]
     wall = WallClock(2.0, lambda: now_s[0])
     ran = []
@@ -61,12 +61,12 @@ def test_uncached_and_idle_prompts_are_forgotten(monkeypatch):
             hit = await generate(session, range(3_900, 4_000), new=1)
             return emulator.engine.streams.tokens, hit["meta_info"]["cached_tokens"]
 
-    tokens, cached = asyncio.run(main())  # of 4,800 that were seen
+    tokens, cached = asyncio.run(main())  # of 4,800 prompts
     assert tokens < 2_000
     assert cached == 99
 
 
-def test_a_tokenizer_file_counts_prompts_and_outputs_are_words_of_it(tmp_path):
+def test_a_tokenizer_file_counts_prompts_and_outputs_are_its_words(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = {f"w{number}": number for number in range(500)} | {"<unk>": 500}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
@@ -89,4 +89,4 @@ def test_a_tokenizer_file_counts_prompts_and_outputs_are_words_of_it(tmp_path):
     first, second = asyncio.run(main())
     assert (first["prompt_tokens"], first["completion_tokens"]) == (3, 8)
     assert second["prompt_tokens"] == 12
-    assert second["prompt_tokens_details"]["cached_tokens"] == 10  # all but the last output
+    assert second["prompt_tokens_details"]["cached_tokens"] == 10  # all but the last output token

@@ -68,7 +68,7 @@ def test_a_subscriber_knows_every_whole_block_that_is_cached_and_no_other(steps)
     streams, mirror = TokenStreams(), Mirror()
     cache = PublishingCache(10_000, streams, mirror.apply)
     for action, branches, tail in steps:
-        if action == "store":  # some tens of equal tokens, and branches between them
+        if action == "store":  # tens of equal tokens, and branches between them
             tokens = [token for branch in branches for token in [branch] * 25] + [2] * tail
             prompt, _ = streams.prompt_of(np.array(tokens, np.int32))
             cache.allocate(len(tokens))
@@ -99,7 +99,7 @@ async def messages(socket, count):
     return found
 
 
-def test_events_are_published_in_order_and_again_on_request():
+def test_events_are_published_in_order_and_repeated_on_request():
     async def main():
         loop, context = asyncio.get_running_loop(), zmq.asyncio.Context()
         try:
@@ -134,6 +134,6 @@ def test_events_are_published_in_order_and_again_on_request():
     assert prompt.token_ids == list(range(96))
     assert prompt.parent_block_hash is None
     assert output.parent_block_hash == prompt.block_hashes[-1]
-    assert output.token_ids[:4] == [96, 97, 98, 99]  # the block that the prompt had begun
+    assert output.token_ids[:4] == [96, 97, 98, 99]  # the block in which the prompt ended
     assert isinstance(cleared, AllBlocksCleared)
     assert again == live[1:]

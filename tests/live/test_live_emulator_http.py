@@ -20,7 +20,7 @@ def run(test, **config):
     return asyncio.run(main())
 
 
-def test_prompts_match_by_the_token_and_outputs_are_part_of_them():
+def test_prompts_match_token_by_token_and_include_earlier_outputs():
     async def test(_, session):
         first = await generate(session, range(1000), new=10)
         again = await generate(session, [*range(1000), *first["output_ids"], 7, 8, 9], new=1)
@@ -35,7 +35,7 @@ def test_prompts_match_by_the_token_and_outputs_are_part_of_them():
     assert metas[0]["finish_reason"] == {"type": "length", "length": 10}
 
 
-def test_a_stream_repeats_the_output_so_far_at_most_every_few_steps():
+def test_a_stream_repeats_the_whole_output_at_most_every_few_steps():
     async def test(_, session):
         body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 40}, "stream": True}
         async with session.post("/generate", json=body) as answer:
@@ -45,7 +45,7 @@ def test_a_stream_repeats_the_output_so_far_at_most_every_few_steps():
     chunks = run(test, stream_interval=16, time_scale=1.0)
     counts = [chunk["meta_info"]["completion_tokens"] for chunk in chunks]
     assert counts[-1] == 40
-    assert 2 <= len(counts) <= 4  # the first token, after 16 and 32 steps, the end
+    assert 2 <= len(counts) <= 4  # the first token, after 16 and 32 steps, and the end
     assert all(later > earlier for earlier, later in pairwise(counts))
     for chunk, count in zip(chunks, counts, strict=True):
         assert chunk["output_ids"] == chunks[-1]["output_ids"][:count]
@@ -65,7 +65,7 @@ def test_the_header_gives_the_true_length_and_the_scheduler_does_not_see_it():
     assert run(test) == (7, [50])
 
 
-def test_the_conversation_so_far_is_cached_though_it_comes_as_text():
+def test_the_conversation_so_far_is_cached_even_when_sent_as_text():
     async def ask(session, messages):
         body = {"model": "m", "messages": messages, "max_tokens": 30}
         async with session.post("/v1/chat/completions", json=body) as answer:
@@ -150,8 +150,8 @@ def test_unsupported_requests_are_bad_requests(path, body):
     assert "\n" not in message
 
 
-def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
-    """Finding millions of tokens takes so long that a router would think the emulator dead."""
+def test_only_the_first_tokens_of_a_text_that_can_never_fit_are_counted():
+    """Tokenizing millions of tokens takes so long that a router would think the emulator dead."""
 
     async def test(emulator, session):
         text = "a," * 400_000
@@ -163,7 +163,7 @@ def test_of_a_text_that_can_never_fit_only_the_first_tokens_are_found():
     assert "do not fit the KV pool of 100 tokens" in answer["message"]
 
 
-def test_a_request_that_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_immediately():
     async def test(_, session):
         body = {"input_ids": [1] * 80, "sampling_params": {"max_new_tokens": 30}}
         async with session.post("/generate", json=body) as answer:
@@ -174,7 +174,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
     assert message == "at least 80 input and 30 new tokens do not fit the KV pool of 100 tokens"
 
 
-def test_over_the_rate_limit_is_429():
+def test_a_request_above_the_rate_limit_gets_429():
     async def test(_, session):
         statuses = []
         for client in ("a", "a", "a", "b"):
@@ -190,7 +190,7 @@ def test_over_the_rate_limit_is_429():
     assert statuses == [(200, False), (200, False), (429, True), (200, False)]
 
 
-def test_a_client_that_leaves_is_an_abort():
+def test_a_client_that_leaves_aborts_its_request():
     async def test(emulator, session):
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100_000}, "stream": True}
         async with session.post("/generate", json=body) as answer:
@@ -200,7 +200,7 @@ def test_a_client_that_leaves_is_an_abort():
         assert len(emulator.worker.batch) == emulator.engine.finished == 0
         return emulator.engine.aborted, emulator.totals.clients["default"].output_tokens
 
-    aborted, tokens = run(test, time_scale=1.0)  # all of it would take ten minutes
+    aborted, tokens = run(test, time_scale=1.0)  # the whole answer would take ten minutes
     assert aborted == 1
     assert tokens < 100_000
 
@@ -253,7 +253,7 @@ def test_the_emulator_reports_itself_and_its_scheduler():
     assert 'fairbench:client_tokens_total{client="x",kind="output"} 3.0' in metrics
 
 
-def test_a_flush_has_the_local_scheduler_begin_afresh():
+def test_a_flush_resets_the_local_scheduler():
     async def test(emulator, session):
         def balances():
             return dict(emulator.worker.scheduler.balances())

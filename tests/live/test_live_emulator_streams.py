@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.live.emulator.tokens import TokenStreams
 
-TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # few tokens: many shared prefixes
+# few distinct tokens: many shared prefixes
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
 def ids(tokens):
@@ -45,13 +46,14 @@ def test_prompts_share_segments_like_tokens(prompts):
     for tokens, prompt in zip(prompts, made, strict=True):
         assert prompt_tokens(prompt) == len(tokens)
         assert streams.ids_of(prompt, 0, len(tokens)) == tokens
-        assert streams.prompt_of(ids(tokens))[0] == prompt  # later prompts have not changed it
+        # later prompts have not changed earlier ones
+        assert streams.prompt_of(ids(tokens))[0] == prompt
         for others, other in zip(prompts, made, strict=True):
             assert shared(prompt, other) == common(tokens, others)
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=8), TOKENS)
-def test_an_output_is_one_segment_of_the_prompts_that_go_on_from_it(calls, turn):
+def test_an_output_is_one_segment_of_the_prompts_that_continue_it(calls, turn):
     streams = TokenStreams()
     numbers = iter(range(100, 1_000))
     for tokens, answer in calls:
@@ -63,7 +65,7 @@ def test_an_output_is_one_segment_of_the_prompts_that_go_on_from_it(calls, turn)
         assert output.length == 1 + len(answer)
 
 
-def test_an_output_does_not_begin_as_anything_known_to_follow():
+def test_an_output_never_begins_with_a_token_known_to_follow():
     streams = TokenStreams()
     streams.prompt_of(ids([7, 8, 9]))
     _, inside = streams.prompt_of(ids([7, 8]))
@@ -76,13 +78,13 @@ def test_an_output_does_not_begin_as_anything_known_to_follow():
     assert output.key != second.key
 
 
-def test_streams_are_kept_with_all_that_leads_to_them_and_no_others():
+def test_streams_are_kept_with_all_their_prefixes_and_no_others():
     streams = TokenStreams()
     streams.prompt_of(ids([1, 2, 3]))
     kept, _ = streams.prompt_of(ids([1, 2, 4, 5]))
     streams.prompt_of(ids([9, 9]))
     streams.keep_only({kept[-1].key})
-    assert streams.tokens == 5  # 1 2 3, which leads to it, and 4 5
+    assert streams.tokens == 5  # 1 2 3, which is its prefix, and 4 5
     assert streams.prompt_of(ids([1, 2, 4, 5]))[0] == kept
     assert streams.tokens == 5
     streams.keep_only(())

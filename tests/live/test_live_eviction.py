@@ -45,7 +45,7 @@ def test_a_policy_reaches_the_plugin_with_its_parameters_and_clients():
 
 
 @pytest.mark.parametrize("policy", [None, "lru"])
-def test_the_servers_own_order_installs_nothing(policy):
+def test_the_default_eviction_of_a_server_installs_nothing(policy):
     config = config_from(plugin_config("fcfs", {}, None, Evicting(policy, ("a",))).environment())
     assert config == plugin_config("fcfs", {})
     hooks = Hooks(config, "0.5.23")
@@ -138,7 +138,7 @@ def test_settings_that_no_server_supports_are_refused(flags, message):
         spec_of(**flags)
 
 
-def test_quotas_in_requests_go_by_the_names_there(monkeypatch):
+def test_quotas_use_the_names_that_requests_contain(monkeypatch):
     from fairbench.live.backends import base
 
     spec = spec_of(eviction="quota", settings=QUOTAS, clients=2)
@@ -160,7 +160,7 @@ def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeyp
         release.check_evicting()
 
 
-def test_ranks_with_clocks_of_their_own_cannot_keep_sessions():
+def test_ranks_with_separate_clocks_cannot_keep_sessions():
     check_eviction(SimpleNamespace(tp_size=2), "max-min")
     check_eviction(SimpleNamespace(tp_size=1), "retention")
     with pytest.raises(UsageError, match="--tp-size 2: must be 1"):

@@ -1,4 +1,4 @@
-"""Test drivers that call back from where a launcher has started them, here this machine."""
+"""Test drivers that a launcher starts elsewhere, in these tests on this machine."""
 
 import asyncio
 import os
@@ -89,7 +89,7 @@ def test_remote_drivers_give_the_records_of_a_local_driver(tmp_path):
     assert result.complete
     assert asked(here) == asked(there)
     assert len({r.request_id for r in there.requests}) == len(there.requests)
-    for clock in clocks(tmp_path / "there"):  # it is the same clock
+    for clock in clocks(tmp_path / "there"):  # both drivers have the same clock
         assert clock.host == LOOPBACK
         assert abs(clock.before.offset_s) <= clock.before.uncertainty_s
         assert clock.drift_s == 0.0
@@ -99,7 +99,7 @@ def test_remote_drivers_give_the_records_of_a_local_driver(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_drivers_records_are_kept(tmp_path):
+def test_the_records_of_a_killed_driver_are_kept(tmp_path):
     spec = small_spec("chat", clients=2, num_programs=200)
     records = [tmp_path / FOLDER.format(number=n) / "requests.jsonl" for n in range(2)]
     killed = []
@@ -113,7 +113,7 @@ def test_a_killed_drivers_records_are_kept(tmp_path):
     with pytest.raises(RunFailed, match=r"driver-\d at 127.0.0.1 died during the run"):
         drive_far(spec, tmp_path, crew(LocalPlace(), LocalPlace()), kill_one)
     assert killed
-    kept = [read_records(path.parent) for path in records]  # though no program has ended
+    kept = [read_records(path.parent) for path in records]  # although no program has ended
     assert min(len(one.requests) for one in kept) > 3
     assert not own_drivers()
 
@@ -228,7 +228,7 @@ def test_a_node_that_cannot_be_reached_over_ipv4_is_one_line(host):
     ("name", "says"),
     [("command", "unknown driver launcher 'command'"), ("rya", "Did you mean 'ray'")],
 )
-def test_drivers_are_here_or_on_ray(name, says):
+def test_drivers_run_on_this_machine_or_on_ray(name, says):
     with pytest.raises(UsageError) as caught:
         driver_launcher_named(name, LauncherFlags())
     assert says in str(caught.value)
@@ -242,7 +242,7 @@ def test_drivers_on_ray_without_ray_get_the_right_error(monkeypatch):
         driver_launcher_named("ray", LauncherFlags())
 
 
-def test_a_flag_that_drivers_obey_is_obeyed(monkeypatch):
+def test_a_driver_obeys_its_flags(monkeypatch):
     monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: name)
     flags = LauncherFlags(ray_address="h:1")
     assert driver_launcher_named("local", flags) is None

@@ -12,7 +12,7 @@ from tests.live.live_cluster import emulated_cluster, run_emulated
 
 DEAD, STALLED = 3, 5
 KILL_S, STALL_S, RESUME_S = 6.0, 8.0, 11.0
-SETTLED_S = 13.0  # by then the router knows
+SETTLED_S = 13.0  # by then, the router knows
 
 
 class Saboteur:
@@ -37,7 +37,6 @@ def get_json(url):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_dead_and_a_stalled_worker_cost_only_the_dead_ones_requests(tmp_path):
     spec = resolve(
         {

@@ -9,7 +9,7 @@ from fairbench.live.step_times import FEW, FittedCosts
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
 
-def test_nothing_is_claimed_before_enough_was_seen():
+def test_without_enough_observations_nothing_is_claimed():
     costs = FittedCosts()
     for _ in range(FEW - 1):
         costs.observe_decode(1, 100, 0.01)
@@ -30,7 +30,7 @@ def test_a_linear_server_is_found_exactly():
     assert costs.prefill_s(300, 50) == pytest.approx(0.005 + 4e-5 * 50, rel=1e-3)
 
 
-def test_a_simulated_gpu_is_found_nearly():
+def test_a_simulated_gpu_is_fitted_approximately():
     """The GPU's iterations follow a roofline, not a line; the fit is within a tenth overall."""
     truth, fitted = ProfileCosts(load_profile(PROFILE)), FittedCosts()
     steps = [(n, n * context) for n in (1, 4, 16, 64, 128) for context in (200, 1000, 4000)]

@@ -52,7 +52,7 @@ def simulated():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--drop-headers"]])
-def test_its_workers_are_known_by_their_own_names(tmp_path, options):
+def test_workers_behind_a_foreign_router_are_known_by_their_own_names(tmp_path, options):
     found, path, _ = ran(tmp_path, *behind(*options))
     assert (found["complete"], found["scheduler"], found["router"]) == (
         *(True, "external+fcfs"),
@@ -111,7 +111,7 @@ def test_an_interrupted_run_leaves_no_router_behind(tmp_path):
         assert len(descendants(process.mark)) >= 4
         process.send_signal(signal.SIGINT)
         process.communicate()
-    assert process.returncode == 130  # and that nothing is left, ``running`` makes sure
+    assert process.returncode == 130  # ``running`` checks that no process is left
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def command_of(*words):
     return {"backend": {"kind": "emulator", "router_command": list(words)}, "dp": 2}
 
 
-def test_placeholders_are_filled_in():
+def test_placeholders_are_replaced():
     spec = resolve(
         command_of("R", "--on={host}:{port}", "--metrics", "{port2}", "--w", "{worker_urls}")
     )
@@ -208,7 +208,7 @@ def test_a_router_is_ready_when_none_of_its_pages_denies_it(pages, ready):
     assert takes_requests(f"http://127.0.0.1:{server.server_port}") is False
 
 
-def test_the_version_of_a_program(tmp_path):
+def test_the_version_of_a_program_is_found(tmp_path):
     def program(name, text):
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n")

@@ -56,7 +56,7 @@ async def left(request):
     raise ConnectionResetError("as writing does once the client has left")
 
 
-def test_clients_that_leave_are_not_in_the_log(caplog):
+def test_clients_that_leave_are_not_logged(caplog):
     assert " 200 " in answered("GET / HTTP/1.1\r\nHost: a\r\n\r\n", left)
     assert caplog.text == ""
 

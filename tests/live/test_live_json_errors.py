@@ -35,7 +35,7 @@ SERVERS = pytest.mark.parametrize("server", [emulated, routed])
 
 @SERVERS
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/", "/v1/chat/completions/", "/%0a::error::"])
-def test_a_path_that_is_not_there_is_a_404_in_json(server, path):
+def test_a_missing_path_is_a_404_in_json(server, path):
     status, _, said = ask(server, "POST", path)
     assert (status, said["error"]["type"]) == (404, "invalid_request_error")
     assert said["error"]["message"].startswith(f"POST {path}".replace("0a", "0A"))
@@ -120,7 +120,7 @@ def test_the_official_client_gets_the_reason_for_refusing_several_answers():
     assert with_openai(test) == (2, 2.0)
 
 
-def test_the_official_clients_nulls_and_floats_are_served():
+def test_null_and_float_values_from_the_official_client_are_served():
     async def test(_, client, under_test):
         nullable = ("stop", "seed", "user", "n", "logprobs", "top_p", "stream_options", "tools")
         chat = await client.chat.completions.create(

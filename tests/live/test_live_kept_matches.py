@@ -19,7 +19,7 @@ class Cache(KeptMatches):
     def __init__(self):
         super().__init__()
         self.prefixes = {()}
-        self.ids = {}  # of each request
+        self.ids = {}  # prompt of each request
         self.looked = []
 
     def look_up(self, request):
@@ -75,7 +75,7 @@ class Both:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_order_is_that_of_asking_about_all(seed):
+def test_kept_matches_give_the_order_of_fresh_ones(seed):
     draw, both = random.Random(seed), Both()
     texts = []
     for _ in range(60):
@@ -104,7 +104,7 @@ def test_only_possibly_changed_matches_are_looked_up():
     assert both.cache.looked == [first, second, third]
     both.cache.looked.clear()
     both.order()
-    assert both.cache.looked == []  # nothing has happened
+    assert both.cache.looked == []  # nothing has changed
     both.cache.store((1,) * 40)
     assert both.order()[:2] == [first, second]
     assert both.cache.looked == [first, second]
@@ -132,7 +132,7 @@ def test_an_emptied_cache_makes_every_match_looked_up():
     assert both.cache.looked == waiting
 
 
-def test_the_last_of_a_spot_follows_the_order_of_the_queue():
+def test_the_last_request_of_a_prefix_follows_the_order_of_the_queue():
     """SGLang touches a prefix in the order of the last request that matches it."""
     both = Both()
     both.cache.store((1,) * 40)
@@ -150,7 +150,7 @@ def test_the_last_of_a_spot_follows_the_order_of_the_queue():
     late = both.arrive([1] * 40 + [9])
     both.order()
     assert last() is late
-    both.cache.store((1,) * 40 + (1,))  # its request goes to the front, to another spot
+    both.cache.store((1,) * 40 + (1,))  # its request moves to the front, with another prefix
     both.order()
     assert [one.request_id for one in both.order()] == [1, 0, 2, 4]
     assert both.kept.entries[waiting[0]].node is not both.kept.entries[waiting[1]].node

@@ -79,7 +79,7 @@ PROMPTS = st.lists(
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
 @given(data=st.data())
-def test_a_routers_assumed_cache_is_real(block_size, data):
+def test_the_cache_that_a_router_assumes_is_real(block_size, data):
     cache, tree = Cache(block_size), LocationTree(LocationNode)
     index = BlockIndex(lambda prefix, tokens: tree.evict(prefix, tokens, WORKER), lambda: None)
     prompts = data.draw(st.lists(PROMPTS, min_size=1, max_size=4))
@@ -118,7 +118,7 @@ IDS = list(range(64))
 STORED = BlockStored([1, 2], None, IDS, 32, None, "GPU")
 
 
-def test_removal_of_the_end_and_of_all():
+def test_the_end_of_a_run_and_all_of_it_are_removed():
     prefix = segments_of(IDS)
     assert heard([STORED, BlockRemoved([2])]) == ([(prefix, 32)], 1)
     assert heard([STORED, BlockRemoved([1, 2])]) == ([(prefix, 64)], 0)
@@ -128,7 +128,7 @@ def test_removal_of_the_end_and_of_all():
     )
 
 
-def test_a_block_below_one_in_the_middle_of_a_run():
+def test_a_block_may_follow_a_block_in_the_middle_of_a_run():
     below = BlockStored([3], 1, [900 + n for n in range(32)], 32, None)
     prefix = segments_of(IDS[:32] + below.token_ids)
     assert heard([STORED, below, BlockRemoved([3])]) == ([(prefix, 32)], 2)
@@ -139,7 +139,7 @@ def test_events_before_the_subscription_are_ignored():
     assert heard([unknown, BlockRemoved([7, 8])]) == ([], 0)
 
 
-def test_other_memory_than_the_gpus_does_not_count():
+def test_memory_other_than_that_of_the_gpu_does_not_count():
     kept = BlockStored([9], None, IDS, 64, None, "CPU_PINNED")
     assert heard([STORED, kept, BlockRemoved([1, 2], "CPU_PINNED")]) == ([], 2)
 
@@ -148,7 +148,7 @@ def test_a_clear_forgets_everything():
     assert heard([STORED, AllBlocksCleared(), BlockRemoved([2])]) == (["clear"], 0)
 
 
-def test_a_block_of_another_group_of_layers_is_another_block():
+def test_a_block_of_another_layer_group_is_another_block():
     gone = []
     index = BlockIndex(lambda prefix, tokens: gone.append(tokens), lambda: None)
     ids = list(range(32))

@@ -40,9 +40,9 @@ class Worker:
 
     def __init__(self):
         self.context = zmq.asyncio.Context()
-        self.pub = self.context.socket(zmq.XPUB)  # a PUB that says who subscribes
+        self.pub = self.context.socket(zmq.XPUB)  # a PUB socket that reports its subscribers
         self.router = self.context.socket(zmq.ROUTER)
-        self.kept = {}  # frames by number
+        self.kept = {}  # number of a message -> its frames
         self.asked = []
         self.pub.bind("tcp://127.0.0.1:*")
         self.router.bind("tcp://127.0.0.1:*")
@@ -85,7 +85,7 @@ async def following(*, replay, kept=(), quiet_s=NEVER_S, on_follow=lambda follow
     subscriber = Subscriber(worker.address(replay), log, quiet_s=quiet_s, on_follow=on_follow)
     tasks = [asyncio.create_task(subscriber.run()), asyncio.create_task(worker.serve_replays())]
     try:
-        await worker.pub.recv()  # the subscription has come
+        await worker.pub.recv()  # the subscriber has connected
         if replay:
             await until(lambda: worker.asked and log.heard == list(kept))
         yield worker, subscriber, log
@@ -121,7 +121,7 @@ def test_a_gap_is_filled_by_a_replay():
     assert found == ([0, 1, 2, 3, 4, 5, 6], (1, 0), [2])
 
 
-def test_events_before_the_subscription_are_requested_at_once():
+def test_events_before_the_subscription_are_requested_immediately():
     async def run():
         async with following(replay=True, kept=range(5)) as (worker, subscriber, log):
             return log.heard, (subscriber.gaps, subscriber.losses), worker.asked
@@ -129,25 +129,25 @@ def test_events_before_the_subscription_are_requested_at_once():
     assert asyncio.run(run()) == ([0, 1, 2, 3, 4], (1, 0), [0])
 
 
-def test_events_missed_during_the_subscription_are_requested_in_the_end():
+def test_events_missed_during_the_subscription_are_requested_later():
     async def run():
         async with following(replay=True, quiet_s=SOON_S) as (worker, subscriber, log):
-            assert log.heard == []  # the first answer was that there is nothing
-            worker.keep(0, 1)  # sent to nobody
+            assert log.heard == []  # the first answer was empty
+            worker.keep(0, 1)  # sent while no subscriber was connected
             await until(lambda: 1 in log.heard)
             worker.keep(2)
             await worker.send(2)
-            worker.keep(3)  # lost as well, such as by a connection that broke
+            worker.keep(3)  # lost, too, for example by a broken connection
             await until(lambda: 3 in log.heard)
             return log.heard, subscriber.losses
 
     assert asyncio.run(run()) == ([0, 1, 2, 3], 0)
 
 
-def test_requested_events_are_applied_once():
+def test_requested_events_are_applied_only_once():
     async def run():
         async with following(replay=True, kept=range(4)) as (worker, subscriber, log):
-            await worker.send(2, 3, 4)  # slower than the answer
+            await worker.send(2, 3, 4)  # slower than the answer to the request
             await until(lambda: 4 in log.heard)
             return log.heard, subscriber.losses
 
@@ -178,7 +178,7 @@ def test_a_worker_with_unknown_events_counts_as_restarted():
     assert asyncio.run(run(range(5))) == [0, 1, 2, "clear", 0, 1, 2, 3, 4]
 
 
-def test_a_replay_socket_that_does_not_answer_holds_nothing_up():
+def test_a_silent_replay_socket_delays_nothing():
     async def run():
         worker, log = Worker(), Log()
         subscriber = Subscriber(worker.address(replay=True), log, quiet_s=SOON_S)
@@ -203,12 +203,12 @@ def test_a_late_replay_clears_the_cache_and_is_used():
     assert found == ([0, "clear", 3, 4, 5], (1, 1), [1])
 
 
-def test_after_a_hole_in_a_replay_only_the_rest_counts():
+def test_after_a_gap_in_a_replay_only_the_later_events_count():
     found = follow(0, 5, last=5, replay=True, kept=[1, 2, 4])
     assert found == ([0, 1, 2, "clear", 4, 5], (1, 1), [1])
 
 
-def test_numbers_that_start_again_are_a_worker_that_did():
+def test_message_numbers_that_start_again_mean_a_restarted_worker():
     assert follow(0, 1, 2, 0, 1, last="clear")[0][:4] == [0, 1, 2, "clear"]
 
 
@@ -238,7 +238,7 @@ def test_an_unreadable_worker_is_ignored_until_its_restart(caplog):
             await until(lambda: told)
             assert (told, subscriber.follows) == ([False], False)
             assert (subscriber.unreadable, subscriber.losses) == (MAX_UNREADABLE, MAX_UNREADABLE)
-            assert await worker.pub.recv() == b"\x00"  # it has unsubscribed
+            assert await worker.pub.recv() == b"\x00"  # the subscriber has unsubscribed
             subscriber.restart()
             assert (told, subscriber.follows) == ([False, True], True)
             assert await worker.pub.recv() == b"\x01"
@@ -252,7 +252,7 @@ def test_an_unreadable_worker_is_ignored_until_its_restart(caplog):
     assert len(said) == 1
 
 
-def test_now_and_then_a_message_that_cannot_be_read_is_no_reason_to_give_up():
+def test_occasional_unreadable_messages_do_not_end_the_following():
     async def run():
         async with following(replay=False) as (worker, subscriber, log):
             for number in range(2 * MAX_UNREADABLE):
@@ -278,8 +278,8 @@ def test_a_worker_with_unreadable_replays_is_ignored():
     assert told == [False]
 
 
-def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():
-    """Each of two gaps is asked for from the end of the previous one, and nothing is
+def test_a_message_lost_during_a_replay_is_missed_too():
+    """For each of two gaps, a replay from the end of the previous one is requested, and nothing is
     applied twice.
     """
     heard, counts, asked = follow(0, 3, 4, 9, 10, last=10, replay=True, kept=range(20))
@@ -287,9 +287,9 @@ def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():
     assert all(b == a + 1 for a, b in pairwise(heard))
 
 
-def test_a_long_replay_comes_whole():
+def test_a_long_replay_arrives_completely():
     """The replay fills the sockets' buffers, beyond which a ROUTER socket drops messages."""
-    block = 2**31  # five bytes a number
+    block = 2**31  # five bytes per number
 
     async def run():
         publisher, log = Publisher("127.0.0.1", 0, 0), Log()
@@ -306,7 +306,7 @@ def test_a_long_replay_comes_whole():
     assert asyncio.run(run()) == list(range(3000))
 
 
-def test_a_replay_is_never_in_memory_whole():
+def test_a_replay_is_never_completely_in_memory():
     """Decoded at once, the replay would take 18 MB, and routers that asked often would grow."""
 
     async def run():

@@ -56,7 +56,7 @@ def test_the_bytes_are_as_sglang_writes_them():
     assert msgspec.msgpack.decode(payload) == [0.5, [stored, {"type": "AllBlocksCleared"}], None]
 
 
-def test_fields_of_later_versions_are_passed_over():
+def test_fields_of_later_versions_are_ignored():
     event = {"type": "BlockRemoved", "block_hashes": [3], "medium": "GPU", "new": 1}
     payload = msgspec.msgpack.encode([0.5, [event], 0, "more"])
     assert decode([b"", bytes(8), payload]).batch.events == [BlockRemoved([3], "GPU")]
@@ -94,7 +94,7 @@ IN_ARRAYS = [
     "batch",
     [
         [0.5, IN_ARRAYS, 0],  # vLLM up to 2025
-        {"ts": 0.5, "events": IN_MAPS, "data_parallel_rank": 0},  # its main branch for a while
+        {"ts": 0.5, "events": IN_MAPS, "data_parallel_rank": 0},  # vLLM's main branch for a while
         [0.5, IN_MAPS, 0],  # vLLM 0.28 to 0.32
     ],
     ids=["arrays", "maps", "array of maps"],
@@ -116,20 +116,20 @@ def test_every_vllm_format_decodes_to_the_same_events(batch, topic):
     assert all(map(isinstance, message.batch.events, map(type, events)))
 
 
-def test_the_oldest_arrays_end_earlier():
+def test_the_oldest_arrays_have_fewer_fields():
     payload = msgspec.msgpack.encode([0.5, [["BlockStored", [7], 6, [1], 1, None]]])
     (event,) = decode([b"", bytes(8), payload]).batch.events
     assert (event.parent_block_hash, event.medium, event.group_idx) == (6, None, None)
 
 
 @pytest.mark.parametrize("other", [{"type": "Moved", "to": 1}, ["Moved", 1]])
-def test_events_of_kinds_not_known_are_left_out(other):
+def test_events_of_unknown_kinds_are_ignored(other):
     removed = {"type": "BlockRemoved", "block_hashes": [3], "medium": None}
     payload = msgspec.msgpack.encode([0.5, [other, removed]])
     assert decode([b"", bytes(8), payload]).batch.events == [BlockRemoved([3])]
 
 
-def test_the_end_of_a_replay_is_no_message():
+def test_the_end_of_a_replay_is_not_a_message():
     assert decode(end_of_replay()) is None
     assert end_of_replay()[1] == b"\xff" * 8
     assert replay_request(5) == (b"", bytes([0, 0, 0, 0, 0, 0, 0, 5]))
@@ -152,6 +152,6 @@ def test_the_end_of_a_replay_is_no_message():
         encode(0, EventBatch(0.5, [BlockStored([7], None, [2**32], 1, None)])),
     ],
 )
-def test_other_messages_are_value_errors(frames):
+def test_malformed_messages_are_value_errors(frames):
     with pytest.raises(ValueError, match="message"):
         decode(frames)

@@ -59,7 +59,7 @@ def test_every_flag_of_launchers_has_an_owner():
     assert set(LauncherFlags._fields) == set().union(*(way.obeys for way in LAUNCHERS.values()))
 
 
-def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
+def test_a_simulation_or_an_endpoint_starts_no_servers():
     options = LiveOptions(launcher=by_command())
     for backend in (None, {"kind": "endpoint", "base_url": "http://h:1"}):
         spec = resolve({} if backend is None else {"backend": backend})
@@ -96,7 +96,7 @@ def test_an_unreachable_hosts_command_output_is_reported(tmp_path):
             pass
 
 
-def test_a_host_is_asked_in_a_session_of_its_own():
+def test_a_host_is_asked_in_a_separate_session():
     """Otherwise Ctrl-C would also reach ``ssh``, and the interrupted run would report a
     lost host.
     """
@@ -106,7 +106,7 @@ def test_a_host_is_asked_in_a_session_of_its_own():
     assert int(str(caught.value).split()[-1]) != os.getsid(0)
 
 
-def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypatch):
+def test_the_variable_that_names_the_python_of_an_engine_also_holds_on_hosts(monkeypatch):
     monkeypatch.setenv("THEIR_PYTHON", "/no/such/python")
     engine = ServerPython(("sglang", "fairbench"), "", "THEIR_PYTHON")
     says = "/no/such/python cannot be run on this host:"
@@ -123,14 +123,14 @@ def test_hosts_with_other_versions_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
         probe.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
-    probe.check_alike(foreign, engine)  # an engine has a Python of its own
+    probe.check_alike(foreign, engine)  # an engine has its own Python
     with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
         probe.check_alike(foreign, Wanted(1))
     with pytest.raises(UsageError, match=r"host a has fairbench 0, and here it is"):
         probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
 
 
-def test_servers_elsewhere_listen_where_they_are_reached():
+def test_servers_on_other_hosts_listen_where_they_are_reached():
     place = LocalPlace("python-there", {"CUDA_VISIBLE_DEVICES": "3"}, "10.0.0.7", "0.0.0.0")
     for kind in ("emulator", "sglang", "vllm"):
         model = {} if kind == "emulator" else {"model": "m"}
@@ -152,7 +152,7 @@ def rows(path):
 
 
 @pytest.mark.slow
-def test_a_run_on_hosts_is_as_a_run_here(tmp_path):
+def test_a_run_on_hosts_equals_a_local_run(tmp_path):
     for name, flags in (("here", []), ("there", HOSTS)):
         with running(*SHORT, *flags, "--result-dir", tmp_path / name) as process:
             _, stderr = process.communicate()
@@ -169,7 +169,7 @@ def test_a_run_on_hosts_is_as_a_run_here(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repeats", [[], ["--num-runs", "2"]])
-def test_hosts_that_do_not_answer_are_one_line_and_leave_nothing_behind(tmp_path, repeats):
+def test_hosts_that_do_not_answer_are_one_line_and_no_process_remains(tmp_path, repeats):
     nobody = ["--launcher", "command", "--hosts", "n1", "--launch-command", "false {host}"]
     with running(*SHORT, *nobody, *repeats, "--result-dir", tmp_path) as process:
         stdout, stderr = process.communicate()
@@ -180,7 +180,7 @@ def test_hosts_that_do_not_answer_are_one_line_and_leave_nothing_behind(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_there_outlives_the_command(tmp_path, signum):
+def test_no_process_on_a_host_outlives_the_command(tmp_path, signum):
     """``running`` fails if a process survives; ``ssh`` itself could not be killed for this test."""
     long = [*EMULATED, "--duration", "20000", *HOSTS]
     with running(*long, "--result-dir", tmp_path) as process:

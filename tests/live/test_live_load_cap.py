@@ -21,7 +21,7 @@ from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.views import ArmedQueue
 from fairbench.live.plugins.vllm.home import Home as VLLMHome
 
-CAP = {LOAD_CAP: 400}  # two of 100 + 128 / 2 tokens
+CAP = {LOAD_CAP: 400}  # two requests of 100 + 128 / 2 tokens
 
 
 class Req:
@@ -47,7 +47,7 @@ def sglang_pass(home: Home, waiting: list[Req]) -> list[Req]:
     return admitted
 
 
-def test_sglang_is_offered_no_more_than_fits_under_the_cap():
+def test_sglang_gets_no_more_requests_than_fit_under_the_cap():
     home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
     waiting = [Req() for _ in range(6)]
     for req in waiting:
@@ -60,12 +60,12 @@ def test_sglang_is_offered_no_more_than_fits_under_the_cap():
     assert len(sglang_pass(home, waiting)) == 1
     second.output_ids = [1] * 10
     second.finished = lambda: True
-    home.produced([second])  # 10 are now expected: 105 each, beside the running 164
+    home.produced([second])  # 10 tokens are now expected: 105 each, beside the running 164
     assert len(sglang_pass(home, waiting)) == 2
     assert home.cap.tokens == 164 + 2 * 105
 
 
-def test_sglang_would_fit_none_that_the_cap_refuses():
+def test_sglang_would_admit_none_that_the_cap_refuses():
     home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
     home._preemption = SimpleNamespace(spent=False, would_fit=lambda req, without: True)
     waiting = [Req(), Req(), Req()]
@@ -80,7 +80,7 @@ def test_sglang_would_fit_none_that_the_cap_refuses():
 
 
 @pytest.mark.parametrize(("number", "full"), [(2, False), (3, True)])
-def test_as_in_the_simulator_a_sglang_batch_is_full_after_a_refusal(number, full):
+def test_as_in_the_simulator_the_batch_of_sglang_is_full_after_a_refusal(number, full):
     hooks = Hooks(plugin_config("fcfs", CAP), "0.5.23")
     batch = SimpleNamespace(batch_is_full=False, is_empty=lambda: False, reqs=[])
     waiting = [Req() for _ in range(number)]
@@ -96,7 +96,7 @@ def test_as_in_the_simulator_a_sglang_batch_is_full_after_a_refusal(number, full
     assert len(hooks.admission.admit(original, scheduler)[0]) == 2
     assert batch.batch_is_full is full
     hooks.admission.admit(lambda scheduler: (None, SimpleNamespace(**vars(batch))), scheduler)
-    assert not hooks.home.capped  # of that pass
+    assert not hooks.home.capped  # number of that pass
 
 
 ENGINE = SimpleNamespace(running=[], now_s=lambda: 0.0)  # vLLM's scheduler
@@ -126,7 +126,7 @@ def vllm_pass(home: VLLMHome) -> list[Theirs]:
     return admitted
 
 
-def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
+def test_vllm_sees_an_empty_queue_once_the_cap_is_reached():
     home = VLLMHome(plugin_config("fcfs", CAP), Ledger(), ENGINE)
     for number in range(6):
         home.add_request(Theirs(number))
@@ -142,7 +142,7 @@ def test_vllm_sees_an_empty_queue_when_the_cap_is_reached():
 
 
 @pytest.mark.parametrize("local", ["fcfs", "justitia", "autellix"])
-def test_whom_vllm_passes_over_is_not_offered_again_in_the_pass(local):
+def test_a_request_that_vllm_passes_over_is_not_offered_again_in_the_pass(local):
     home = VLLMHome(plugin_config(local, {}), Ledger(), ENGINE)
     for number in range(2):
         home.add_request(Theirs(number))
@@ -173,17 +173,18 @@ def test_a_session_of_vllm_waits_again_between_its_turns(local):
     assert home.cap.tokens == 0
 
 
-def test_auto_waits_until_the_servers_own_steps_are_known():
+def test_auto_waits_until_the_steps_of_the_server_are_known():
     home = Home(plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0)
     assert home.costs is not None
-    for requests in range(1, 40):  # 100 us, 1 us a request and 1 us a token: a unit is 100 tokens
+    # 100 us, 1 us per request and 1 us per token: a unit is 100 tokens
+    for requests in range(1, 40):
         context = requests * (50 + requests % 7)
         home.costs.observe_decode(requests, context, (100 + requests + context) * 1e-6)
     waiting = [Req() for _ in range(9)]
     for req in waiting:
         assert home.accepts(req, 0.0)
         home.queued(req, retracted=False, now_s=0.0)
-    assert len(sglang_pass(home, waiting)) == 3  # of 165 tokens each, at most 500
+    assert len(sglang_pass(home, waiting)) == 3  # number of units of 165 tokens, at most 500
     assert home.cap.most_tokens == pytest.approx(500, rel=0.01)
 
 
@@ -211,7 +212,7 @@ def test_every_backend_with_schedulers_of_fairbench_obeys_the_cap(kind):
     assert spec.settings[LOAD_CAP] == 400
 
 
-def test_an_unmodified_server_does_not_support_the_cap():
+def test_a_server_without_fairbenchs_schedulers_does_not_support_the_cap():
     with pytest.raises(UsageError, match=r"engine.load_cap = 400: backend endpoint"):
         resolve({"backend": {"kind": "endpoint", "base_url": "http://x"}, "model": "m"}, CAP)
 

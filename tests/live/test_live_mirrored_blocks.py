@@ -81,7 +81,7 @@ actions = st.lists(
 @pytest.mark.parametrize("policy", POLICIES)
 @given(played=actions)
 @settings(deadline=None)
-def test_a_mirror_evicts_as_the_simulated_pool_itself(policy, played):
+def test_a_mirror_evicts_exactly_as_the_simulated_pool(policy, played):
     pool = MirroredPool(policy, 14, CLIENTS)
     for what, detail in played:
         if what in CLIENTS:
@@ -119,6 +119,6 @@ def test_a_spare_block_is_evicted_before_older_used_blocks():
     for client, name, tokens in (("y", "older", 2), ("x", "twice", 4)):
         pool.start(client, prompt(name, tokens))
         pool.finish(0)
-    pool.start("x", prompt("twice", 4))  # whose last block is computed again
+    pool.start("x", prompt("twice", 4))  # the last block of this prompt is computed again
     pool.start("z", prompt("new", 2))
     assert pool.gone == pool.overwritten == [tokens_of(prompt("twice", 4))]

@@ -106,7 +106,7 @@ actions = st.lists(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(played=actions)
-def test_a_mirror_evicts_as_the_tree_itself(policy, played):
+def test_a_mirror_evicts_exactly_as_the_tree(policy, played):
     pool = MirroredPool(policy, 24, CLIENTS)
     for what, detail in played:
         if what in CLIENTS:
@@ -139,7 +139,7 @@ def test_an_unnamed_client_loses_its_tokens_first():
     assert mirror.claiming(request) is request
 
 
-def test_pages_of_a_name_that_share_their_first_token_stay_apart():
+def test_pages_of_a_client_that_share_their_first_token_stay_separate():
     pool = MirroredPool("lru", 16, {"x": 1.0})
     policy = pool.mirror.policy
     mirror = MirroredCache(16, policy, lambda: 0.0, lambda node: None, page=2)

@@ -20,7 +20,7 @@ WINDOW = ("0.5.17", "0.5.23")
 
 
 @pytest.mark.parametrize("found", ["0.5.17", "0.5.23", "0.5.23+cpu"])
-def test_a_release_of_the_window_is_supported(found):
+def test_a_release_in_the_supported_range_is_accepted(found):
     assert check_release("SGLang", found, WINDOW)
 
 
@@ -35,14 +35,14 @@ def test_a_release_of_the_window_is_supported(found):
         ),
     ],
 )
-def test_another_is_refused_with_the_window(found, says, monkeypatch):
+def test_a_release_outside_the_supported_range_is_refused(found, says, monkeypatch):
     monkeypatch.delenv(UNTESTED, raising=False)
     with pytest.raises(UsageError) as refused:
         check_release("SGLang", found, WINDOW)
     assert says in str(refused.value)
 
 
-def test_an_unknown_newer_release_is_tried_if_so_asked_and_an_older_one_never(monkeypatch):
+def test_an_unknown_newer_release_runs_only_on_request_and_an_older_one_never(monkeypatch):
     monkeypatch.setenv(UNTESTED, "1")
     assert not check_release("SGLang", "0.6.0", WINDOW)
     assert not check_release("SGLang", "0.5.100", WINDOW)
@@ -63,7 +63,7 @@ def test_the_flag_reaches_the_servers_and_is_refused_without_a_real_engine(monke
         assert "--allow-untested-release needs --backend sglang or vllm" in refused.stderr
 
 
-def test_the_version_is_read_from_metadata_of_the_first_that_is_there():
+def test_the_version_is_read_from_the_first_metadata_that_exists():
     assert installed(("no-such-distribution", "pytest")) == pytest.__version__
     assert installed(("no-such-distribution",)) == ""
 
@@ -94,10 +94,11 @@ def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_st
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{bench}")
     with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
         SERVER_PYTHON.find(sys.executable)
-    replace(SERVER_PYTHON, release="").find(sys.executable)  # its own policies need no plugin
+    # The server's own policies need no plugin.
+    replace(SERVER_PYTHON, release="").find(sys.executable)
 
 
-def test_a_model_path_that_is_not_there_is_one_line():
+def test_a_missing_model_path_is_one_line():
     told = CliRunner().invoke(app, ["serve", "--dp", "1", "--model", "./no-such-model"])
     assert told.exit_code == 2
     assert told.stderr.strip() == (

@@ -109,7 +109,7 @@ def test_records_are_read_back_unchanged(tmp_path):
     assert read_records(tmp_path) == records
 
 
-def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
+def test_an_incomplete_last_line_is_left_out(tmp_path):
     write(tmp_path, records_of(DONE, UNDER_WAY))
     path = tmp_path / "requests.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
@@ -200,12 +200,12 @@ def test_a_single_token_is_decoded_in_no_time():
     assert len(tables_of(records_of(one), CLIENTS).service) == 1
 
 
-def test_no_records_are_empty_tables():
+def test_no_records_give_empty_tables():
     tables = tables_of(records_of(programs=()), CLIENTS)
     assert (len(tables.requests), len(tables.programs), len(tables.service)) == (0, 0, 0)
 
 
-def test_tokens_that_came_together_share_the_gap_before_them():
+def test_tokens_that_arrived_together_share_the_gap_before_them():
     assert token_gaps_s([2.0, 3.0, 4.0], [1, 2, 4]).tolist() == [0.5, 0.5, *[0.25] * 4]
     assert token_gaps_s([2.0], [3]).tolist() == []
     gaps = itl_ms([DONE, changed(status="unfinished")])
@@ -213,7 +213,7 @@ def test_tokens_that_came_together_share_the_gap_before_them():
     assert np.isnan(itl_ms([])["p50_itl_ms"])
 
 
-def test_lateness_is_of_the_requests_that_were_sent():
+def test_lateness_counts_only_the_requests_that_were_sent():
     late = lateness_ms([changed(sent_s=1.0 + n / 1000) for n in range(101)] + [FAILED])
     assert late == pytest.approx(
         {"lateness_p50_ms": 50.0, "lateness_p99_ms": 99.0, "lateness_max_ms": 100.0}
@@ -296,7 +296,7 @@ def test_values_that_the_server_hides_are_null_with_a_reason():
     assert live["queue_empty_share"] is not None
 
 
-def test_a_run_that_fell_behind_is_flagged():
+def test_a_late_run_is_flagged():
     late = changed(sent_s=1.011)
     assert "11 ms late" in summary(late)["notes"]["lateness"]
     assert "lateness" not in summary(DONE)["notes"]
@@ -333,7 +333,7 @@ def test_a_killed_run_ends_with_its_last_record():
         (b"", "line 1: not JSON"),
     ],
 )
-def test_a_killed_runs_servers_are_damaged(tmp_path, content, complaint):
+def test_a_killed_run_reports_its_servers_as_damaged(tmp_path, content, complaint):
     (tmp_path / SERVED_FILE).write_bytes(content)
     with pytest.raises(DataError, match=rf"{re.escape(SERVED_FILE)}(, line 1)?: ") as caught:
         recover(small_spec("chat"), tmp_path)

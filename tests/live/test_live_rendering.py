@@ -48,7 +48,7 @@ def test_tokens_are_the_same_in_every_version_and_on_every_machine():
 
 
 @given(st.lists(st.builds(Segment, st.sampled_from("abcdef"), st.integers(1, 60)), max_size=30))
-def test_fragments_are_the_ids_whether_kept_or_made_again(segments):
+def test_fragments_equal_the_ids_whether_they_are_kept_or_computed_again(segments):
     fragments = TokenFragments(VOCAB, cached_bytes=300)
     for segment in segments:
         ids = json.loads(b"[" + fragments.of(segment) + b"]")
@@ -85,7 +85,7 @@ def test_a_completions_body_is_one_text():
     assert body["stream_options"] == {"include_usage": True}
 
 
-def test_a_chat_body_gives_outputs_to_the_assistant_and_joins_neighbours():
+def test_a_chat_body_gives_outputs_to_the_assistant_and_joins_adjacent_messages():
     second = Segment("0/turn-1", 1)
     outputs = {REPLY.key: b" yes", second.key: b" no"}
     prompt = (DOCUMENT, QUESTION, REPLY, second, QUESTION)
@@ -104,7 +104,7 @@ def test_a_chat_body_gives_outputs_to_the_assistant_and_joins_neighbours():
     st.lists(st.binary(max_size=20).map(lambda b: b.hex().encode()), max_size=8),
     st.lists(st.integers(1, 9), max_size=60),
 )
-def test_events_come_out_whole_however_the_bytes_are_cut(payloads, cuts):
+def test_events_are_read_whole_however_the_bytes_are_divided(payloads, cuts):
     wire = b": hello\n" + b"".join(
         b"event: x\r\ndata: %b\r\n\r\n" % payload for payload in payloads
     )
@@ -126,7 +126,7 @@ def generate_event(ids, done, reason=None, **meta):
 
 
 @pytest.mark.parametrize("second", [[11, 12, 13], [12, 13]], ids=["cumulative", "incremental"])
-def test_generate_answers_add_up(second):
+def test_the_parts_of_a_generate_answer_add_up(second):
     answer = AskGenerate(VOCAB).answer()
     assert answer.take(generate_event([11], 1, queue_time=0.5)) == 1
     assert not answer.finished
@@ -134,11 +134,11 @@ def test_generate_answers_add_up(second):
     assert answer.take(b"[DONE]") == 0
     assert answer.finished
     assert (answer.input_tokens, answer.cached_tokens, answer.output_tokens) == (5, 2, 3)
-    assert answer.queue_s == 0.5  # of the first admission
+    assert answer.queue_s == 0.5  # cached tokens of the first admission
     assert answer.rendered() == b"11,12,13"
 
 
-def test_openai_answers_count_texts_without_usage():
+def test_openai_answers_without_usage_count_their_texts():
     answer = AskChat(None).answer()
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
@@ -167,7 +167,7 @@ def test_openai_answers_count_texts_without_usage():
         (generate_event([], 0, {"type": "abort", "message": "no room"}), "no room"),
     ],
 )
-def test_a_servers_complaint_is_kept(payload, said):
+def test_the_error_message_of_a_server_is_kept(payload, said):
     with pytest.raises(BadEvent, match=said):
         AskGenerate(VOCAB).answer().take(payload)
 

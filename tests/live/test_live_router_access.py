@@ -65,7 +65,7 @@ def test_errors_in_the_keys_file_do_not_show_keys(keys, line, complaint):
     assert "secret" not in str(raised.value)
 
 
-def test_a_weight_is_limited_as_everywhere(keys):
+def test_a_weight_has_the_usual_limits(keys):
     keys.write_text(FILE.replace("weight = 4", "weight = -4"))
     with pytest.raises(DataError, match=r"clients.ann: weight = -4: must be a number from 1e-06"):
         read_keys(keys)
@@ -83,7 +83,7 @@ def changed(path, text):
     os.utime(path, ns=(before + 10**9, before + 10**9))
 
 
-def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
+def test_a_changed_file_is_read_once_it_has_stayed_the_same(keys, caplog):
     caplog.set_level("INFO")
     at = access(keys, bob=2.0)
     weights, told = at.weights, []
@@ -92,7 +92,7 @@ def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
     at.look()
     changed(keys, '"secret-3" = "ann"\n')
     at.look()
-    assert at.keys.get("secret-1") == "ann"  # it may still be written
+    assert at.keys.get("secret-1") == "ann"  # it may not be complete yet
     at.look()
     assert (at.keys.get("secret-1"), at.keys.get("secret-3")) == (None, "ann")
     assert at.weights is weights
@@ -146,7 +146,7 @@ class Minutes:
                 bill.add(one)
 
 
-def test_requests_a_minute():
+def test_requests_per_minute_are_limited():
     at = Minutes(requests=2)
     assert [at.ask(), at.ask(), at.ask()] == [0, 0, 30]
     at.now = 29.0
@@ -157,11 +157,12 @@ def test_requests_a_minute():
 
 
 def test_tokens_per_minute_are_actual_usage_and_debts_are_repaid():
-    at = Minutes(tokens=600)  # 10 a second
+    at = Minutes(tokens=600)  # 10 tokens a second
     assert at.ask() == 0
     at.serve(100, Charge(100, 50, 80))
-    at.serve(5_000, Charge(10, 0), Charge(10, 10))  # two workers; it asked for more than it had
-    assert at.ask() == 0  # 420 are left
+    # two workers; the request asked for more tokens than it used
+    at.serve(5_000, Charge(10, 0), Charge(10, 10))
+    assert at.ask() == 0  # 420 tokens are left
     at.serve(0, Charge(420, 300))
     assert at.ask() == 30
     at.now = 29.0
@@ -175,14 +176,14 @@ def test_requested_tokens_count_until_the_usage_is_known():
     at.ask()
     with at.quotas.lease("ann", 600):
         assert at.ask() == 1
-    assert at.ask() == 0  # the request was refused later or its client left: no service
+    assert at.ask() == 0  # The request was refused later, or its client left: no service.
 
 
-def test_another_quota_holds_at_once_and_debts_stay():
+def test_another_quota_holds_immediately_and_debts_stay():
     at = Minutes(tokens=600)
     at.ask()
     at.serve(0, Charge(6_000, 0))
-    assert at.ask() == 60  # and not 540
+    assert at.ask() == 60  # 420 tokens and not 540
     at.quotas.change({"ann": Quota(tokens=6_001)})
     assert at.ask() == 0
     at.quotas.change({})
@@ -195,7 +196,7 @@ def test_another_quota_holds_at_once_and_debts_stay():
     st.integers(1, 2_000),
 )
 def test_no_client_exceeds_its_rate_by_more_than_one_request(steps, per_min):
-    """Requests are served one after the other, so one request is under way."""
+    """Requests are served one after the other, so only one request is in flight."""
     at, had, most = Minutes(tokens=per_min), 0, 0
     for wait_s, prompt, output in steps:
         at.now += wait_s
@@ -220,7 +221,7 @@ def test_over_quota_is_429_before_the_body_is_read(keys):
             assert await status("secret-2", broken) == 429
             assert await status("secret-1") == 200
             long = {**PATHS[GENERATE], "sampling_params": {"max_new_tokens": 10_000}}
-            assert await status("secret-1", long) == 200  # 103 of them were used
+            assert await status("secret-1", long) == 200  # 103 tokens were used
             assert await status("secret-1") == 200
             assert await status("secret-9") == 401
             assert len(worker.seen) == 5

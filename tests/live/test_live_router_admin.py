@@ -1,4 +1,4 @@
-"""Test adding and draining workers over HTTP while requests run, on a port of its own."""
+"""Test adding and draining workers over HTTP, on a separate port, while requests run."""
 
 import asyncio
 import logging
@@ -96,7 +96,7 @@ async def emulated(stack, number):
 
 
 class Load:
-    """Clients that ask one question after the other, each longer than the last."""
+    """Clients that send one request after the other, each with a longer prompt than the last."""
 
     def __init__(self, under_test):
         self.under_test = under_test
@@ -130,7 +130,7 @@ class Load:
     ],
     ids=["gateway", "d2lpm", "preble", "utilization"],
 )
-def test_a_worker_comes_and_one_goes_under_load_and_nothing_is_lost(router):
+def test_adding_and_draining_workers_under_load_loses_no_request(router):
     """Eight clients use emulated workers with KV events; later requests obey each change."""
 
     async def run():
@@ -193,9 +193,9 @@ def test_requests_at_a_drained_worker_finish():
             for _ in range(6):
                 async with under_test.post(GENERATE) as other:
                     assert other.headers[headers.WORKER] == str(1 - busy)
-            await asyncio.sleep(0.2)  # its health is asked every 50 ms
+            await asyncio.sleep(0.2)  # its health is checked every 50 ms
             assert await admin.states() == {busy: "draining", 1 - busy: "up"}
-            assert (await admin.drain(busy))[0] == 202  # says nothing new
+            assert (await admin.drain(busy))[0] == 202  # the worker changes nothing
             workers[busy].released.set()
             data = await answer.read()
             assert await admin.states() == {1 - busy: "up"}
@@ -205,7 +205,7 @@ def test_requests_at_a_drained_worker_finish():
     assert asyncio.run(run()) == (True, False)
 
 
-def test_a_dying_drained_worker_is_removed_with_its_requests():
+def test_a_drained_worker_that_dies_is_removed_with_its_requests():
     async def run():
         async with one_of_two_streams() as (under_test, workers, admin, answer, busy):
             await admin.drain(busy)
@@ -217,7 +217,7 @@ def test_a_dying_drained_worker_is_removed_with_its_requests():
     assert asyncio.run(run()) == (True, 0)
 
 
-def test_a_worker_that_is_still_down_joins_when_it_is_up():
+def test_a_worker_that_is_down_joins_once_it_is_up():
     async def run():
         async with (
             cluster(1) as (under_test, _),
@@ -266,7 +266,7 @@ def test_an_added_worker_is_asked_for_its_load_and_its_facts():
             assert not any("key" in row for row in told["workers"])
             await admin.drain(1)
             polls = added.polls
-            await asyncio.sleep(0.3)  # it was asked every 50 ms
+            await asyncio.sleep(0.3)  # its load was requested every 50 ms
             return statuses, added.polls - polls
 
     statuses, polls = asyncio.run(run())
@@ -295,7 +295,7 @@ def test_a_drained_idle_worker_gets_no_probe(monkeypatch):
     assert asyncio.run(run()) == ({1: "up"}, 0)
 
 
-def test_the_last_worker_is_not_drained_nor_one_added_twice():
+def test_the_last_worker_is_not_drained_and_no_worker_is_added_twice():
     async def run():
         async with cluster(2) as (under_test, workers), administered(under_test) as admin:
             told = [await admin.add(f"{workers[0].url}/"), await admin.drain(0)]
@@ -381,7 +381,7 @@ def test_a_wrong_body_changes_nothing(how, status, complaint):
     assert states == {0: "up"}
 
 
-def test_only_holders_of_the_admin_key_get_in_and_no_foreign_page(caplog):
+def test_only_holders_of_the_admin_key_are_served_and_no_foreign_page_is(caplog):
     caplog.set_level(logging.DEBUG, "fairbench")
 
     async def run():
@@ -400,7 +400,7 @@ def test_only_holders_of_the_admin_key_get_in_and_no_foreign_page(caplog):
             told.append((await admin.ask("GET", headers=foreign))[0])
             told.append((await admin.ask("GET", headers={**right, "Host": "localhost:1"}))[0])
             told.append((await admin.ask("GET", "/", headers=right))[0])
-            # The clients' port does not have this path.
+            # The clients' port lacks this path.
             told.append(await under_test.status("/workers"))
             return told
 
@@ -409,7 +409,7 @@ def test_only_holders_of_the_admin_key_get_in_and_no_foreign_page(caplog):
     assert "SECRET" not in caplog.text
 
 
-def test_serve_has_the_endpoint_on_a_port_of_its_own(tmp_path):
+def test_serve_has_the_endpoint_on_a_separate_port(tmp_path):
     """The endpoint runs in a process with a key; the log shows the address and no key."""
     (tmp_path / "admin").write_text("ADMIN-SECRET\n")
     (tmp_path / "keys.toml").write_text('"CLIENT-SECRET" = "ann"\n')
@@ -478,7 +478,7 @@ def test_wrong_usage_is_one_line(tmp_path, monkeypatch, arguments, complaint):
     assert "SECRET" not in result.stderr
 
 
-def test_an_admin_port_that_is_taken_is_named():
+def test_an_admin_port_that_is_in_use_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

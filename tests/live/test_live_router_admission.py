@@ -24,7 +24,7 @@ CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
 class Costs:
-    """Costs: 1 s for each 100 tokens of prompt, 0.1 s for a step."""
+    """Costs: 1 s per 100 tokens of prompt, 0.1 s per step."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -69,10 +69,10 @@ def test_a_retried_request_leaves_no_trace():
     assert at.under_way == 0
     estimator = at.ingress.queue._estimator
     assert not any(estimator._sent.values())
-    assert estimator.expected_output(asked(at)) == 1  # its cost was not reported
+    assert estimator.expected_output(asked(at)) == 1  # the cost of the refused try was not reported
 
 
-def test_the_router_learns_when_its_choice_is_overruled():
+def test_the_router_learns_when_admission_control_overrules_its_choice():
     at = desk(2, "least-loaded", ahead="all")
     at.router.choose = lambda request, worker, now_s: 1 - worker
     flight = at.dispatch(asked(at))
@@ -107,11 +107,12 @@ def test_over_http_a_request_that_cannot_be_in_time_gets_429():
             assert "the request would miss its deadline by about" in body["error"]["message"]
             assert worker.seen == []
             assert (await answered(under_test, 10 * 3_600_000))[0] == 200
-            assert (await answered(under_test))[0] == 200  # it requests no time
+            assert (await answered(under_test))[0] == 200  # the request has no deadline
             assert await under_test.metric('fairbench_refused_total{status="429"}') == 1
             worker.load, before = FREE, worker.polls
             await until(lambda: worker.polls > before + 1)
-            assert (await answered(under_test, SOON_MS))[0] == 200  # the signal is gone
+            # the worker no longer signals saturation
+            assert (await answered(under_test, SOON_MS))[0] == 200
             assert len(worker.seen) == 3
 
     run(test)
@@ -134,7 +135,7 @@ def test_over_http_a_demoted_request_waits_and_is_marked():
     run(test)
 
 
-def test_over_http_it_goes_to_the_worker_that_is_not_saturated():
+def test_over_http_a_request_goes_to_the_worker_that_is_not_saturated():
     async def test():
         async with cluster(2, router=router("refuse"), load=FREE) as (under_test, workers):
             workers[0].load = BUSY

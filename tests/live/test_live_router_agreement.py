@@ -85,7 +85,7 @@ def hit_rates(monkeypatch, seeds, settings, **flags):
 
 
 @pytest.mark.slow
-def test_pages_cost_few_hits(monkeypatch):
+def test_pages_lose_few_hits(monkeypatch):
     """Many first messages have fewer than 32 tokens; such pages would lose 4.5% of the hits."""
     settings = {"engine.max_running_requests": 64}
     plain, live = hit_rates(monkeypatch, range(2), settings, duration_s=30.0)
@@ -93,7 +93,7 @@ def test_pages_cost_few_hits(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_long_queue_costs_no_hits(monkeypatch):
+def test_a_long_queue_loses_no_hits(monkeypatch):
     """If waiting prompts counted as cached, they would displace a quarter of the hits."""
     settings = {"engine.max_total_tokens": 60_000, "engine.max_running_requests": 2_048}
     plain, live = hit_rates(monkeypatch, [0], settings, duration_s=60.0)

@@ -30,7 +30,7 @@ def checked(assumed):
     return tokens
 
 
-def test_a_followed_workers_evictions_leave_no_more_than_its_pool():
+def test_evictions_that_a_worker_reports_keep_its_assumed_cache_within_its_pool():
     """The worker is a cache whose evictions are events; each prompt is new."""
     heard, draw = [], random.Random(1)
     assumed = AssumedCache(FOLLOWED_SLACK * POOL, lambda *evicted: heard.append(evicted))
@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_any_loss_leaves_the_books_right(steps):
+def test_any_lost_event_leaves_the_bookkeeping_right(steps):
     heard = []
     assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
     for what, prompt, tokens in steps:

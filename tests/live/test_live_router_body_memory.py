@@ -19,7 +19,7 @@ def test_no_client_gets_the_whole_body_memory():
     memory = BodyMemory(16 * MIB)
     with memory.lease("flood") as first, memory.lease("flood") as second:
         first.grow(6 * MIB)
-        second.grow(2 * MIB)  # 8 of 16, and 8 are free
+        second.grow(2 * MIB)  # 8 of 16 MiB, and 8 are free
         with pytest.raises(Problem) as raised:
             second.grow(2 * MIB + 1)
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
@@ -35,7 +35,7 @@ def test_no_client_gets_the_whole_body_memory():
         again.grow(8 * MIB)
 
 
-def test_short_ones_are_not_counted():
+def test_short_bodies_are_not_counted():
     memory = BodyMemory(LONG_BODY_BYTES)
     with memory.lease("ann") as first, memory.lease("ann") as second:
         first.grow(LONG_BODY_BYTES)
@@ -56,7 +56,7 @@ def body(mib):
     return json.dumps(text).encode()
 
 
-def test_a_flood_of_long_bodies_is_turned_away_and_others_are_not():
+def test_a_flood_of_long_bodies_is_refused_and_other_bodies_are_not():
     """The limit holds while bodies are read, whatever length they announce."""
 
     async def test():

@@ -40,7 +40,7 @@ def request(number, client, tokens=10):
     return Request(number, client, -1, 0, prompt, tokens, 8, 0.0)
 
 
-def test_the_richest_of_the_longest_unused_are_forgotten_and_debtors_last():
+def test_clients_unused_for_longest_are_forgotten_and_debtors_last():
     left = {"old debtor": -50.0, "poor": 1.0, "rich": 90.0, "busy": 99.0}
     left |= {f"used lately {n}": 100.0 for n in range(3)}
     credit = {client: WorkerCredit(0b1) for client in left}
@@ -52,7 +52,7 @@ def test_the_richest_of_the_longest_unused_are_forgotten_and_debtors_last():
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200)), max_size=100))
 def test_a_router_keeps_a_bounded_number_of_clients(asked):
-    """Each client once kept 0.42 KB for ever, and a returning worker then delayed all requests."""
+    """Each client once took 0.42 KB permanently; a returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_credits, "MAX_CLIENTS", limit)
@@ -64,16 +64,16 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
             one = request(number, f"client-{client}", tokens)
             router.on_finish(one, router.route(one, 0.0), Segment("o", tokens), 0.0)
             assert len(router.credit) <= limit
-        assert router.credit["held"] == before  # under way, so it is not forgotten
+        assert router.credit["held"] == before  # still in flight, so it is not forgotten
         router.on_failure(held, place, 0.0)
 
 
-def test_so_does_client_round_robin(monkeypatch):
+def test_client_round_robin_keeps_a_bounded_number_of_clients(monkeypatch):
     monkeypatch.setattr(client_round_robin, "MAX_CLIENTS", 3)
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]
-    # a 0, b 1, a 1, c 2, d 3 (b is the longest idle, and forgotten), a 2, b again: the fifth
+    # a 0, b 1, a 1, c 2, d 3 (b is idle for longest, and forgotten), a 2, b again: the fifth
     assert places == [0, 1, 1, 2, 3, 2, 0]
     assert len(router._turns) == 3
 
@@ -82,7 +82,7 @@ def page_of(registry):
     return generate_latest(registry).decode()
 
 
-def test_labels_cover_the_latest_clients_and_sums_stay(monkeypatch):
+def test_labels_name_the_latest_clients_and_sums_stay_the_same(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
@@ -95,7 +95,7 @@ def test_labels_cover_the_latest_clients_and_sums_stay(monkeypatch):
     assert page.count("fairbench_service_total{") == 4
 
 
-def test_the_plugins_entries_are_bounded_too(monkeypatch):
+def test_the_plugin_keeps_a_bounded_number_of_entries(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     kept = ledger.Ledger()
     for number in range(100):
@@ -107,7 +107,7 @@ def test_the_plugins_entries_are_bounded_too(monkeypatch):
     assert kept.total("arrivals") == 200
 
 
-def test_so_are_its_series(monkeypatch):
+def test_the_plugin_keeps_a_bounded_number_of_series(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     exporter = ledger.Exporter.__new__(ledger.Exporter)
     exporter._labels = set()
@@ -117,7 +117,7 @@ def test_so_are_its_series(monkeypatch):
 
 
 def test_a_servers_own_requests_belong_to_no_client():
-    """Test that such requests are not charged to the unnamed client."""
+    """Such requests are not charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH
     asked.rid = "1234"

@@ -52,7 +52,7 @@ def test_a_leaving_client_pays_for_its_reservation():
     assert reported(Usage(100, 200), asked) == Charge(100, 200, 0)
 
 
-def test_the_pace_is_that_of_whole_answers_lately():
+def test_the_pace_is_that_of_recent_whole_answers():
     pace = Pace()
     for _ in range(200):
         pace.observe(1, 10.0, 100)
@@ -118,17 +118,20 @@ def test_a_chunk_of_many_tokens_counts_by_its_text():
             await until(lambda: not under_test.proxy.dispatcher.under_way)
             return await under_test.metric('fairbench_output_tokens_total{client="default"}')
 
-    assert asyncio.run(run()) == 17 + 8  # 67 bytes, and 0.098 of the 83 tokens to come
+    assert asyncio.run(run()) == 17 + 8  # 67 bytes of text, and 0.098 of the 83 tokens to come
 
 
-def test_a_client_that_leaves_an_answer_in_one_piece_pays_by_the_time_it_took():
-    """No part of the answer arrived, so the charge is at most what was asked, here exactly that."""
+def test_a_client_that_leaves_a_non_streamed_answer_pays_by_its_duration():
+    """No part of the answer arrived, so the charge is at most the requested length, and here
+    exactly that.
+    """
 
     async def run():
         async with cluster(1, held_at=0) as (under_test, (worker,)):
             asked = asyncio.create_task(leave(under_test, worker, GENERATE, PATHS[GENERATE]))
             await until(lambda: worker.seen)
-            await asyncio.sleep(0.1)  # five tokens at the pace assumed, of which three were asked
+            # five tokens at the assumed pace, but only three were requested
+            await asyncio.sleep(0.1)
             asked.cancel()
             await until(lambda: not under_test.proxy.dispatcher.under_way)
             read = await under_test.metric('fairbench_input_tokens_total{client="default"}')
@@ -177,7 +180,7 @@ def test_a_refund_does_not_lift_a_credit_above_the_quantum():
         ids = array("I", range(tokens))
         return dispatcher.dispatch(dispatcher.make_request("ann", ids, 8, -1, 0))
 
-    failing = send(1500)  # into debt, so that the next one is granted a quantum
+    failing = send(1500)  # into debt, so that the next request is granted a quantum
     send(100)
     assert router.credit["ann"][0] == 1000 - 1500 + 1000 - 100
     dispatcher.finish(failing, 0, failed=True)

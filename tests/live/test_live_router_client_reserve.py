@@ -24,7 +24,7 @@ async def stream(under_test, client):
 
 
 def flooded(requests, workers=1, info=SIZE, victims=1, **router):
-    """Return how many requests of a flood, and of a later victim, are at the workers."""
+    """Return the numbers of requests at the workers: of a flood, and of a later victim."""
 
     async def run():
         async with cluster(workers, held_at=0, info=info, router=router) as (under_test, at):
@@ -44,26 +44,26 @@ def flooded(requests, workers=1, info=SIZE, victims=1, **router):
 
 
 def test_a_fifth_of_the_slots_stays_free_for_later_clients():
-    assert flooded(64, limits_clients=True) == (6, 1)  # 8 / 1.25
-    assert flooded(64, limits_clients=True, victims=8) == (6, 3)  # 8 / (1 + 1 + 0.25)
+    assert flooded(64, limits_clients=True) == (6, 1)  # 8 slots / 1.25
+    assert flooded(64, limits_clients=True, victims=8) == (6, 3)  # 8 slots / (1 + 1 + 0.25)
     assert flooded(64, limits_clients=True, workers=2) == (12, 1)
 
 
-def test_behind_any_gateway_too():
+def test_a_fifth_stays_free_with_any_gateway():
     settings = {"concurrency.requests": 1_000}
     for policy in ("vtc", "drr", "dlpm"):
         router = {"gateway": policy, "settings": settings, "limits_clients": True}
         assert flooded(64, **router) == (6, 1)
 
 
-def test_and_of_the_tokens():
+def test_a_fifth_of_the_tokens_stays_free():
     """Each request counts a prompt of 100 tokens and, until outputs are known, no output."""
     info = {"max_total_num_tokens": 1_000}
     assert flooded(64, limits_clients=True, info=info)[0] <= 8
     assert flooded(64, limits_clients=True, info=info)[1] == 1
 
 
-def test_before_workers_of_several_routers_each_would_see_only_its_own_clients():
+def test_several_routers_before_the_same_workers_would_each_see_only_their_own_clients():
     peers = {"peers": ("http://127.0.0.1:9",), "peer_key": "among routers", "gateway": "vtc"}
     settings = {"concurrency.requests": 1_000}
     assert flooded(64, limits_clients=True, settings=settings, **peers) == (64, 1)
@@ -74,13 +74,13 @@ def test_without_the_reserve_or_a_known_size_all_requests_go():
     assert flooded(64, limits_clients=True, info={}) == (64, 1)
 
 
-def test_an_operators_setting_takes_precedence():
+def test_a_setting_of_the_operator_takes_precedence():
     settings = {"gateway.client_requests": 4, "gateway.client_reserve": 1}
     router = {"gateway": "fcfs", "saturation": "none", "limits_clients": True}
     assert flooded(64, **router, settings=settings) == (2, 1)
 
 
-def test_a_client_alone_is_served_at_any_limit():
+def test_a_lone_client_is_served_at_any_limit():
     async def run():
         info = {"max_total_num_tokens": 10, "max_running_requests": 1}
         router = {"limits_clients": True}

@@ -14,9 +14,7 @@ from tests.live.live_router import GENERATE, PATHS, cluster, streamed, until
 
 
 class Taken:
-    """The slots that are taken until ``stack`` closes, and the names of evicted
-    requests, in order.
-    """
+    """The slots taken until ``stack`` closes, and the names of evicted requests, in order."""
 
     def __init__(self, stack, most, most_each=None, weights=None):
         self.limit = ConcurrencyLimit(most, most_each or most, weights or {})
@@ -31,22 +29,22 @@ class Taken:
         return place
 
 
-def test_the_heaviest_clients_youngest_waiting_request_makes_room():
+def test_the_youngest_waiting_request_of_the_heaviest_client_makes_room():
     with ExitStack() as stack:
         taken = Taken(stack, 4)
         for _ in range(4):
             taken.take("flood")
         taken.take("ann")
         assert taken.evicted == [("flood", 4)]
-        taken.take("bob")  # the flooder has three
+        taken.take("bob")  # the flooder has three requests
         assert taken.evicted == [("flood", 4), ("flood", 3)]
         with pytest.raises(Problem, match="4 unfinished requests"):
             taken.take("flood")
         with pytest.raises(Problem, match="4 unfinished requests"):
-            taken.take("ann")  # would only reverse the roles: both would have two
+            taken.take("ann")  # an eviction would only reverse the roles: both would have two
 
 
-def test_an_answer_that_has_begun_is_not_broken_off():
+def test_an_answer_that_has_begun_is_never_cut_off():
     with ExitStack() as stack:
         taken = Taken(stack, 3)
         taken.take("flood")
@@ -58,16 +56,16 @@ def test_an_answer_that_has_begun_is_not_broken_off():
             taken.take("bob")
 
 
-def test_shares_are_by_weight():
+def test_shares_are_in_proportion_to_weights():
     with ExitStack() as stack:
         taken = Taken(stack, 6, weights={"gold": 4})
         for client in ["gold"] * 4 + ["ann"] * 2:
             taken.take(client)
-        taken.take("gold")  # 5 of weight 4 are less than 2 of weight 1
+        taken.take("gold")  # 5 requests at weight 4 are less than 2 at weight 1
         assert taken.evicted == [("ann", 6)]
 
 
-def test_a_client_has_a_limit_of_its_own():
+def test_a_single_client_can_have_a_limit():
     with ExitStack() as stack:
         taken = Taken(stack, 10, most_each=2)
         taken.take("ann")
@@ -111,8 +109,8 @@ def ask(under_test, client, body=None):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_flood_does_not_turn_others_away(stream):
-    """Test that a flood does not take every slot, so that other clients do not get 429."""
+def test_a_flood_does_not_cause_refusals_for_others(stream):
+    """A flood does not take every slot, so that other clients get no 429."""
 
     async def run():
         body = {**PATHS[GENERATE], "stream": stream}
@@ -121,7 +119,7 @@ def test_a_flood_does_not_turn_others_away(stream):
             await until(lambda: len(worker.seen) == 4)
             modest = [ask(under_test, "ann", body) for _ in range(2)]
             await until(lambda: len(worker.seen) == 6)
-            await until(lambda: worker.aborted == 2)  # their work is not wasted
+            await until(lambda: worker.aborted == 2)  # the work done for them is not wasted
             more = await ask(under_test, "flood", body)
             worker.released.set()
             statuses = sorted(await asyncio.gather(*flood))

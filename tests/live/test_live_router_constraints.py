@@ -56,14 +56,14 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("path", "fields"), PATTERNS)
-def test_patterns_and_grammars_need_the_operators_leave(path, fields):
+def test_patterns_and_grammars_need_permission_of_the_operator(path, fields):
     status, said, reached = ask(path, fields)
     assert (status, reached) == (400, None)
     assert "--allow-regex" in said
 
 
 @pytest.mark.parametrize(("path", "fields"), PATTERNS)
-def test_with_it_they_reach_the_worker(path, fields):
+def test_permitted_patterns_and_grammars_reach_the_worker(path, fields):
     status, _, reached = ask(path, fields, patterns=True)
     assert status == 200
     assert all(name in reached for name in fields)
@@ -129,7 +129,7 @@ def test_schemas_have_bounds(schema, how):
     assert json.loads(said)["error"]["message"].startswith(*how({}))
 
 
-def test_schemas_in_a_text_have_the_same():
+def test_schemas_given_as_text_have_the_same_bounds():
     for schema in TOO_MUCH:
         assert ask(GENERATE, sampling(json_schema=json.dumps(schema)))[0] == 400
     assert ask(GENERATE, sampling(json_schema="{"))[0] == 400
@@ -166,7 +166,7 @@ def test_an_ordinary_schema_is_forwarded_unchanged():
     assert ask(GENERATE, sampling(json_schema="$$ANY$$"))[0] == 200
 
 
-def test_of_a_repeated_key_the_worker_reads_the_checked_value():
+def test_with_a_repeated_key_the_worker_reads_the_checked_value():
     text = '{"title": "a", "type": "string", "type": "null"}'
     _, _, reached = ask(GENERATE, sampling(json_schema=text))
     assert reached["sampling_params"]["json_schema"] == '{"title":"a","type":"null"}'
@@ -188,7 +188,7 @@ def test_fields_evaluated_in_every_step_are_limited(path, fields):
     assert (status, reached) == (400, None)
 
 
-def test_as_many_as_engines_take_are_served():
+def test_as_many_stops_as_engines_accept_are_served():
     bias = {str(one): 1 for one in range(1024)}
     fields = {"stop": ["a" * 256] * 32, "stop_token_ids": [1] * 128, "logit_bias": bias}
     status, _, reached = ask(GENERATE, sampling(**fields))

@@ -1,4 +1,6 @@
-"""Test the host of a Router object: it gets every event, and no worker that is down is asked."""
+"""Test the host of a Router object: it gets every event, and is never asked about a worker that is
+down.
+"""
 
 from array import array
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def home(router, workers=2, **options):
 
 
 def serve(dispatcher, made):
-    """Send requests, each of which ends at once."""
+    """Send requests, each of which ends immediately."""
     for one in made:
         dispatcher.finish(dispatcher.dispatch(one), 0)
 
@@ -94,7 +96,7 @@ def test_a_prompt_is_cut_to_whole_pages_and_keeps_its_true_length():
 def test_workers_with_large_pages_cache_whole_ones_only():
     dispatcher = home(Spy(), page_tokens=64)
     held = [prompt_tokens(request(dispatcher, tokens).prompt) for tokens in (63, 64, 200, 5000)]
-    assert held == [0, 64, 192, 4864]  # pages of 256 tokens from 4096 on
+    assert held == [0, 64, 192, 4864]  # from 4096 on, pages of 256 tokens
     assert request(dispatcher, 63).input_tokens == 63
 
 
@@ -105,7 +107,7 @@ def test_finish_informs_the_router_once_of_the_output():
     dispatcher.finish(flight, 7)
     finish, (_, prefix, tokens, worker) = spy.heard
     assert finish == ("finish", 0, 0, 7, 12.5)
-    # Its key is of no token page, so it must not stay in the router's tree.
+    # The output's key belongs to no token page, so it must not stay in the router's tree.
     assert (prefix[:-1], prefix[-1].length, tokens, worker) == (flight.request.prompt, 7, 7, 0)
     assert dispatcher.under_way == 0
 
@@ -118,7 +120,7 @@ def test_the_router_learns_of_the_first_token_before_the_end():
         dispatcher.began(streamed)
     clock[0] = 7.0
     dispatcher.finish(streamed, 7)
-    dispatcher.finish(other, 7)  # none of whose first tokens arrived
+    dispatcher.finish(other, 7)  # requests without a first token
     assert [news for news in spy.heard if news[0] != "evict"] == [
         ("began", 0, 0, 5.0),
         ("finish", 0, 0, 7, 7.0),
@@ -134,7 +136,7 @@ def test_a_routers_tree_does_not_grow_with_the_requests(settings):
     assert sum(node.length for node in router._tree.nodes()) == 96
 
 
-def test_a_leave_is_reported_once_and_clears_the_worker():
+def test_a_worker_that_leaves_is_reported_once_and_its_state_is_cleared():
     dispatcher = home(spy := Changing())
     lost = []
     first = dispatcher.dispatch(request(dispatcher))
@@ -154,14 +156,16 @@ def test_a_router_that_cannot_change_its_workers_is_overruled():
     dispatcher = home(spy := Spy(), workers=3)
     dispatcher.leave(0)
     flights = [dispatcher.dispatch(request(dispatcher)) for _ in range(4)]
-    assert [flight.worker for flight in flights] == [1, 2, 1, 2]  # the fewest under way
+    # the worker with the fewest requests in flight
+    assert [flight.worker for flight in flights] == [1, 2, 1, 2]
     dispatcher.finish(flights[0], 0)
-    assert spy.heard == [("finish", 0, 0, 0, 12.5)]  # where the router assumes the request to be
+    # the worker at which the router assumes the request to be
+    assert spy.heard == [("finish", 0, 0, 0, 12.5)]
     dispatcher.join(0)
     assert dispatcher.dispatch(request(dispatcher)).worker == 0
 
 
-def test_without_workers_there_is_a_problem():
+def test_without_workers_the_problem_is_reported():
     dispatcher = home(Spy(), workers=1)
     dispatcher.leave(0)
     with pytest.raises(Problem, match="no worker is available"):
@@ -184,7 +188,7 @@ def test_a_repeated_prompt_becomes_younger():
     assert evictions(spy) == [("evict", made[1].prompt, 416, 0)]
 
 
-def test_a_queue_larger_than_the_pool_pushes_nothing_out():
+def test_a_queue_larger_than_the_pool_evicts_nothing():
     dispatcher = home(spy := Spy())
     serve(dispatcher, [request(dispatcher, 416)])
     for kind in range(1, 10):
@@ -192,16 +196,16 @@ def test_a_queue_larger_than_the_pool_pushes_nothing_out():
     assert not evictions(spy)
 
 
-def test_where_events_are_followed_no_guess_comes_first():
+def test_with_events_nothing_is_evicted_by_assumption_first():
     dispatcher = home(spy := Spy(), followed={0})
-    made = [request(dispatcher, 416, kind) for kind in range(5)]  # four fit twice the pool
+    made = [request(dispatcher, 416, kind) for kind in range(5)]  # four prompts fit twice the pool
     serve(dispatcher, made[:4])
     assert not evictions(spy)
     serve(dispatcher, made[4:])
     assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
 
 
-def test_a_prompt_larger_than_the_pool_is_never_taken_for_cached():
+def test_a_prompt_larger_than_the_pool_never_counts_as_cached():
     dispatcher = home(spy := Spy())
     made = request(dispatcher, 2048)
     serve(dispatcher, [made])
@@ -277,7 +281,7 @@ def test_every_bundled_router_gives_work_to_a_worker_that_is_added(name):
     assert used == {0, 1, 2}
 
 
-def test_a_worker_that_is_not_there_is_the_routers_fault():
+def test_naming_a_missing_worker_is_an_error_of_the_router():
     spy = Spy()
     dispatcher = home(spy)
     spy.choice = 2
@@ -302,7 +306,7 @@ def holding():
     return at
 
 
-def test_a_router_may_hold_requests_until_one_is_over():
+def test_a_router_may_hold_requests_until_another_ends():
     at, sent = holding(), []
     made = [at.make_request("a", ids(10, n), 5, -1, 0) for n in range(4)]
     flights = [at.dispatch(one, sent.append) for one in made]
@@ -317,7 +321,7 @@ def test_a_router_may_hold_requests_until_one_is_over():
     assert at.under_way == 1
 
 
-def test_queued_requests_go_when_a_worker_joins_and_wait_while_none_is_up():
+def test_held_requests_go_when_a_worker_joins_and_wait_while_none_is_up():
     at, sent = holding(), []
     at.leave(1)
     first, second = (at.make_request("a", ids(10, n), 5, -1, 0) for n in range(2))

@@ -18,7 +18,8 @@ RAW = zlib.compressobj(wbits=-15)
 KNOWN = {
     "identity": BODY,
     "gzip": gzip.compress(BODY, mtime=0),
-    "GZIP": gzip.compress(BODY[:10], mtime=0) + gzip.compress(BODY[10:], mtime=0),  # in two members
+    # gzip data in two members
+    "GZIP": gzip.compress(BODY[:10], mtime=0) + gzip.compress(BODY[10:], mtime=0),
     "x-gzip": gzip.compress(BODY, mtime=0),
     "deflate": zlib.compress(BODY),
     " deflate ": RAW.compress(BODY) + RAW.flush(),
@@ -35,7 +36,7 @@ BROKEN = [
 
 
 def answered(encoding, data, **router):
-    """Return status, error message if any, and the number of requests that reached the worker."""
+    """Return the status, any error message, and the number of requests that reached the worker."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):
@@ -54,7 +55,7 @@ def test_known_encodings_are_decoded(encoding):
 
 
 @pytest.mark.parametrize("encoding", UNKNOWN)
-def test_unknown_ones_are_415_in_json(encoding):
+def test_unknown_encodings_are_415_in_json(encoding):
     status, message, reached = answered(encoding, BODY)
     assert (status, reached) == (415, 0)
     assert "is not supported: choose from gzip, deflate, identity" in message
@@ -75,8 +76,8 @@ def test_a_compression_bomb_is_decoded_only_to_the_size_limit():
 @pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
 @pytest.mark.parametrize("piece", [1000, 2**30])
 def test_a_long_body_is_decoded_unchanged(words, piece):
-    """The body is longer than one decoding step and compresses well, so the decoder
-    keeps a rest.
+    """The body is longer than one decoding step and compresses well, so that the decoder keeps
+    undecoded data.
     """
     body = b"word " * words
     packed = gzip.compress(body)
@@ -86,7 +87,7 @@ def test_a_long_body_is_decoded_unchanged(words, piece):
     decoder.end()
 
 
-def test_the_admin_port_takes_none():
+def test_the_admin_port_refuses_encodings():
     async def run():
         async with cluster(1) as (under_test, _), administered(under_test) as admin:
             sent = {"Content-Encoding": "br", "Content-Type": "application/json"}
@@ -100,7 +101,7 @@ def test_the_admin_port_takes_none():
     )
 
 
-def test_a_body_that_drips_is_given_up(monkeypatch):
+def test_a_body_that_arrives_too_slowly_is_refused(monkeypatch):
     monkeypatch.setattr(proxy, "BODY_S", 0.2)
 
     async def drip():

@@ -33,7 +33,7 @@ NEVER = {"health_interval_s": 1000.0}  # except for the check at the start
 
 
 async def read_start(answer, text):
-    """Read the stream up to a given text."""
+    """Read the stream up to the given text."""
     data = b""
     while text not in data:
         data += await answer.content.readany()
@@ -55,7 +55,8 @@ def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, rout
             assert begun == list(events(path, {}))[:2]
             assert error["error"]["type"] == "server_error"
 
-            # Out of rotation for every router: all later requests use the other worker.
+            # The worker is out of rotation for every router: all later requests use the other
+            # worker.
             workers[1 - dead].held_at = None
             for _ in range(6):
                 async with under_test.post(path) as answer:
@@ -69,7 +70,7 @@ def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, rout
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_worker_that_came_back_takes_part_again(router):
+def test_a_returned_worker_takes_part_again(router):
     async def run():
         async with cluster(2, router={"router": router}) as (under_test, workers):
             await workers[0].stop()
@@ -83,7 +84,9 @@ def test_a_worker_that_came_back_takes_part_again(router):
 
 
 async def served_by(under_test, requests):
-    """Return the workers that served these requests, each with its own prompt and client."""
+    """Return the workers that served these requests, each of a different client with a different
+    prompt.
+    """
     found = set()
     for number in range(requests):
         body = {**PATHS[GENERATE], "input_ids": [number] * 100}
@@ -96,7 +99,9 @@ async def served_by(under_test, requests):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_that_ran_at_a_dead_worker_are_not_repeated(stream):
-    """Any of the requests may have killed the worker. The other worker's request is answered."""
+    """Any of the running requests may have killed the worker. A request at the other worker is
+    answered.
+    """
 
     async def run():
         async with cluster(2, router=NEVER, held_at=0) as (under_test, workers):
@@ -121,7 +126,7 @@ def test_requests_that_ran_at_a_dead_worker_are_not_repeated(stream):
 def test_requests_that_a_dead_worker_never_received_go_to_another_worker(stream):
     async def run():
         async with cluster(2, router=NEVER) as (under_test, workers):
-            await workers[0].stop()  # nobody has noticed yet
+            await workers[0].stop()  # no health check has failed yet
             body = {**PATHS[GENERATE], "stream": stream}
             assert [await status_of(under_test, body) for _ in range(3)] == [200] * 3
             retried = 'fairbench_requests_total{client="default",outcome="retried"}'
@@ -143,7 +148,7 @@ async def fetch(under_test, body):
         return await answer.read()
 
 
-def test_no_worker_at_all_is_a_503_until_one_is_there():
+def test_without_workers_every_request_is_a_503_until_one_joins():
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             await worker.stop()
@@ -161,7 +166,7 @@ def test_no_worker_at_all_is_a_503_until_one_is_there():
     asyncio.run(run())
 
 
-def test_workers_that_are_not_there_yet_do_not_keep_the_router_from_starting():
+def test_missing_workers_do_not_delay_the_start_of_the_router():
     async def run():
         worker = Worker()
         await worker.start()
@@ -176,7 +181,7 @@ def test_workers_that_are_not_there_yet_do_not_keep_the_router_from_starting():
     asyncio.run(run())
 
 
-def test_a_worker_that_hangs_does_not_keep_the_router_from_starting(monkeypatch):
+def test_a_worker_that_hangs_does_not_delay_the_start_of_the_router(monkeypatch):
     monkeypatch.setattr(service, "FIRST_CHECK_S", 0.1)
 
     async def run():
@@ -187,7 +192,7 @@ def test_a_worker_that_hangs_does_not_keep_the_router_from_starting(monkeypatch)
             assert under_test.up == {1}
             assert await served_by(under_test, 4) == {"1"}
             workers[0].healthy = True
-            workers[0].released.set()  # it answers the very first question
+            workers[0].released.set()  # it answers only the very first check
             await until(lambda: under_test.up == {0, 1})
         for worker in workers:
             await worker.stop()
@@ -222,7 +227,7 @@ def test_a_worker_that_hangs_is_found_and_its_requests_go_elsewhere():
     asyncio.run(run())
 
 
-def test_requests_at_a_worker_known_to_hang_go_elsewhere_at_once():
+def test_requests_at_a_worker_known_to_hang_go_elsewhere_immediately():
     """No request waits for another health check of the worker."""
 
     async def run():
@@ -240,7 +245,7 @@ def test_requests_at_a_worker_known_to_hang_go_elsewhere_at_once():
     asyncio.run(run())
 
 
-def test_a_worker_that_never_lists_its_models_is_passed_over():
+def test_a_worker_that_never_lists_its_models_is_ignored():
     async def run():
         setting = {"health_timeout_s": 0.2}
         async with cluster(2, router=setting, held_at=0) as (under_test, workers):
@@ -263,13 +268,13 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
             await until(lambda: not under_test.proxy.dispatcher.under_way)
             left = 'fairbench_requests_total{client="default",outcome="left"}'
             assert await under_test.metric(left) == 1
-            assert under_test.up == {0}  # it was not the worker's fault
+            assert under_test.up == {0}  # the worker was not at fault
 
     asyncio.run(run())
 
 
 async def stalled(worker):
-    """Return the bytes that the worker has sent once it sends no more."""
+    """Return the number of bytes that the worker has sent once it stops sending."""
     before = -1
     while before < worker.sent_bytes:
         before = worker.sent_bytes
@@ -334,7 +339,7 @@ def test_a_long_text_does_not_keep_others_waiting():
     asyncio.run(run())
 
 
-def test_beyond_max_queue_requests_get_a_429():
+def test_requests_beyond_max_queue_get_a_429():
     async def run():
         async with cluster(1, router={"max_queue": 2}, held_at=0) as (under_test, (worker,)):
             asked = [asyncio.create_task(fetch(under_test, PATHS[GENERATE])) for _ in range(2)]
@@ -513,8 +518,8 @@ def test_a_client_with_an_unread_body_learns_that_the_connection_closes(method, 
     """Otherwise a client would send its next request on that connection and get no answer."""
 
     async def body(answered):
-        yield b"1" * 20_000  # more than the router reads
-        await answered.wait()  # so that, however busy the machine, not all has come by then
+        yield b"1" * 20_000  # more bytes than the router reads
+        await answered.wait()  # so that, even on a busy machine, some bytes are still missing
         yield b"1" * 300_000
 
     async def run():

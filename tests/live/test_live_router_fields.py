@@ -58,15 +58,16 @@ def test_ids_outside_the_vocabulary_never_reach_a_worker(path, body):
     "info",
     [
         {"vocab_size": 2048},  # the emulator
-        {"internal_states": [{"fairbench": {"vocab_size": 2048}}]},  # our plugin in SGLang
+        # the plugin in SGLang reports it
+        {"internal_states": [{"fairbench": {"vocab_size": 2048}}]},
     ],
 )
-def test_the_vocabulary_is_the_workers_own(info):
+def test_the_vocabulary_is_that_of_the_worker(info):
     assert ask(GENERATE, {"input_ids": [2048]}, info=info)[0] == 400
     assert ask(GENERATE, {"input_ids": [2047]}, info=info)[0] == 200
 
 
-def test_the_vocabulary_is_that_of_the_models_files_if_they_are_at_hand(tmp_path):
+def test_the_vocabulary_comes_from_the_files_of_the_model_if_present(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 2048}')
     assert ask(GENERATE, {"input_ids": [2048]}, info={"model_path": str(tmp_path)})[0] == 400
 
@@ -83,7 +84,7 @@ def test_an_operator_can_set_facts_that_no_worker_reports():
     assert asyncio.run(run(vocab_size=2048)) == 400
 
 
-def test_a_late_workers_vocabulary_is_known_before_its_first_request():
+def test_the_vocabulary_of_a_late_worker_is_known_before_its_first_request():
     async def late():
         worker = Worker(info=VOCABULARY)
         await worker.start()
@@ -124,7 +125,7 @@ def test_numbers_that_no_tensor_holds_never_reach_a_worker(path, body):
     assert (status, reached) == (400, None)
 
 
-def test_fields_that_matter_are_refused():
+def test_harmful_fields_are_refused():
     sampling = {"logit_bias": {"5": -100, "6": 100.0}, "repetition_penalty": 1.05}
     status, _, reached, _ = ask(GENERATE, {"input_ids": [5], "sampling_params": sampling})
     assert (status, reached["sampling_params"]) == (200, sampling)
@@ -146,7 +147,7 @@ def test_fields_that_are_not_listed_are_refused_by_name(path, name):
 
 
 @pytest.mark.parametrize("name", ["beam_width", "custom_params", "watermark", "stop_strs"])
-def test_sampling_params_fields_that_matter_are_refused(name):
+def test_harmful_fields_of_sampling_params_are_refused(name):
     body = {**PATHS[GENERATE], "sampling_params": {name: 7}}
     status, said, reached, _ = ask(GENERATE, body)
     assert (status, reached) == (400, None)
@@ -187,8 +188,8 @@ PROMPTS = ("input_ids", "prompt", "messages")
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_null_field_is_as_if_it_were_not_there(path):
-    """To vLLM and SGLang a null limit means no limit, which no client would be charged for."""
+def test_a_null_field_counts_as_missing(path):
+    """To vLLM and SGLang, a null limit means no limit, and no client would be charged for that."""
     nulls = dict.fromkeys(["stream", "sampling_params" if path == GENERATE else "max_tokens"])
     prompt = {name: PATHS[path][name] for name in PROMPTS if name in PATHS[path]}
     status, _, reached, _ = ask(path, {**prompt, **nulls})

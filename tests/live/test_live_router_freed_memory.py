@@ -45,7 +45,7 @@ def test_free_memory_below_a_small_object_is_returned():
     assert float(done.stdout) > 60
 
 
-# How many of ten large buffers the C library maps outside its heap, after one of 31 MiB.
+# Of ten large buffers, counts those that the C library maps outside its heap, after one of 31 MiB.
 MAPPED = """
 import ctypes
 from fairbench.live.router.background import keep_large_buffers_apart
@@ -69,7 +69,8 @@ def mapped(size):
     return found
 """
 
-READ_BYTES = selector_events._SelectorTransport.max_size  # that asyncio takes for each read
+# the size that asyncio requests for each read
+READ_BYTES = selector_events._SelectorTransport.max_size
 needs_mallinfo2 = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33 counts mapped buffers"
 )
@@ -104,7 +105,7 @@ print(asyncio.run(counted()))
 
 @needs_mallinfo2
 def test_a_router_keeps_large_buffers_out_of_the_heap():
-    """The test runs in a process of its own, because other tests leave a heap with large holes."""
+    """The test runs in a separate process, because other tests leave a heap with large holes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", ROUTER]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -43,7 +43,7 @@ class Clock:
         self.ring = None
 
     def wait(self, until_s):
-        """Let the alarms ring that are set until then."""
+        """Advance the clock, and ring the alarms that are due by then."""
         while self.ring and self.ring[0] <= until_s:
             self.now, ring = self.ring
             self.ring = None
@@ -76,7 +76,7 @@ def served(at, flight, charge):
     at.over(flight.request, charge)
 
 
-def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
+def test_the_next_request_goes_when_one_ends_and_the_client_with_least_service_first():
     at, _ = desk()
     first = at.dispatch(asked(at, "flood"))
     told = []
@@ -88,7 +88,7 @@ def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
     served(at, told[0], Charge(100, 8, 0))
     served(at, told[1], Charge(100, 8, 0))
     served(at, told[2], Charge(100, 8, 0))
-    assert counters(at) == {"flood": 3 * 116, "ann": 100 + 116}  # lifted to 100 when it came
+    assert counters(at) == {"flood": 3 * 116, "ann": 100 + 116}  # lifted to 100 on arrival
     assert at.under_way == 0
 
 
@@ -99,7 +99,8 @@ def test_the_next_goes_when_one_is_over_and_the_client_with_least_goes_first():
 def test_the_dispatch_charge_is_corrected_by_the_true_cost(policy, sign, charge):
     """The estimate was 100 tokens; gateway policies count cached tokens, schedulers do not."""
     at, _ = desk(policy, concurrency__requests=9)
-    flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))  # one stays, and so does its client
+    # one request stays, and so does its client
+    flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))
     before = counters(at)["ann"]
     served(at, flight, charge)
     guessed = 100 + 2 * 128 if policy in ("drr", "wfq") else 100
@@ -108,7 +109,7 @@ def test_the_dispatch_charge_is_corrected_by_the_true_cost(policy, sign, charge)
     assert sign * (counters(at)["ann"] - before) == cost - guessed
 
 
-def test_an_owner_has_its_share_under_any_names():
+def test_an_owner_has_one_share_under_any_names():
     limits = {"gateway__client_requests": 4, "gateway__tenants": "tree"}
     at, _ = desk("fcfs", concurrency__requests=99, **limits)
     told = []
@@ -165,7 +166,7 @@ def test_an_expired_request_is_refused_exactly_on_time():
     assert len(told) == 1
 
 
-def test_an_expiry_without_any_worker_is_the_workers_fault():
+def test_a_request_that_expires_without_any_worker_is_a_server_error():
     at, clock = desk(gateway__ttl_s=30.0)
     flight, told = at.dispatch(asked(at)), []
     at.dispatch(asked(at), told.append)
@@ -254,7 +255,8 @@ def test_requests_queue_here_and_a_leaving_client_frees_its_slot():
             assert [seen[1]["x-smg-routing-key"] for seen in worker.seen] == ["flood", "ann"]
             assert under_test.proxy.dispatcher.under_way == 0
             assert await under_test.metric('fairbench_held_seconds_total{client="ann"}') > 0
-            # 100 tokens, 32 of them cached, and 3 of output; ann was lifted to what flood had paid.
+            # 100 tokens, 32 of them cached, and 3 output tokens; ann was lifted to the service of
+            # flood.
             assert counters(under_test.proxy.dispatcher) == {"flood": 74, "ann": 174}
 
     run(test)
@@ -317,7 +319,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("info", "settings", "most"), [one[1:] for one in SAID])
-def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, most):
+def test_as_many_requests_go_as_workers_report_that_they_can_run(info, settings, most):
     """A few more wait at the workers, unless the operator has set their number."""
 
     async def test():
@@ -332,7 +334,7 @@ def test_as_many_go_as_workers_say_that_they_run_and_can_hold(info, settings, mo
     run(test)
 
 
-def test_a_polled_full_worker_gets_nothing():
+def test_a_full_worker_gets_no_requests():
     async def test():
         router = {"gateway": "vtc", "saturation": "utilization"}
         async with cluster(1, router=router, load=[9, 1, 0.1]) as (under_test, [worker]):
@@ -348,7 +350,7 @@ def test_a_polled_full_worker_gets_nothing():
 
 
 FLOOD, MODEST, AT_ONCE = 30, 6, 4
-# A quantum is worth a request, since a modest client has only a few waiting.
+# A quantum is worth one request, because a modest client has only a few waiting.
 SMALL = {"dlpm": {"dlpm.quantum": 96}}
 
 
@@ -388,8 +390,10 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("policy", ["dlpm", "token-bucket"])
 @given(steps=STEPS)
-@example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("join", 0)])  # what is lost is not there
-@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])  # nor where it went first
+# lost requests are no longer counted
+@example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("join", 0)])
+# nor at the worker to which it went first
+@example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("retry", 0), ("join", 0)])
 def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
     at, clock = desk(policy, workers=2, gateway__ttl_s=30.0)
@@ -435,7 +439,7 @@ def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
             clock.wait(clock.now + 4 * number)
         assert set(waiting) == {made for made in waiting if made in at.ingress}
         assert len(at.ingress) == len(waiting)
-        # The total limit: a retried request may be the second at its worker.
+        # The total limit: a retried request may be the second one at its worker.
         under_way = sum(at.load(worker).in_flight for worker in at.up)
         assert not waiting or under_way >= len(at.up)
         assert not any(made in told for made in away)

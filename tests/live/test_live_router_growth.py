@@ -24,7 +24,7 @@ NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
 def reachable(root):
-    """Return the number of objects that can be reached from an object, without code."""
+    """Return the number of objects that can be reached from an object, excluding code."""
     seen, left = {id(root)}, [root]
     while left:
         for one in gc.get_referents(left.pop()):
@@ -35,7 +35,7 @@ def reachable(root):
 
 
 class Crowd:
-    """Clients whose requests are programs of their own, with faults in between."""
+    """Clients whose requests are independent programs, with faults in between."""
 
     def __init__(self, name):
         self.draw, self.router = random.Random(name), build_router(name, {}, WORKERS)

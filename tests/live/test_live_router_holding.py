@@ -48,7 +48,7 @@ def ask(under_test, client):
 
 
 @pytest.mark.usefixtures("holding")
-def test_requests_wait_at_the_router_and_are_sent_singly():
+def test_requests_wait_at_the_router_and_are_sent_one_by_one():
     async def test():
         async with cluster(1, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, client) for client in "abc"]
@@ -95,7 +95,7 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
             await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             last = ask(under_test, "c")
             await until(lambda: under_test.proxy.dispatcher.under_way == 3)
-            held.cancel()  # it hears of that only after what follows
+            held.cancel()  # the router learns that only after the next event
             [flight] = dispatcher.flights[0]
             dispatcher.finish(flight, 0)
             worker.released.set()
@@ -116,7 +116,8 @@ def test_queued_requests_go_elsewhere_when_the_worker_dies():
             await until(lambda: all(len(worker.seen) == 1 for worker in workers))
             await workers[0].stop()
             workers[1].released.set()
-            assert sorted(await asyncio.gather(*asked)) == [200, 200, 200, 502]  # one was there
+            # one request had been sent there
+            assert sorted(await asyncio.gather(*asked)) == [200, 200, 200, 502]
             assert under_test.proxy.dispatcher.under_way == 0
 
     run(test)

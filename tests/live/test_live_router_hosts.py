@@ -1,4 +1,4 @@
-"""Test pages of other sites, and a router that is named as its own worker."""
+"""Test pages of other sites, and a router that is given as its own worker."""
 
 import asyncio
 import socket
@@ -60,7 +60,7 @@ def test_requests_to_a_name_of_the_router_are_served(sent):
 
 
 @pytest.mark.parametrize("sent", FOREIGN)
-def test_pages_of_other_sites_are_not(sent):
+def test_pages_of_other_sites_are_refused(sent):
     assert statuses(sent, **ALLOWED) == ([403] * 5, 0)
 
 
@@ -96,7 +96,8 @@ def test_a_router_is_not_added_to_its_own_workers_under_any_name():
             return told, await admin.states()
 
     told, states = asyncio.run(run())
-    reached = [one for one in told if one[0] == 409]  # 127.0.0.2 may be no address of the machine
+    # 127.0.0.2 may not be an address of this machine
+    reached = [one for one in told if one[0] == 409]
     assert len(reached) >= 2
     assert all("this router itself" in one["error"]["message"] for _, one in reached)
     assert states[0] == "up"

@@ -22,7 +22,7 @@ from tests.live.live_router import CHAT, COMPLETIONS, PATHS, cluster
 KEYS = {"k1": "ann"}
 
 
-def test_the_strongest_name_counts():
+def test_the_most_trusted_name_counts():
     sent = {name: name[:5] for name in CLIENT_ALIASES}
     for name in CLIENT_ALIASES:
         assert client_of(sent, "user", None) == name[:5]
@@ -48,7 +48,7 @@ def test_a_bodys_name_in_any_script_becomes_ascii(said):
     assert client_of({}, said[:-1] + "!", None) != name
 
 
-def test_the_name_never_changes():
+def test_the_name_derived_from_a_text_never_changes():
     """The value is from ``printf %s é | b2sum -l 80``; another hash would reset all credits."""
     assert client_of({}, "é", None) == "user-767822563e908a245afc"
 
@@ -68,7 +68,7 @@ SAID = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "p"}
 
 
 def served(body, sent=None, path=CHAT, **router):
-    """Return the client of the request, as the worker was told."""
+    """Return the name of the request's client that the worker received."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):
@@ -80,7 +80,7 @@ def served(body, sent=None, path=CHAT, **router):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_which_fields_of_a_body_name_the_client_is_the_operators_choice(path):
+def test_the_operator_chooses_which_fields_of_a_body_name_the_client(path):
     assert served(SAID, path=path) == "u"
     assert served(SAID, path=path, client_from=("prompt_cache_key", "user")) == "p"
     assert served({"user": "u"}, path=path, client_from=("prompt_cache_key", "user")) == "u"
@@ -89,7 +89,7 @@ def test_which_fields_of_a_body_name_the_client_is_the_operators_choice(path):
     assert served({"user": "u"}, path=path, **only_safety) == DEFAULT_CLIENT
 
 
-def test_no_field_of_a_body_counts_with_keys():
+def test_with_keys_no_field_of_a_body_counts():
     sent = {"Authorization": "Bearer k1", CLIENT_ALIASES[0]: "bob"}
     assert served(SAID, sent, client_from=BODY_CLIENTS, keys=KEYS) == "ann"
 
@@ -97,7 +97,7 @@ def test_no_field_of_a_body_counts_with_keys():
 @pytest.mark.parametrize(
     "authorization", ["", "k1", "Basic k1", "Bearer", "Bearer k2", "Bearer k1 x"]
 )
-def test_anything_but_a_known_key_is_turned_away(authorization):
+def test_any_other_key_is_refused(authorization):
     with pytest.raises(Problem, match="unknown API key") as raised:
         client_of({"Authorization": authorization, CLIENT_ALIASES[0]: "ann"}, "ann", KEYS)
     assert raised.value.status == 401
@@ -119,7 +119,7 @@ def test_keys_are_read_from_a_file(tmp_path):
         ("k1", "line 1"),
     ],
 )
-def test_a_wrong_key_file_is_named_and_its_keys_are_not(tmp_path, content, complaint):
+def test_an_invalid_key_file_is_named_and_its_keys_are_not_shown(tmp_path, content, complaint):
     path = tmp_path / "keys.toml"
     path.write_text(content)
     with pytest.raises(DataError, match=complaint) as raised:
@@ -127,7 +127,7 @@ def test_a_wrong_key_file_is_named_and_its_keys_are_not(tmp_path, content, compl
     assert "keys.toml" in str(raised.value)
 
 
-def test_a_keyring_knows_the_keys_and_keeps_none():
+def test_a_keyring_recognises_keys_without_storing_them():
     keyring = Keyring(KEYS | {"k2": "bob"})
     assert [keyring.get(key) for key in ("k1", "k2", "k", "k11", "", "\udcff")] == [
         *("ann", "bob"),
@@ -143,7 +143,7 @@ def test_reserved_names_belong_to_no_client(name):
         client_of({CLIENT_ALIASES[0]: name}, None, None)
 
 
-def test_the_flag_takes_fields_that_there_are_and_no_keys_beside_it():
+def test_the_flag_accepts_known_fields_and_no_keys_beside_it():
     assert client_fields(None, keys=True) == client_fields(None, keys=False) == ("user",)
     assert client_fields("safety_identifier, user", keys=False) == ("safety_identifier", "user")
     with pytest.raises(UsageError, match="Did you mean 'user'"):

@@ -44,7 +44,7 @@ async def worker_of(under_test):
 
 
 @pytest.mark.parametrize("news", [[BlockRemoved(HASHES, "GPU")], [AllBlocksCleared()]])
-def test_a_prefix_that_was_evicted_attracts_no_more(news):
+def test_an_evicted_prefix_attracts_no_more_requests(news):
     async def run():
         async with publishing_cluster(2, "d2lpm") as (under_test, publishers):
             home = await worker_of(under_test)
@@ -60,7 +60,7 @@ def test_a_prefix_that_was_evicted_attracts_no_more(news):
 
 
 def heard_of(under_test):
-    """Return a list that fills with the evictions that the router hears of: worker, ids, tokens."""
+    """Return a list that collects the evictions that the router is told of: worker, ids, tokens."""
     told, router = [], under_test.proxy.dispatcher.router
     tell = router.on_evict
 
@@ -82,14 +82,14 @@ def test_gaps_show_in_the_metrics():
             losses = 'fairbench_kv_event_losses{worker="0"}'
             async with asyncio.timeout(120):
                 while not await under_test.metric(losses):
-                    publisher.publish([])  # whenever the subscription is there
+                    publisher.publish([])  # once the subscription is active
                     await asyncio.sleep(0.02)
             assert await under_test.metric('fairbench_kv_event_gaps{worker="0"}') >= 1
 
     asyncio.run(run())
 
 
-def test_routers_that_look_at_no_cache_follow_no_events():
+def test_routers_that_use_no_cache_follow_no_events():
     async def run():
         async with publishing_cluster(1, "round-robin") as (under_test, _):
             assert await under_test.metric("fairbench_kv_event_gaps{") == 0

@@ -34,7 +34,7 @@ async def answering(handler):
 
 
 async def asked(handler, path=GENERATE, **settings):
-    """Return status and body of an answer through a router before only that worker."""
+    """Return the status and body of an answer through a router with only that worker."""
     async with answering(handler) as address, router_before([address], **settings) as under_test:
         async with under_test.post(path) as answer:
             told = answer.status, await answer.json()
@@ -71,8 +71,10 @@ def test_an_invalid_status_does_not_reach_a_client(status):
     assert (told, said["error"]["type"]) == (502, "server_error")
 
 
-def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch):
-    """Nor does it count as a connection closed for being idle, which would be tried once more."""
+def test_an_endless_answer_takes_no_more_memory_than_a_body_may(monkeypatch):
+    """It does not count as a connection closed for being idle, either, which would be tried once
+    more.
+    """
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     sent = times = 0
 
@@ -93,7 +95,7 @@ def test_an_answer_without_end_takes_no_more_memory_than_a_body_may(monkeypatch)
 
 @pytest.mark.parametrize("number", ["1e400", "2.5", '"7"', "[7]"])
 def test_invalid_numbers_do_not_make_an_answer_free(number):
-    """The answer is charged by its text, up to the length that was asked for."""
+    """The answer is charged by its text, up to the requested length."""
     answer = b'{"text": "%b", "meta_info": {"completion_tokens": %b}}'
     answer %= b"four" * 100, number.encode()
     json.loads(answer)

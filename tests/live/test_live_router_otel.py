@@ -62,7 +62,7 @@ def test_a_request_is_a_span_with_its_client_worker_and_tokens(spans, path):
     }
     assert (span.name, span.status.is_ok) == (f"POST {path}", True)
     assert (span.context.trace_id, span.parent.span_id) == (TRACE, int(PARENT.split("-")[2], 16))
-    # The worker's own span hangs below this one.
+    # The worker's own span is a child of this one.
     (_, reached, _), *_ = seen
     assert reached["traceparent"].split("-")[1:3] == [
         f"{TRACE:032x}",

@@ -25,7 +25,7 @@ from fairbench.schedulers.peers.totals import Totals
 from tests.fuzz.fuzz_files import mutated
 from tests.live.live_router import GENERATE, cluster, until
 
-NOBODY = "http://127.0.0.1:9"  # where nobody listens
+NOBODY = "http://127.0.0.1:9"  # an address at which no server listens
 PEERS = {"peers": (NOBODY,), "peer_key": "among routers"}
 SHOWN = {"Authorization": "Bearer among routers"}
 GATED = {**PEERS, "gateway": "vtc", "router": "least-loaded"}
@@ -84,7 +84,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_totals_that_no_router_can_have_are_not_taken_in(forged):
+def test_impossible_totals_are_ignored(forged):
     """Two values of 1e308 add up to infinity, and their difference is not a number."""
 
     async def test():
@@ -111,7 +111,7 @@ def test_totals_of_too_many_routers_or_clients_are_refused():
     run(test)
 
 
-def test_routers_that_are_silent_are_forgotten_when_there_are_too_many():
+def test_silent_routers_are_forgotten_when_there_are_too_many():
     async def test():
         async with cluster(1, router={**GATED, "router": "d2lpm"}) as (under_test, _):
             peering = under_test.peering
@@ -139,8 +139,8 @@ def test_routers_that_are_silent_are_forgotten_when_there_are_too_many():
         *(("router", 0, 200), ("router", 1, 409), ("router", -1, 409), ("router", 2**70, 409)),
     ],
 )
-def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, place, status):
-    """Otherwise an unknown band would be created, with a queue of its own."""
+def test_totals_of_missing_workers_or_bands_are_ignored(part, place, status):
+    """Otherwise, an unknown band would be created with an additional queue."""
 
     async def test():
         settings = {"gateway.priority": {"vip": 7}}
@@ -155,7 +155,7 @@ def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, pl
 
 
 @pytest.mark.slow
-def test_a_hostile_peers_messages_are_answered_and_counters_stay_numbers():
+def test_messages_of_a_hostile_peer_are_answered_and_counters_stay_finite():
     """The messages are mutated and replayed by a peer that has the key, in any order."""
 
     async def test():
@@ -192,12 +192,12 @@ def test_a_hostile_peers_messages_are_answered_and_counters_stay_numbers():
         ({"workers": [WorkerAddress(NOBODY), WorkerAddress(NOBODY + "9")]}, False),
     ],
 )
-def test_peers_are_before_the_same_workers_and_count_alike(changes, same):
+def test_peers_have_the_same_workers_and_count_in_the_same_way(changes, same):
     config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], gateway="vtc", **PEERS)
     assert (settings_hash(replace(config, **changes)) == settings_hash(config)) is same
 
 
-def test_without_peers_there_is_no_such_path():
+def test_without_peers_the_path_does_not_exist():
     async def test():
         async with cluster(1) as (under_test, _):
             assert await send(under_test, told("any")) == 404
@@ -205,14 +205,15 @@ def test_without_peers_there_is_no_such_path():
     run(test)
 
 
-def test_a_client_waits_for_one_elsewhere_and_a_dead_peer_costs_nothing():
+def test_a_client_waits_for_a_client_of_a_peer_and_a_dead_peer_costs_nothing():
     async def test():
         router = {**GATED, "settings": {**FAST, "routers.forget_s": 1e6}}
         async with cluster(1, router=router) as (under_test, _):
             fleet = fleet_of(under_test)
             ingress = under_test.proxy.dispatcher.ingress
             await send(under_test, told(fleet, 1, charged={"ann": 5000.0, "bob": 1.0}))
-            assert await ask(under_test, "ann") == 200  # nobody waits, and NOBODY answers nothing
+            # no client waits, and the peer NOBODY never answers
+            assert await ask(under_test, "ann") == 200
             await send(under_test, told(fleet, 2, charged={"bob": 1.0}, waiting=["bob"]))
             asked = asyncio.ensure_future(ask(under_test, "ann"))
             await until(lambda: ingress.held() == {"ann": 1})
@@ -222,7 +223,7 @@ def test_a_client_waits_for_one_elsewhere_and_a_dead_peer_costs_nothing():
     run(test)
 
 
-def test_a_silent_peers_clients_delay_others_only_briefly():
+def test_clients_of_a_silent_peer_delay_others_only_briefly():
     async def test():
         router = {**GATED, "settings": {**FAST, "routers.forget_s": 0.3}}
         async with cluster(1, router=router) as (under_test, _):
@@ -306,7 +307,7 @@ def test_conflicting_flags_are_refused_in_one_line(flags, words, tmp_path):
     assert words in done.stderr
 
 
-def test_the_key_is_nowhere_to_be_read():
+def test_the_key_is_shown_nowhere():
     config = RouterConfig("d2lpm", [WorkerAddress(NOBODY)], **PEERS)
     assert "among" not in repr(config)
 
@@ -334,7 +335,9 @@ async def process(*arguments):
 
 
 async def premium_to_regular(key_file, *, peers):
-    """Run two routers before one emulated worker, one client at each; 250 answers in all."""
+    """Run two routers before one emulated worker, with one client at each; stop after 250 answers
+    in all.
+    """
     with ExitStack() as stack:
         ports = [stack.enter_context(reserved("127.0.0.1", 0, "a port")) for _ in range(2)]
         return await served_by_two(ports, key_file, peers=peers)
@@ -359,7 +362,7 @@ async def served_by_two(ports, key_file, *, peers):
             ClientSession() as session,
         ):
             answered = await flooded(session, {"premium": one, "regular": other})
-            if peers:  # the second router dies: premium goes on
+            if peers:  # the second router dies, and premium continues
                 second.kill()
                 await second.wait()
                 assert await answer_of(session, one, "premium") == 200
@@ -367,7 +370,7 @@ async def served_by_two(ports, key_file, *, peers):
 
 
 async def flooded(session, urls):
-    """Return answers by client, each with 12 requests under way at a router of its own."""
+    """Return answers by client, each with 12 requests in flight at a separate router."""
     answered = Counter()
 
     async def again(client):
@@ -383,7 +386,7 @@ async def flooded(session, urls):
 
 
 async def answer_of(session, url, client):
-    # Prompts with a prime period would be cached after 150, at a tenth of the charge.
+    # Prompts with a prime period would be cached after 150 requests, and then charged a tenth.
     ids = [next(NUMBERS) % 29_989 for _ in range(200)]
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
     named = {headers.CLIENT: client}
@@ -398,5 +401,5 @@ def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
-    # 4, except that regular continues with a dozen requests when premium ends.
+    # 4, except that regular continues with a dozen requests after premium ends.
     assert 3.2 < asyncio.run(premium_to_regular(key_file, peers=True)) < 4.5

@@ -37,7 +37,7 @@ def ask(path, body=None, *, router=None, **sent):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_answer_comes_back_as_the_worker_gave_it(path):
+def test_an_answer_is_returned_as_the_worker_gave_it(path):
     status, returned, data, seen, _ = ask(path)
     assert (status, json.loads(data)) == (200, whole(path))
     assert returned[headers.WORKER] == "0"
@@ -45,11 +45,11 @@ def test_an_answer_comes_back_as_the_worker_gave_it(path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stream_comes_back_as_the_worker_gave_it(path):
+def test_a_stream_is_returned_as_the_worker_gave_it(path):
     status, returned, data, _, _ = ask(path, streamed(path))
     assert status == 200
     assert returned["Content-Type"] == "text/event-stream"
-    # The client did not ask for the usage, but the router does.
+    # The client did not ask for the usage, but the router asks for it.
     assert payloads(data) == list(events(path, {}))
 
 
@@ -71,7 +71,7 @@ def test_tokens_and_service_are_counted_for_the_client(path, stream):
     assert f'fairbench_service_total{{client="ann"}} {100 + 2 * len(WORDS)}.0' in metrics
 
 
-def test_generate_is_signed_in_its_body_and_otherwise_unchanged():
+def test_a_generate_body_gets_the_client_and_is_otherwise_unchanged():
     _, _, _, seen, _ = ask(GENERATE, streamed(GENERATE), **{headers.CLIENT: "ann"})
     _, sent, body = seen[0]
     assert body == {**streamed(GENERATE), "routing_key": "ann"}
@@ -79,7 +79,7 @@ def test_generate_is_signed_in_its_body_and_otherwise_unchanged():
 
 
 @pytest.mark.parametrize("path", OPENAI)
-def test_openai_calls_are_signed_in_their_header_and_otherwise_unchanged(path):
+def test_an_openai_call_gets_the_client_in_a_header_and_is_otherwise_unchanged(path):
     _, sent, body = ask(path, **{headers.CLIENT: "ann"})[3][0]
     assert (sent[headers.ROUTING_KEY], body) == ("ann", PATHS[path])
 
@@ -129,13 +129,13 @@ def test_a_key_determines_the_client():
     "sent", [{}, {"Authorization": "Bearer k-eve"}, {"Authorization": "k-bob"}]
 )
 @pytest.mark.parametrize("path", PATHS)
-def test_unknown_keys_are_turned_away(path, sent):
+def test_unknown_keys_are_refused(path, sent):
     status, _, data, seen, _ = ask(path, router={"keys": KEYS}, **sent)
     assert (status, json.loads(data)["error"]["type"]) == (401, "authentication_error")
     assert not seen
 
 
-def test_unknown_keys_are_turned_away_before_the_body_is_read():
+def test_unknown_keys_are_refused_before_the_body_is_read():
     body = {"text": "a" * 5000}
     assert ask(GENERATE, body, router={"keys": KEYS, "max_body_bytes": 4000})[0] == 401
 
@@ -186,7 +186,7 @@ def test_malformed_bodies_get_a_400_in_openais_shape(path, body, complaint):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b'{"text": "\xff"}', b'{"text": "\\ud83d"}', b"[" * 100_000]
 )
-def test_a_body_that_is_no_json_object_gets_a_400(data):
+def test_a_body_that_is_not_a_json_object_gets_a_400(data):
     async def run():
         async with cluster(1) as (under_test, (worker,)):
             url = under_test.url + GENERATE
@@ -214,5 +214,5 @@ def test_a_wrongly_compressed_body_gets_a_400():
 
 
 @pytest.mark.parametrize("name", [headers.PROGRAM, headers.DEPTH])
-def test_a_program_that_is_no_number_gets_a_400(name):
+def test_a_program_that_is_not_a_number_gets_a_400(name):
     assert ask(GENERATE, **{name: "seven"})[0] == 400

@@ -23,7 +23,7 @@ from tests.live.live_router import GENERATE, PATHS, cluster, until
         ),
     ],
 )
-def test_workers_as_they_are_named(text, expected):
+def test_workers_have_the_names_that_were_given(text, expected):
     assert parse_worker(text) == expected
     assert parse_worker(expected.as_option()) == expected
 
@@ -34,7 +34,7 @@ def test_the_smallest_pool_bounds_the_assumed_cache():
     async def run():
         info = {"max_total_num_tokens": 1000}
         async with cluster(2, router={"router": "d2lpm"}, info=info) as (under_test, workers):
-            workers[0].healthy = False  # so that all go to one worker
+            workers[0].healthy = False  # so that both go to one worker
             await until(lambda: under_test.up == {1})
             tree = under_test.proxy.dispatcher.router._tree
             held = []
@@ -60,7 +60,8 @@ def test_clients_beyond_a_bound_share_a_label(monkeypatch):
             total = 'fairbench_requests_total{{client="{}",outcome="ok"}}'
             return [await under_test.metric(total.format(name)) for name in names]
 
-    assert asyncio.run(run()) == [1, 1, 3, 0]  # nobody holds a label for ever, and none is lost
+    # no client holds a label permanently, and none is lost
+    assert asyncio.run(run()) == [1, 1, 3, 0]
 
 
 def test_the_metrics_say_how_tokens_are_counted():

@@ -23,7 +23,7 @@ def stream(end):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("hide", [False, True])
 def test_every_kind_of_line_end_is_recognised(end, hide):
-    """Test that a stream with CRLF passes word by word, and that its tokens are counted."""
+    """A stream with CRLF passes word by word, and its tokens are counted."""
     reader = StreamReader(hide_usage=hide)
     passed = [reader.feed(bytes([byte])) for byte in stream(end)]
     assert reader.usage() == Usage(None, 3, None)
@@ -33,7 +33,7 @@ def test_every_kind_of_line_end_is_recognised(end, hide):
 
 
 @given(st.lists(st.sampled_from([b"\n", b"\r", b"data: x", b": y", b"z"]), max_size=30), st.data())
-def test_any_cut_of_a_stream_loses_or_moves_nothing(parts, data):
+def test_no_division_of_a_stream_into_chunks_loses_or_moves_data(parts, data):
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
     splitter = EventSplitter()
@@ -43,7 +43,7 @@ def test_any_cut_of_a_stream_loses_or_moves_nothing(parts, data):
     assert passed + splitter.rest() == whole
 
 
-def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(monkeypatch):
+def test_an_endless_event_is_forwarded_in_pieces_and_takes_no_memory(monkeypatch):
     monkeypatch.setattr(answers, "MAX_EVENT_BYTES", 1000)
     splitter, passed, most = EventSplitter(), 0, 0
     for _ in range(500):
@@ -57,7 +57,7 @@ def test_an_event_that_never_ends_is_passed_on_in_pieces_and_takes_no_memory(mon
 
 
 def test_searched_bytes_are_not_searched_again():
-    """Test that 32 MiB without a blank line are not searched from the start at each chunk."""
+    """32 MiB without a blank line are not searched from the start at each chunk."""
 
     class Counting(bytearray):
         searched = 0
@@ -70,10 +70,10 @@ def test_searched_bytes_are_not_searched_again():
     splitter._begun = Counting()
     for _ in range(256):
         splitter.feed(b"x" * 1024)
-    # Each byte is searched once per kind of blank line, except the few before a chunk.
+    # Each byte is searched once per kind of blank line, except for the few bytes before a chunk.
     assert Counting.searched <= 3 * 256 * (1024 + 4)
 
 
-def test_the_data_of_an_event_are_all_its_data_lines():
+def test_the_data_of_an_event_consists_of_all_its_data_lines():
     assert data_of(b"event: e\r\ndata: 1\r\nid: 7\r\ndata:2\r\n\r\n") == b"1\n2"
     assert data_of(b": comment\n\n") == b""

@@ -24,7 +24,7 @@ ROUTER = {"stall_s": STALL_S}
 
 
 @pytest.mark.parametrize("held_at", [0, 2])
-def test_a_worker_that_hangs_behind_a_healthy_page_is_down_until_it_decodes(held_at):
+def test_a_worker_that_hangs_with_a_healthy_page_is_down_until_it_decodes(held_at):
     """Its requests are answered with an error and not retried, since one may be the cause."""
 
     async def run():
@@ -54,7 +54,7 @@ def test_a_worker_that_hangs_behind_a_healthy_page_is_down_until_it_decodes(held
     assert (served, asked, up) == ([(200, "1")] * 4, 4, {1})
 
 
-def test_requests_that_are_given_up_do_not_make_a_worker_look_alive():
+def test_abandoned_requests_do_not_make_a_worker_look_alive():
     async def run():
         async with cluster(2, router=ROUTER) as (under_test, workers):
             workers[0].held_at = workers[1].held_at = 0
@@ -92,7 +92,7 @@ async def statuses_of(under_test):
         return answer.status
 
 
-def test_a_slow_stream_is_progress():
+def test_a_slow_stream_counts_as_progress():
     async def run():
         async with cluster(1, router=ROUTER) as (under_test, (worker,)):
             worker.padding = [b'data: {"text": "a"}\n\n'] * 40
@@ -131,13 +131,14 @@ class Counting(Telling):
 @pytest.mark.parametrize(
     "page",
     [
-        'sglang:http_requests_total{method="GET"} 9\n',  # no token yet: SGLang has no counter then
+        # no token yet: until then, SGLang has no counter
+        'sglang:http_requests_total{method="GET"} 9\n',
         "vllm:generation_tokens_total 0\n",
         "vllm:kv_cache_usage_perc NaN\n",
     ],
 )
 def test_a_worker_whose_first_request_hangs_is_down_in_the_usual_time(page):
-    """Its longest answer would be allowed five times as long."""
+    """Its longest answer would be allowed to take five times as long."""
 
     async def run():
         worker = Telling(held_at=0)
@@ -168,7 +169,7 @@ def test_an_invalid_metrics_page_costs_nothing():
     assert asyncio.run(run()) == 502
 
 
-def test_a_worker_that_counts_tokens_may_take_long_over_an_answer_in_one_piece():
+def test_a_worker_that_counts_tokens_may_take_long_over_a_non_streamed_answer():
     async def run():
         worker = Counting(held_at=0)
         await worker.start()

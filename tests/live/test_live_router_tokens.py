@@ -15,7 +15,7 @@ APPROXIMATE = ApproximateTokens()
 
 
 @given(st.text(), st.text(), st.text())
-def test_approximate_tokens_begin_alike_as_far_as_texts_do(start, a, b):
+def test_approximate_tokens_share_a_prefix_as_far_as_the_texts_do(start, a, b):
     first, second = APPROXIMATE.ids(start + a), APPROXIMATE.ids(start + b)
     shared = len(start.encode()) // 4
     assert first[:shared] == second[:shared]
@@ -53,7 +53,7 @@ def read(api, **body):
     return api.read(json.dumps(body).encode(), APPROXIMATE)
 
 
-def test_ids_in_the_body_are_taken_as_they_are():
+def test_ids_in_the_body_are_used_unchanged():
     for call in (
         read(GenerateApi(), input_ids=[3, 1, 2]),
         read(CompletionsApi(), prompt=[3, 1, 2]),
@@ -62,7 +62,7 @@ def test_ids_in_the_body_are_taken_as_they_are():
         assert call.ids == array("I", [3, 1, 2])
 
 
-def test_turns_of_a_conversation_stay_a_prefix():
+def test_turns_of_a_conversation_extend_a_prefix():
     turns = [
         {"role": "system", "content": "be short"},
         {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "image_url"}]},
@@ -88,7 +88,7 @@ def test_turns_of_a_conversation_stay_a_prefix():
         (ChatApi(), {"messages": [], "max_tokens": 7, "max_completion_tokens": 8}, 8),
     ],
 )
-def test_how_much_a_client_allows(api, body, expected):
+def test_the_output_limit_that_a_client_sets(api, body, expected):
     assert read(api, **body).max_new_tokens == expected
 
 
@@ -100,7 +100,7 @@ OTHERS = st.dictionaries(
 
 
 @given(OTHERS, st.text(max_size=5))
-def test_fields_that_are_set_are_there_once_and_the_rest_stays(others, client):
+def test_a_field_that_is_set_occurs_once_and_the_rest_is_unchanged(others, client):
     body = {**others, "input_ids": [1, 2], "stream": True}
     raw = json.dumps(body).encode() + b" \n"
     call = GenerateApi().read(raw, APPROXIMATE)

@@ -30,7 +30,7 @@ def only_usage(event):
 
 
 @given(st.data(), st.sampled_from(list(PATHS)), st.booleans(), st.booleans())
-def test_cuts_change_nothing(data, path, spaced, hide):
+def test_any_division_into_chunks_gives_the_same_usage(data, path, spaced, hide):
     whole_stream, hidden = stream_of(path, spaced=spaced, tricky=path != GENERATE)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole_stream)), max_size=8)))
     reader = StreamReader(hide_usage=hide)
@@ -43,7 +43,7 @@ def test_cuts_change_nothing(data, path, spaced, hide):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_a_stream_cut_short_has_as_many_tokens_as_events(path):
+def test_an_interrupted_stream_counts_one_token_per_event(path):
     begun = stream_of(path)[0].split(b"\n\n")[:2]
     reader = StreamReader(hide_usage=True)
     reader.feed(b"\n\n".join(begun) + b"\n\nda")
@@ -51,20 +51,20 @@ def test_a_stream_cut_short_has_as_many_tokens_as_events(path):
     assert reader.rest() == b"da"
 
 
-def test_a_cut_generate_stream_has_its_reported_tokens():
+def test_an_interrupted_generate_stream_has_its_reported_tokens():
     reader = StreamReader(hide_usage=False)
     reader.feed(b'data: {"text": "", "meta_info": {"completion_tokens": 40}}\n\n')
     assert reader.usage().output_tokens == 40
 
 
-def test_an_error_is_no_token():
+def test_an_error_is_not_counted_as_a_token():
     reader = StreamReader(hide_usage=False)
     reader.feed(b'data: {"choices": [{}]}\n\ndata: {"error": {}}\n\ndata: [DONE]\n\n')
     assert reader.usage() == Usage(None, 1, None, failed=True)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_usage_of_whole_answers(path):
+def test_usage_of_whole_answers_is_read(path):
     assert usage_of(json.dumps(whole(path)).encode()) == Usage(100, len(WORDS), 32)
 
 

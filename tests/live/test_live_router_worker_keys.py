@@ -1,4 +1,4 @@
-"""Test workers with keys of their own: who is shown which key, and where none appears."""
+"""Test workers with their own keys: which worker gets which key, and that no key is shown."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ async def keyed_workers():
 
 
 @pytest.mark.parametrize("keys", [None, {"client-key": "ann"}])
-def test_each_worker_is_shown_its_own_key_on_every_page(keys, caplog):
+def test_each_worker_gets_its_own_key_on_every_page(keys, caplog):
     """The pages are health, facts, loads, models and requests; no client's key reaches them."""
     caplog.set_level(logging.DEBUG, "fairbench")
 
@@ -89,7 +89,7 @@ def test_without_worker_keys_a_clients_key_is_forwarded():
 A, B = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
 
 
-def test_keys_by_flag_and_by_file(tmp_path):
+def test_keys_are_given_by_flag_and_by_file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text(f'"{A}/" = "k1"\n"*" = "k2"\n')
     keys = worker_keys(None, path)
@@ -124,7 +124,7 @@ def test_errors_in_the_worker_keys_file_show_no_key(tmp_path, content, complaint
     assert "SECRET" not in str(raised.value)
 
 
-def test_keys_are_not_part_of_how_anything_is_shown():
+def test_keys_do_not_appear_in_representations():
     keys = WorkerKeys({A: "SECRET"}, "SECRET")
     worker = keys.signed(WorkerAddress(A))
     assert worker.authorization == {"Authorization": "Bearer SECRET"}

@@ -49,7 +49,7 @@ def short(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_beside_its_simulation(short, tmp_path):
+def test_a_run_agrees_with_its_simulation(short, tmp_path):
     _, path = short
     result = invoke("validate", path, "--output-dir", tmp_path)
     assert result.exit_code == 0, result.stderr
@@ -58,7 +58,8 @@ def test_a_run_beside_its_simulation(short, tmp_path):
     pair = stored["metrics"]["service_rate_tok_s"]
     assert pair["measured"] == summary(path)["service_rate_tok_s"]
     assert pair["simulated"] > 0
-    # The same requests of the same programs on the same two workers, so the same prompts.
+    # The same requests of the same programs run on the same two workers, so the prompts are the
+    # same.
     assert abs(stored["metrics"]["cache_hit_rate"]["error_pct"]) < 10
 
 
@@ -167,7 +168,7 @@ def arguments_of(pid):
 
 
 @pytest.mark.slow
-def test_a_run_survives_a_worker_that_dies(tmp_path):
+def test_a_run_continues_when_a_worker_dies(tmp_path):
     flags = [*EMULATED, "--duration", "40", "--time-scale", "8", "--result-dir", tmp_path, "--json"]
     with running(*flags) as process:
         under_way(process, tmp_path)
@@ -191,7 +192,7 @@ def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     assert "worker-0 does not schedule as asked: the server runs the scheduler vtc" in result.stderr
 
 
-def test_an_endpoint_that_is_not_there(tmp_path):
+def test_an_endpoint_that_does_not_answer_is_reported(tmp_path):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -206,7 +207,7 @@ def test_an_endpoint_that_is_not_there(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_without_its_router_has_failed(tmp_path):
+def test_a_run_whose_router_dies_fails(tmp_path):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         os.kill(*pids_of(process, "serve"), signal.SIGKILL)
@@ -217,7 +218,7 @@ def test_a_run_without_its_router_has_failed(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_endpoint_is_benchmarked_unchanged(tmp_path):
+def test_an_endpoint_is_measured_as_it_is(tmp_path):
     spec = resolve({"backend": {"kind": "emulator"}, "scheduler": "vtc"})
     servers = start_all(recipes_here(spec), tmp_path, timeout_s=WAIT_S)
     try:
@@ -239,7 +240,6 @@ def test_an_endpoint_is_benchmarked_unchanged(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_late_requests_are_refused_before_emulated_workers(tmp_path):
     flags = ["--num-programs", "3", "--request-rate", "2", "--max-running-requests", "2"]
     flags += ["--goodput", "ttft:200ms", "--set", "admission.policy=refuse"]

@@ -88,13 +88,13 @@ def test_impossible_runs_start_nothing(refused, arguments, expected):
     assert "topsecret" not in complaint
 
 
-def test_a_python_without_sglang(refused):
+def test_a_python_without_sglang_is_refused(refused):
     flags = ["--backend", "sglang", "--model", "m", "--server-python", sys.executable]
     pytest.importorskip("fairbench")
     assert f"server_python {sys.executable}: lacks" in refused(*flags)
 
 
-def test_a_python_that_does_not_exist(monkeypatch):
+def test_a_missing_python_is_refused(monkeypatch):
     monkeypatch.setenv(PYTHON, "/no/such/python")
     with pytest.raises(UsageError, match="server_python /no/such/python: cannot be run"):
         SERVER_PYTHON.find(None)
@@ -141,7 +141,7 @@ def test_the_command_line_of_an_sglang_server(sglang_at_hand):
     assert json.loads(one.environment["FAIRBENCH_SETTINGS"])["dlpm.quantum"] == 5000
 
 
-def test_an_sglang_server_with_its_own_scheduling(sglang_at_hand, monkeypatch):
+def test_the_command_line_of_an_sglang_server_with_its_own_scheduling(sglang_at_hand, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_LOCAL", "vtc")
     spec = sglang(schedule_policy="lpm", server_args=CPU)
     recipe = recipes_of(spec)[0]
@@ -150,7 +150,7 @@ def test_an_sglang_server_with_its_own_scheduling(sglang_at_hand, monkeypatch):
     assert recipe.environment["FAIRBENCH_LOCAL"] == ""
 
 
-def test_each_sglang_server_has_gpus_of_its_own(sglang_at_hand, monkeypatch):
+def test_each_sglang_server_has_separate_gpus(sglang_at_hand, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     spec = sglang(tp=2)
     recipes = recipes_of(spec)
@@ -195,7 +195,8 @@ def test_the_router_gets_the_clients_targets_in_real_seconds():
     spec = with_promises({"kind": "emulator", "time_scale": 2.0})
     router = router_recipe(spec, []).command([1])
     told = [router[at + 1] for at, word in enumerate(router) if word == "--goodput"]
-    assert told == ["client-0.ttft:250ms", "client-2.e2el:2000ms"]  # of 5x nobody knows
+    # the router does not know the latency that 5x refers to
+    assert told == ["client-0.ttft:250ms", "client-2.e2el:2000ms"]
     assert objectives(spec) == {"client-0": "client-0", "client-2": "client-2"}
     assert not any(word.startswith("admission.") for word in router)
 
@@ -223,7 +224,7 @@ def test_the_router_refuses_by_the_profile_of_the_emulator():
         ({"kind": "sglang"}, "", "set admission.profile, too"),
     ],
 )
-def test_admission_control_is_refused_where_it_could_not_estimate(backend, profile, why):
+def test_admission_control_is_refused_where_it_cannot_estimate(backend, profile, why):
     with pytest.raises(UsageError, match=why):
         with_promises(backend, policy="refuse", profile=profile)
 

@@ -21,7 +21,9 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_thread_a_server(monkeypatch):
-    """Two servers whose operations each use all cores slow each other down tenfold."""
+    """Run each server with one thread, because two servers that use all cores slow each other down
+    tenfold.
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -32,7 +34,7 @@ CPU = (
 SERVERS = ["run", "--backend", "sglang", "--model", MODEL, "--load-format", "dummy"]
 SERVERS += ["--server-arg", CPU, "--mem-fraction-static", "0.1", "--max-total-tokens", "8000"]
 SERVERS += ["--max-running-requests", "8", "--dp", "2"]
-# Conversations of a few short turns, all begun at once.
+# Conversations of a few short turns, all begun together.
 LOAD = ["--workload", "chat", "--scenario", "none", "--request-rate", "inf"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
@@ -45,10 +47,11 @@ def run(parent, *flags):
     return stdout, only(parent)
 
 
-def test_a_server_of_two_ranks(tmp_path, monkeypatch):
+def test_a_server_with_two_ranks(tmp_path, monkeypatch):
     """Both ranks must schedule alike, each with its own scheduler object, or they would hang."""
-    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # else a rank wants a NUMA node
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # which the stand-in for Triton does not suit
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # otherwise a rank needs a NUMA node
+    # this does not work with the stand-in for Triton
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     _, path = run(tmp_path, "--scheduler", "d2lpm", "--dp", "1", "--tp", "2")
     summary = json.loads((path / "summary.json").read_text())
     assert summary["completed"] == summary["num_requests"] >= 16
@@ -66,7 +69,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path):
     assert summary["errors"] == {}
     requests = pq.read_table(path / "requests.parquet").to_pydict()
     assert set(requests["worker"]) == {0, 1}
-    # Every turn but the first finds the conversation in the cache, wherever D2LPM keeps it.
+    # Every turn except the first finds the conversation in the cache, wherever D2LPM keeps it.
     later = [
         cached
         for cached, depth in zip(requests["cached_tokens"], requests["depth"], strict=True)
@@ -75,7 +78,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path):
     assert sum(cached > 0 for cached in later) > len(later) / 2
 
 
-def test_sglangs_own_scheduling_is_measured_when_asked_for(tmp_path):
+def test_sglangs_own_scheduling_is_measured_on_request(tmp_path):
     stdout, path = run(tmp_path, "--router", "round-robin", "--schedule-policy", "lpm")
     assert stdout.startswith("measured on sglang 0.5.23 with its own lpm")
     summary = json.loads((path / "summary.json").read_text())

@@ -41,8 +41,8 @@ def small_servers(monkeypatch):
 
 
 RUN = ["run", *SERVERS, "--max-running-requests", "4"]
-# Conversations of a few short turns: a few at once, or so slowly that servers on shared cores keep
-# up, for longer than any test.
+# Conversations of a few short turns: either a few together, or so slow that servers on shared cores
+# keep up, for longer than any test.
 LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
@@ -104,7 +104,7 @@ def test_the_router_follows_the_servers_caches(tmp_path):
     assert sum(requests["cached_tokens"]) > 0
 
 
-def test_a_server_that_dies_is_started_again(tmp_path):
+def test_a_server_that_dies_is_restarted(tmp_path):
     with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         started, killed = tree(process.pid), engine_cores(process)[0]

@@ -41,7 +41,7 @@ def vllm(**config):
         ("", None),
     ],
 )
-def test_only_whole_numbers_of_every_rank_count(page, most):
+def test_only_reports_of_whole_numbers_for_every_rank_count(page, most):
     text = page if isinstance(page, str) else json.dumps(page)
     assert most_told_by(text.encode()) == most
 
@@ -49,5 +49,5 @@ def test_only_whole_numbers_of_every_rank_count(page, most):
 @pytest.mark.parametrize(
     ("most", "headroom"), [(1, 1), (4, 1), (20, 1), (21, 2), (64, 4), (256, 13)]
 )
-def test_headroom_is_a_twentieth_and_one_at_least(most, headroom):
+def test_headroom_is_a_twentieth_and_at_least_one(most, headroom):
     assert headroom_of(most) == headroom

@@ -37,7 +37,7 @@ SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 
 @asynccontextmanager
 async def serving(*arguments, **worker_settings):
-    """A router process before one worker; yields its URL, the process and the worker."""
+    """Start a router process before one worker; yield its URL, the process and the worker."""
     worker = Worker(**worker_settings)
     await worker.start()
     process = await asyncio.create_subprocess_exec(
@@ -57,7 +57,7 @@ async def serving(*arguments, **worker_settings):
         await worker.stop()
 
 
-def test_it_serves_once_it_has_printed_its_url():
+def test_the_router_serves_once_its_url_is_printed():
     async def run():
         async with serving() as (url, _, worker), ClientSession() as session:
             assert url.startswith("http://127.0.0.1:")
@@ -139,7 +139,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
 
 
 def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
-    padding = [b": padding\n\n" * 6_000] * 1_000  # 66 MB: more than sockets hold on the way
+    padding = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
 
     async def run():
         async with serving(padding=padding) as (url, process, worker), ClientSession() as session:
@@ -198,7 +198,8 @@ def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
             async with routers as (url, _, own), ClientSession() as session:
                 await own.stop()
                 async with session.post(url + GENERATE, json=streamed(GENERATE)) as answer:
-                    assert payloads(await answer.read())  # the dead one is out by now
+                    # the dead worker is out of rotation by now
+                    assert payloads(await answer.read())
                 begun = await asyncio.gather(*(asked(session, url, 100) for _ in range(8)))
                 first.kill()
                 ends = [payloads(await answer.read())[-1] for answer in begun]
@@ -416,7 +417,7 @@ def test_a_dry_run_starts_no_worker(monkeypatch):
         (("--gateway", "vtc"), None),
     ],
 )
-def test_a_local_scheduler_is_asked_for_by_its_pair(arguments, local):
+def test_a_local_scheduler_is_requested_through_its_pair(arguments, local):
     assert planned(*WORKER, *arguments).get("local") == local
 
 
@@ -433,7 +434,7 @@ REPORT = {"fairbench": {"local": "dlpm", "params": {}}}
         (None, {}, ""),
     ],
 )
-def test_it_warns_of_workers_that_do_not_run_the_scheduler_asked_for(local, info, warning, caplog):
+def test_the_router_warns_of_workers_with_another_scheduler(local, info, warning, caplog):
     async def run():
         async with cluster(1, router={"local": local}, info=info):
             return [one for one in caplog.messages if "does not run" in one]
@@ -443,7 +444,7 @@ def test_it_warns_of_workers_that_do_not_run_the_scheduler_asked_for(local, info
     assert all(warning in one for one in told)
 
 
-def test_a_port_that_is_taken_is_named():
+def test_a_port_in_use_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

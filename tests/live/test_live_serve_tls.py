@@ -63,7 +63,7 @@ def test_only_https_requests_and_streams_are_served(pair):
             assert url.startswith("https://127.0.0.1:")
             async with session.post(url + GENERATE, json=streamed(GENERATE), ssl=trust) as answer:
                 told = answer.status, payloads(await answer.read())
-            with pytest.raises(ClientConnectorError):  # nobody trusts a self-signed certificate
+            with pytest.raises(ClientConnectorError):  # no client trusts a self-signed certificate
                 await session.get(f"{url}/health")
             with pytest.raises(ClientError):
                 await session.get(f"{url.replace('https', 'http')}/health")
@@ -114,7 +114,7 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
         (("--tls-cert", "/", "--tls-key", "none.pem"), "--tls-cert /: cannot be read"),
     ],
 )
-def test_missing_parts_are_one_line(arguments, complaint):
+def test_missing_flags_or_packages_are_one_line(arguments, complaint):
     result = CliRunner().invoke(app, ["serve", "--port", "0", *WORKER, *arguments])
     assert result.exit_code == 2
     assert complaint in result.stderr.replace("\n", " ")

@@ -57,7 +57,7 @@ def test_serve_starts_servers_streams_follows_caches_and_leaves_no_process(serve
         return samples(get_text(f"{url}/metrics", timeout_s=WAIT_S))
 
     prompt = [16 + n for n in range(4 * PAGE)]
-    for _ in range(2):  # the second finds its prompt where the first has left it
+    for _ in range(2):  # The second request finds its prompt where the first one has left it.
         *events, last = ask(client, prompt, 8)
         assert last.usage.completion_tokens == 8
         assert last.usage.prompt_tokens == len(prompt)
@@ -85,7 +85,7 @@ def test_serve_starts_servers_streams_follows_caches_and_leaves_no_process(serve
     assert "Traceback" not in process.stderr.read()
 
 
-def test_an_engine_that_is_killed_is_started_again_and_the_other_serves_meanwhile(served):
+def test_a_killed_engine_is_restarted_and_the_other_serves_meanwhile(served):
     process, url, client = served
     killed = engine_cores(process)[0]
     up = 'fairbench_worker_up{{worker="{}"}}'.format

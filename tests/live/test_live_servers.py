@@ -1,4 +1,4 @@
-"""Test that servers start in parallel, report when ready, and are gone in the end."""
+"""Test that servers start in parallel, report when ready, and all end."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ from fairbench.live.processes.servers import Recipe, Server, start_all, stop_all
 from tests.live.live_cli import runs, wait_until_gone
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 300  # machines are busy
+WAIT_S = 300  # a long limit, because machines are busy
 
 
 def recipe(name, *arguments, **options):
@@ -44,7 +44,7 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-def test_all_servers_are_ready_and_later_gone(tmp_path):
+def test_all_servers_become_ready_and_later_end(tmp_path):
     pids, heard = tmp_path / "pids", []
     recipes = [recipe(f"worker-{n}", "--pids", str(pids), "--after", f"{n / 5}") for n in range(3)]
     servers = start_all(recipes, tmp_path, timeout_s=WAIT_S, on_ready=heard.append)
@@ -73,7 +73,7 @@ def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     assert not any(map(runs, pids_in(pids)))
 
 
-def test_a_server_that_is_never_ready_is_given_up(tmp_path, caplog, monkeypatch):
+def test_a_server_that_is_never_ready_is_stopped(tmp_path, caplog, monkeypatch):
     pids = tmp_path / "pids"
     pids.touch()  # the server may be stopped before it begins
     caplog.set_level(logging.INFO)
@@ -148,7 +148,7 @@ def test_an_interruption_while_starting_ends_started_servers(tmp_path):
     wait_until_gone(pids_in(pids))
 
 
-def test_a_command_that_does_not_exist(tmp_path):
+def test_a_missing_command_is_reported(tmp_path):
     with pytest.raises(RunFailed) as caught:
         start_all([Recipe("none", lambda _: ["/no/such/program"])], tmp_path, timeout_s=WAIT_S)
     assert caught.value.__notes__ == ["/no/such/program: No such file or directory"]
@@ -195,7 +195,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path):
     assert not any(map(runs, pids_in(pids)))
 
 
-def test_children_of_a_server_that_was_killed_go_too(tmp_path):
+def test_children_of_a_killed_server_are_killed_too(tmp_path):
     pids = tmp_path / "pids"
     server = Server(recipe("worker", "--pids", str(pids)), tmp_path)
     wait_until(lambda: pids.exists() and len(pids_in(pids)) == 2)
@@ -263,7 +263,7 @@ def test_gpus_are_assigned_without_overlap():
         ([], 1, 1, False, "dp = 1, tp = 1: needs 1 GPUs, 0 visible"),
     ],
 )
-def test_too_few_gpus(gpus, dp, tp, share, expected):
+def test_too_few_gpus_are_an_error(gpus, dp, tp, share, expected):
     with pytest.raises(UsageError) as caught:
         assign(gpus, dp=dp, tp=tp, share=share)
     assert str(caught.value).startswith(expected)
@@ -293,7 +293,7 @@ def machine(tmp_path, monkeypatch):
     return amd
 
 
-def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
+def test_amd_gpus_are_found_without_tools_of_rocm(machine, monkeypatch):
     assert found_gpus().names == []
     machine([0, 304, 304, 304, 304], hidden=[2])  # a processor, and a GPU of another container
     assert found_gpus().names == ["0", "1", "2"]
@@ -302,15 +302,15 @@ def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
     ]
     with pytest.raises(UsageError, match="dp = 2, tp = 2: needs 4 GPUs, 3 visible"):
         server_gpus(dp=2, tp=2, share=False)
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,0")  # HIP counts what that leaves
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,0")  # HIP counts the devices that remain
     assert found_gpus().names == ["0", "1"]
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
     assert server_gpus(dp=1, tp=1, share=False) == [{"HIP_VISIBLE_DEVICES": "1"}]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # whoever sets both is given both
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # a server gets both variables if both are set
     assert server_gpus(dp=1, tp=1, share=False) == [
         {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}
     ]
-    monkeypatch.delenv("HIP_VISIBLE_DEVICES")  # HIP obeys it too
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES")  # HIP obeys the variable, too
     assert server_gpus(dp=1, tp=1, share=False) == [{"CUDA_VISIBLE_DEVICES": "1"}]
 
 
@@ -324,7 +324,7 @@ def test_gpus_are_counted_by_node_and_junk_is_ignored(machine, tmp_path):
 
 
 def test_gpus_listed_by_nvidia_smi_take_precedence(machine, tmp_path, monkeypatch):
-    """The processor has AMD graphics beside NVIDIA cards, for which HIP has no meaning."""
+    """The processor has AMD graphics beside NVIDIA cards, and HIP does not apply to those."""
     machine([24])
     tool = tmp_path / "bin/nvidia-smi"
     tool.write_text("#!/bin/sh\necho 0\necho 1\n")

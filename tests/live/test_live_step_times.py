@@ -1,4 +1,4 @@
-"""Test that a real server's step is charged to its clients, and no second twice."""
+"""Test that a real server's step is charged to its clients, and that no second is charged twice."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ class Told(FCFS):
         self.spent[client] += gpu_ps
 
 
-def test_steps_that_overlap_add_up_to_the_time_that_went_by():
+def test_overlapping_steps_add_up_to_the_elapsed_time():
     told = Told()
     times = StepTimes(told, COSTS)
     long, short = Request(0, "a", 0, 0, (), 4_000, 9), Request(1, "b", 0, 0, (), 1_000, 9)
@@ -42,11 +42,11 @@ def test_steps_that_overlap_add_up_to_the_time_that_went_by():
     assert sum(first.values()) == 34 * PS_PER_S // 100
     assert first["a"] > 5 * first["b"]
     assert told.complete == [long]
-    # The next step was launched before that one ended.
+    # The next step was launched before the previous one ended.
     times.step(10.3, 10.6, decoding=[Decode(long, 4_001), Decode(short, 1_001)])
     assert sum(told.spent.values()) == 6 * PS_PER_S // 10
     assert told.spent["a"] - first["a"] > told.spent["b"] - first["b"] > 0
-    times.step(10.4, 10.5, decoding=[Decode(long, 4_002)])  # nothing beyond the existing charges
+    times.step(10.4, 10.5, decoding=[Decode(long, 4_002)])  # no charge beyond the existing ones
     assert sum(told.spent.values()) == 6 * PS_PER_S // 10
 
 
@@ -64,7 +64,7 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
     home.produced([mine, other])
     home.took(1.2, 1.3, decoding=[mine, other, unknown])
     counters = home.scheduler.counters
-    assert counters == {"a": 15 * PS_PER_S // 100, "b": 15 * PS_PER_S // 100}  # nothing seen yet
+    assert counters == {"a": 15 * PS_PER_S // 100, "b": 15 * PS_PER_S // 100}  # no step seen yet
     for _ in range(10):
         home.costs.observe_decode(2, 400, 0.1)
         home.costs.observe_decode(4, 1_200, 0.28)
@@ -78,7 +78,7 @@ ENGINE = SimpleNamespace(now_s=lambda: 0.0)  # vLLM's scheduler
 
 
 def theirs(name, client, prompt, outputs, computed):
-    """The fields of vLLM's request that the plugin reads."""
+    """Return the fields of vLLM's request that the plugin reads."""
     return SimpleNamespace(
         request_id=name,
         session_id=client,

@@ -1,4 +1,4 @@
-"""Test that servers that end by themselves are started again, and that the run is told."""
+"""Test that servers that end by themselves are restarted, and that the run is told."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from fairbench.live.processes.servers import Recipe, Supervisor, start_all, stop
 from tests.live.live_cli import descendants, running, runs, wait_until
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 300  # machines are busy
+WAIT_S = 300  # a long limit, because machines are busy
 
 
 class Fake:
@@ -80,7 +80,7 @@ def answers(url):
         return False
 
 
-def test_a_killed_server_returns_and_is_gone_in_the_end(tmp_path, monkeypatch, caplog):
+def test_a_killed_server_is_restarted_and_stopped_in_the_end(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(servers_module, "LOOK_S", 0.02)
     monkeypatch.setattr(servers_module, "FIRST_PAUSE_S", 0.05)
     pids = tmp_path / "pids"
@@ -116,7 +116,7 @@ def test_a_servers_last_output_cannot_command_a_terminal(said, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
+def test_serve_restarts_a_dead_worker_that_it_had_started(tmp_path):
     """Four dead workers once stayed dead for 40 s."""
     flags = ("--dp", "2", "--backend", "emulator", "--log-dir", tmp_path, "--port", "0")
     with running("serve", *flags) as process:

@@ -13,7 +13,7 @@ from fairbench.results.store import MANIFEST
 from fairbench.results.sweep_store import SweepStore
 from tests.live.live_cli import descendants, lines, running, wait_until
 
-# One replica: a run takes some seconds, mostly the start of its processes.
+# One replica: a run takes a few seconds, mostly to start its processes.
 SWEEP = """
 [base]
 backend = {{ kind = "emulator", time_scale = 8.0 }}
@@ -90,7 +90,7 @@ def test_servers_are_started_once_for_each_local_scheduler(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_point_whose_servers_fail_stops_no_other(tmp_path):
+def test_a_point_whose_servers_fail_does_not_stop_other_points(tmp_path):
     sweep = write(tmp_path, 'scheduler = ["lpm", "vtc"]')
     other = '{ kind = "emulator", time_scale = 8.0, server_args = ["--nonsense"] }'
     good = '{ kind = "emulator", time_scale = 8.0 }'
@@ -123,7 +123,7 @@ def test_after_a_worker_has_died_the_next_point_has_new_workers(tmp_path):
     first, second = store.finished().values()
     assert "ended during the run" in first.summary["notes"]["workers"]
     assert "workers" not in second.summary["notes"]
-    # A dead worker is restarted within its run; the next run has new ones anyway.
+    # A dead worker is restarted within its run; the next run has new workers anyway.
     assert starts(store) == (3 if "worker-0 ended" in stderr else 2)
 
 

@@ -22,7 +22,7 @@ def test_points_of_one_local_scheduler_and_engine_share_their_servers():
     assert grouped(
         spec("dlpm"),
         spec("vtc"),
-        spec("d2lpm"),  # dlpm on its workers
+        spec("d2lpm"),  # dlpm runs on its workers
         spec("dlpm", {"dlpm.quantum": 77}),
         spec("d2lpm", {"d2lpm.worker_quantum": 77}),  # the router's
         spec("dlpm", {"engine.max_running_requests": 7}),

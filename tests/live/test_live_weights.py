@@ -39,7 +39,7 @@ def test_the_flag_is_written_in_its_input_form():
     assert weight_flags(None) == weight_flags({}) == []
 
 
-def test_the_plugin_prepares_its_scheduler_with_them():
+def test_the_plugin_passes_weights_to_its_scheduler():
     config = config_from(plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS).environment())
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
     home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
@@ -98,7 +98,7 @@ def test_a_client_with_an_owner_is_passed_as_the_owners_client():
     assert sent_names(spec) == {"client-0": "client-0/client-0", "client-2": "client-0/client-2"}
     assert sent_names(spec) == tenant_paths_of(
         spec.client_plans()
-    )  # as simulated schedulers know them
+    )  # the name under which simulated schedulers know the client
     commands = [one.command([1, 2, 3]) for one in recipes_here(spec)]
     for command in (*commands, router_recipe(spec, []).command([1])):
         at = command.index("--weights")
@@ -146,7 +146,7 @@ def test_the_router_grants_quanta_by_weight():
 
 
 @pytest.mark.parametrize("scheduler", ["dlpm", "vtc"])
-def test_serve_starts_workers_with_weights_of_anyone(scheduler, tmp_path, monkeypatch):
+def test_serve_starts_workers_with_weights_of_any_client(scheduler, tmp_path, monkeypatch):
     """Any client may appear there, not only those of a workload."""
 
     @contextmanager

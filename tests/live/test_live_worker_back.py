@@ -1,4 +1,4 @@
-"""Test a worker that returns after a kill: ``serve`` uses it at once, Algorithm 2 does not."""
+"""Test a worker that returns after a kill: ``serve`` uses it immediately, Algorithm 2 does not."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ def wait_for(condition):
 
 
 def shares_after_a_restart(fill_below):
-    """Return (requests that the restarted worker finished, requests of another one meanwhile)."""
+    """Return the numbers of requests that the restarted and another worker finished."""
     counts = {}
     with ExitStack() as stack:
         port = stack.enter_context(reserved("127.0.0.1", 0, "a port"))
@@ -77,7 +77,7 @@ def shares_after_a_restart(fill_below):
         ]
         urls = [part for one in workers for part in ("--worker-url", one.address.split(",")[0])]
         flags = [] if fill_below is None else ["--set", f"d2lpm.fill_below={fill_below}"]
-        flags += ["--set", "d2lpm.worker_quantum=400000"]  # as if there were ten times the clients
+        flags += ["--set", "d2lpm.worker_quantum=400000"]  # as with ten times as many clients
         router = stack.enter_context(server("serve", "--port", 0, *urls, *flags))
 
         def count(when):
@@ -106,7 +106,7 @@ def shares_after_a_restart(fill_below):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_worker_that_is_back_gets_its_share_at_once():
+def test_a_returned_worker_gets_its_share_immediately():
     back, *others = shares_after_a_restart(None)
     assert back > max(others) / 5
     back, *others = shares_after_a_restart(0)

@@ -1,4 +1,4 @@
-"""Small tables by hand that name only the columns under test."""
+"""Small hand-written tables that name only the columns under test."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ def summary_of(
 
 
 def backlog_of(backlog: Backlog, client: int) -> Intervals:
-    """The intervals in which one client was backlogged."""
+    """Return the intervals in which one client was backlogged."""
     low, high = np.searchsorted(backlog.client, [client, client + 1])
     return Intervals(backlog.start[low:high], backlog.end[low:high])

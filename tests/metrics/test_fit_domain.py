@@ -30,11 +30,11 @@ def ratio(fit):
     return outside_fit_ratio(tables, Facts(clients, Window(0, 4), 4.0, 2, 1_000, fit=fit))
 
 
-def test_the_fraction_outside_the_fit_by_hand():
+def test_the_fraction_outside_the_fit_equals_a_hand_count():
     assert ratio(FitLimits(8, 200)) == pytest.approx((2.0 * 4 / 10 + 3.0) / 7.0)
 
 
-def test_unknown_limits():
+def test_unknown_limits_give_no_fraction():
     assert ratio(FitLimits(8, None)) == pytest.approx(3.0 / 7.0)
     assert ratio(FitLimits(9, None)) == 0
     assert np.isnan(ratio(None))

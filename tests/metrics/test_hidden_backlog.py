@@ -25,7 +25,7 @@ LONE = LoneStep(0.01, 0.0001)
 NAMES = ("arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens", "status")
 # With 95 + 10 / 2 tokens of context a lone step takes 0.02 s.
 REQUESTS = [
-    (1.0, 2.0, 2.36, 95, 10, FINISHED),  # 0.04 s a token: twice
+    (1.0, 2.0, 2.36, 95, 10, FINISHED),  # 0.04 s per token is twice that
     (1.0, 2.0, 2.54, 95, 10, FINISHED),  # three times
     (1.0, 2.0, 3.80, 95, 10, FINISHED),  # ten times
     (1.0, 2.0, 2.00, 95, 1, FINISHED),  # no gap
@@ -46,7 +46,7 @@ def ratio(rows, lone=LONE):
     return lone_tpot_ratio(tables, facts)
 
 
-def test_the_backlog_calculated_by_hand():
+def test_the_backlog_equals_a_hand_computation():
     assert ratio(REQUESTS) == pytest.approx(3.0)
     assert math.isnan(ratio(REQUESTS, None))
     assert math.isnan(ratio(REQUESTS[3:]))
@@ -64,7 +64,7 @@ def test_without_a_limit_too_many_trees_hide_in_the_batch(limit, hidden):
     assert hides_backlog(summary) == hidden
 
 
-def test_a_request_alone_takes_as_long_as_alone():
+def test_a_lone_request_has_a_relative_time_of_one():
     flags = {"workload": "chat", "scenario": "none", "scheduler": "fcfs", "num_programs": 1}
     spec = resolve(flags | {"clients": 1})
     assert simulate(spec).summary["lone_tpot_ratio"] == pytest.approx(1.0, rel=0.02)

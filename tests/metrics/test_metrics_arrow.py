@@ -18,14 +18,14 @@ def test_numbers_equal_pyarrows(dtype):
     assert to_arrow(values).equals(pa.array(values.tolist(), pa.from_numpy_dtype(dtype)))
 
 
-def test_never_is_a_number_and_no_null():
+def test_never_is_a_number_and_not_null():
     column = to_arrow(np.array([np.nan, 1.0]))
     assert column.null_count == 0
     np.testing.assert_array_equal(column.to_numpy(), [np.nan, 1.0])
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 5))
-def test_integers_come_back_from_a_slice_too(values, start):
+def test_integers_of_a_slice_come_back(values, start):
     column = to_arrow(np.array(values, np.int64))
     assert to_numpy(column[start:]).tolist() == values[start:]
 

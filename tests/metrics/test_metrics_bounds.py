@@ -14,11 +14,11 @@ from tests.metrics.metrics_helpers import facts, log, requests
 WEIGHTS = ServiceWeights()
 
 
-def test_units_by_hand():
+def test_units_equal_a_hand_computation():
     assert dlpm_unit(300, 1000, WEIGHTS) == 300 + 2 * 1000
     assert vtc_unit(300, 1000, WEIGHTS) == 2000
     assert vtc_unit(5000, 1000, WEIGHTS) == 5000
-    # 900 output tokens still to come and a prompt of 300 are 2,100, more than the pool's 2,000.
+    # 900 future output tokens and a prompt of 300 are 2,100 units, more than the pool's 2,000.
     assert vtc_unit(300, 1000, WEIGHTS, 900) == 2100
     assert vtc_unit(300, 1000, WEIGHTS, 800) == 2000
     assert dlpm_unit(300, 1000, ServiceWeights(3, 5)) == 3 * 300 + 5 * 1000
@@ -29,9 +29,9 @@ def test_vtc_on_an_a10g_has_the_bound_of_its_paper():
     assert theorem_bound(ServiceBound("client", 0, ""), 1024, 10_000) == 40_000
 
 
-def test_dlpm_adds_the_quantum_and_workers_multiply():
+def test_dlpm_adds_the_quantum_and_multiplies_by_workers():
     bound = ServiceBound("actual", 500, "")
-    # 2 * (300 + 2000 + 500) = 5,600, on four workers 22,400
+    # 2 * (300 + 2000 + 500) = 5,600, and 22,400 on four workers
     assert theorem_bound(bound, 300, 1000) == 5_600
     assert theorem_bound(replace(bound, workers=4), 300, 1000) == 22_400
     assert theorem_bound(bound, 300, 1000, remaining=900) == 5_600
@@ -41,14 +41,14 @@ def test_dlpm_adds_the_quantum_and_workers_multiply():
     assert theorem_bound(heavy, 300, 1000) == 2 * (10 * 300 + 2 * 1000 + 500)
 
 
-def test_by_weight_the_bound_is_of_the_two_lightest_clients():
+def test_with_weights_the_bound_is_that_of_the_two_lightest_clients():
     bound = ServiceBound("actual", 500, "", workers=3)
     # 3 * (2 * 500 + 2300 / 0.5 + 2300 / 2), overdraft 300 + 2 * 1000
     assert theorem_bound(bound, 300, 1000, [2, 9, 0.5]) == 3 * (1000 + 4600 + 1150)
     assert theorem_bound(bound, 300, 1000, [1, 1, 1]) == theorem_bound(bound, 300, 1000)
     vtc = ServiceBound("client", 0, "")
     assert theorem_bound(vtc, 300, 1000, [4, 4]) == 2 * 2000 / 4
-    assert theorem_bound(vtc, 300, 1000, [4]) == 2 * 2000 / 4  # no other client to differ from
+    assert theorem_bound(vtc, 300, 1000, [4]) == 2 * 2000 / 4  # no other client to compare with
 
 
 def test_the_largest_input_is_that_of_an_admitted_request():
@@ -76,7 +76,7 @@ MADE = log(
 
 
 def test_remaining_outputs_are_counted_per_client_and_worker_after_each_admission():
-    # at 0: 10. At 4, when 4 were made: 10 - 4 + 8 = 14, above worker 1's 13
+    # at 0: 10 At 4 s, when 4 tokens were produced: 10 - 4 + 8 = 14, more than worker 1's 13
     assert largest_remaining_output(requests(*ADMITTED), MADE, facts(workers=2)) == 14
     assert largest_remaining_output(requests(*ADMITTED), MADE, facts(workers=1)) == 14
     assert largest_remaining_output(requests(*ADMITTED[2:]), MADE, facts(workers=2)) == 13
@@ -91,6 +91,6 @@ def test_overcommitted_memory_lets_a_client_decode_more_than_the_pool():
     assert largest_remaining_output(table, log(), facts()) == 2083
 
 
-def test_nothing_admitted_leaves_nothing_to_come():
+def test_without_admissions_no_outputs_remain():
     assert largest_remaining_output(requests(), log(), facts()) == 0
     assert largest_remaining_output(requests(), MADE, facts(workers=2)) == 0

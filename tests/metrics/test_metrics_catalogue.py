@@ -91,7 +91,7 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
     assert [row[-1].text for row in grid.rows] == [f"{value:,.0f}" for value in of_clients]
 
 
-def test_it_is_in_comparisons_and_over_seeds(toy, tmp_path):
+def test_a_new_metric_is_in_comparisons_and_over_seeds(toy, tmp_path):
     by_scheduler = {"lpm": 30.0, "vtc": 20.0}
     runs = [
         stored(tmp_path, {"scheduler": name}, **{toy: value, "trace": "exact.csv"})
@@ -128,7 +128,7 @@ def test_the_gate_and_the_schema_know_a_new_metric(toy, tmp_path):
     assert metric_table() not in docs
 
 
-def test_a_missing_value_is_null_with_its_entrys_reason(monkeypatch):
+def test_a_missing_value_is_null_with_the_reason_of_its_entry(monkeypatch):
     nothing = Metric(
         key="nothing", heading="nothing", undefined="so it is",
         compute=lambda tables, facts: float("nan"),
@@ -149,9 +149,9 @@ def test_every_number_of_a_summary_has_an_entry():
             assert metric_of(key), key
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
-    live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
+    live |= {key for key in of_run if key.startswith("tree_")}  # only if clients have tenants
     live |= {key for key in of_run if key.startswith(("victim_session_", "victim_ttft_"))}
-    live |= {metric.key for metric in SIDES}  # of disaggregated runs
+    live |= {metric.key for metric in SIDES}  # keys of disaggregated runs
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
@@ -182,7 +182,7 @@ def test_the_columns_of_a_table_are_in_order_and_each_once(where):
     assert len(set(positions)) == len(positions)
 
 
-def test_a_table_goes_without_the_most_expendable_columns_first():
+def test_a_narrow_table_leaves_out_the_most_expendable_columns_first():
     columns = columns_of(Display.COMPARISON)
     dropped = [
         [one.key for one in more if one not in fewer]

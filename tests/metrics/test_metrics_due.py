@@ -1,4 +1,4 @@
-"""Test due service: every number by hand, on the smallest possible runs."""
+"""Test due service: every number hand-computed, on the smallest possible runs."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from fairbench.metrics.metric import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
-# Every call here has 10 tokens of input and 3 of output, and is worth 10 + 2 * 3 = 16. Served at
-# once it takes 1 s to the first token and 1 s for each other: 3 s in all.
+# Every call in these tests has 10 input and 3 output tokens, and is worth 10 + 2 * 3 = 16. Served
+# immediately, it takes 1 s to the first token and 1 s for each other: 3 s in all.
 COST = 16
 
 
@@ -74,14 +74,14 @@ def judged(calls, table, end_s, horizon_s=100.0, clients=2):
     return shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
 
-# An idle cluster: a user who thinks for 10 s is due nothing in that time.
+# An idle cluster: while a user thinks for 10 s, no service is due.
 
 IDLE = [call(0, depth, 13.0 * depth) for depth in range(4)]
 IDLE += [call(1, depth, 1 + 13.0 * depth, client=1) for depth in range(4)]
 IDLE_PROGRAMS = [program(0, 4, finish_s=42.0), program(1, 4, 1, arrival_s=1.0, finish_s=43.0)]
 
 
-def test_on_an_idle_cluster_due_service_is_all_served():
+def test_on_an_idle_cluster_all_due_service_is_served():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=31)
     # Turns at 0, 13 and 26 s ended by 30 s; the fourth was due at 39 s, after the window.
     assert got.service.tolist() == [3 * COST, 3 * COST]
@@ -103,17 +103,17 @@ def test_an_idle_cluster_is_not_contended():
     assert summary["demand_limited"] is True
 
 
-def test_a_call_under_way_when_the_window_ends_is_no_shortfall():
+def test_a_call_that_runs_when_the_window_ends_is_no_shortfall():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=28)
-    # The third turn of client 0 has had two of its tokens by 28 s (the first at 27), of client 1
-    # no output, although its input was read.
+    # By 28 s, the third turn of client 0 has two of its tokens (the first at 27 s), and that of
+    # client 1 no output, although its input was processed.
     assert got.service.tolist() == [2 * COST + 10 + 2, 2 * COST + 10]
     assert got.demand.tolist() == got.service.tolist()
 
 
-# A starved client in a closed loop: under LPM the other's prefixes are always longer.
-# Alone its four calls would have begun at 0, 3, 6 and 9 s, and been over at 12 s. Each waits for
-# 9 s; they are over at 12, 24, 36 and 48 s.
+# A starved client in a closed loop: under LPM, the other's prefixes are always longer. If it were
+# alone, its four calls would have begun at 0, 3, 6 and 9 s, and ended by 12 s. Each waits for 9 s;
+# they end at 12, 24, 36 and 48 s.
 
 STARVED = [call(0, depth, 12.0 * depth, waits_s=9.0) for depth in range(4)]
 OTHERS = [
@@ -125,27 +125,27 @@ STARVED_PROGRAM = program(0, 4, finish_s=48.0)
 
 def test_a_starved_client_in_a_closed_loop_is_due_its_delayed_requests():
     got = judged([*STARVED, *OTHERS], [STARVED_PROGRAM, *OTHER_PROGRAMS], end_s=24.5)
-    # Two of its three calls were complete: all but the last one. Without the waits it would have
-    # made all four.
+    # Two of its three calls were complete: all except the last one. Without the waits, it would
+    # have made all four.
     assert got.service.tolist() == [2 * COST, 8 * 4 * COST]
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.contended
-    # Its 64 are less than half of the 32 + 512 served: it was entitled to all of them.
+    # Its 64 tokens are less than half of the 32 + 512 served: it was entitled to all of them.
     assert got.entitlement.tolist() == [64, 544 - 64]
     assert got.ratio.tolist() == pytest.approx([1 / 2, 512 / 480])
 
 
-def test_due_service_does_not_depend_on_the_runs_end():
+def test_due_service_does_not_depend_on_the_end_of_the_run():
     cut_off = [*STARVED[:2], call(0, 2, 24.0) | NEVER_SERVED]
     table = [program(0, 4, requests=3, status=UNFINISHED), *OTHER_PROGRAMS]
     got = judged([*cut_off, *OTHERS], table, end_s=24.5, horizon_s=24.5)
-    # The third call is just made, and was due at 6 s. The fourth was never made: others had asked
-    # for all four at the age that it would have had.
+    # The third call was just made, and was due at 6 s. The fourth was never made: the other clients
+    # had requested all four by the same age.
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.ratio[0] == 1 / 2
 
 
-def test_a_client_that_is_never_served_is_due_all_the_same():
+def test_service_is_due_to_a_client_that_is_never_served():
     table = [program(0, 4, requests=1, status=UNFINISHED), *OTHER_PROGRAMS]
     calls = [call(0, 0, 0.0) | NEVER_SERVED, *OTHERS]
     got = judged(calls, table, end_s=24.5, horizon_s=24.5)
@@ -157,8 +157,8 @@ def test_requests_after_the_window_are_not_due():
     table = [program(0, 4, requests=1, status=UNFINISHED), *OTHER_PROGRAMS]
     calls = [call(0, 0, 0.0) | NEVER_SERVED, *OTHERS]
     short = shortfall(requests(*calls), programs(*table), facts(horizon_s=24.0), 4.5)
-    # The first call whole (over at 3 s); of the second, whose first token was due at 4 s, the part
-    # that the others had asked for at the same age, which counts calls and not tokens.
+    # The whole first call (it ends at 3 s), and of the second, whose first token was due at 4 s,
+    # the part that others had requested at the same age, counted in calls and not in tokens.
     assert short.tolist() == [2 * COST, 0]
 
 
@@ -171,7 +171,8 @@ def test_a_thinking_user_does_not_count_as_starved():
     assert not got.contended
 
 
-# A flood: at 0 s client 0 sends ten calls of one token, client 1 two; one a second is served.
+# A flood: at 0 s, client 0 sends ten calls of one token and client 1 two; one call a second is
+# served.
 
 
 def flood(number, client, answered_s):
@@ -189,14 +190,14 @@ def flood(number, client, answered_s):
 @pytest.mark.parametrize(
     ("answered", "ratios"),
     [
-        # First come, first served: all 6 of the window are the flood's; 12 each, 72 in all, of
-        # which 24 were client 1's due and 48 are left.
+        # First come, first served: all 6 calls of the window are the flood's, 12 each or 72 in all;
+        # 24 of these were due to client 1, and 48 are left.
         ([1, 2, 3, 4, 5, 5.5, None, None, None, None, None, None], [72 / 48, 0]),
         # Max-min fair: client 1 gets both of its calls.
         ([1, 3, 5, 5.5, None, None, None, None, None, None, 2, 4], [1, 1]),
     ],
 )
-def test_a_flood_is_entitled_to_the_others_rest(answered, ratios):
+def test_a_flood_is_entitled_to_the_rest_that_others_leave(answered, ratios):
     calls = [flood(number, int(number >= 10), at_s) for number, at_s in enumerate(answered)]
     table = [
         program(one["program_id"], 1, one["client"], demand_output_tokens=1, status=one["status"])
@@ -225,15 +226,16 @@ def test_a_flood_is_entitled_to_the_others_rest(answered, ratios):
 # The parts.
 
 
-def test_how_long_a_call_would_have_taken_alone_is_read_off_the_fastest():
+def test_the_latency_of_a_lone_call_is_read_from_the_fastest_calls():
     table = requests(
         call(0, 0, 0.0, waits_s=5.0),  # 6 s to the first token
-        call(1, 0, 0.0),  # 1 s, for as much
+        call(1, 0, 0.0),  # 1 s, for as many tokens
         call(2, 0, 0.0, first_token_s=2.0, finish_s=8.0, extend_tokens=30, output_tokens=4),
         call(3, 0, 0.0, extend_tokens=20) | NEVER_SERVED | {"input_tokens": 20},
     )
     alone = unhindered(table, np.array([3.0, 3, 4, 3]), 50.0)
-    # Nothing with 20 tokens was answered, but 30 were in 2 s. Pace: the third fastest is 2 s.
+    # No call with 20 tokens was answered, but calls with 30 took 2 s. Pace: the third fastest takes
+    # 2 s.
     assert alone.first_token_s.tolist() == [1, 1, 2, 2]
     assert alone.per_token_s == 2
     assert alone.latency_s.tolist() == [5, 5, 8, 6]
@@ -254,7 +256,7 @@ def test_foreign_calls_without_known_order_are_due_when_they_were_sent():
     assert got.demand[0] == 2 * COST
 
 
-def test_requests_queued_at_a_router_wait():
+def test_requests_queued_at_a_router_count_as_waiting():
     held = call(0, 0, 0.0) | NEVER_SERVED | {"worker": -1}
     table = requests(held, call(1, 0, 0.0, client=1))
     assert waiting_share(table, facts(horizon_s=10.0), Window(0, 10)).tolist() == [1, 0]
@@ -266,13 +268,13 @@ def test_admissions_that_were_not_reported_are_estimated():
         for number, wait_s in enumerate((0.0, 0.5, 7.0))
     ]
     table = with_admissions(requests(*unreported))
-    # The least wait is 1 s. Up to twice that counts as none, so the first two did not wait.
+    # The least wait is 1 s. Up to twice that counts as no wait, so the first two did not wait.
     assert table.admitted_s.tolist() == [0, 0, 6]
     reported = requests(*IDLE)
     assert with_admissions(reported) is reported
 
 
-def test_an_endpoints_queue_is_estimated_and_marked():
+def test_the_queue_of_an_endpoint_is_estimated_and_marked_as_such():
     unreported = [one | {"admitted_s": one["first_token_s"]} for one in IDLE]
     made = facts(window=Window(0, 31), horizon_s=43.0)
     table = requests(*unreported), programs(*IDLE_PROGRAMS), booked(unreported)

@@ -23,21 +23,22 @@ tokens = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)
         ([5, 5, 5], 1),
         ([7, 0, 0, 0], 1 / 4),
         ([1, 2, 3], 36 / (3 * 14)),  # (1+2+3)^2 / (3 * (1+4+9))
-        ([2.23, 1, 1], 4.23**2 / (3 * (2.23**2 + 2))),  # the 0.855 of [DLPM] §7.2, 3 clients k:1:1
-        ([5e-324, 5e-324], 1),  # squares that would vanish
+        # the 0.855 of [DLPM] §7.2 for 3 clients k:1:1
+        ([2.23, 1, 1], 4.23**2 / (3 * (2.23**2 + 2))),
+        ([5e-324, 5e-324], 1),  # squares that would underflow
         ([1e200, 1e200], 1),  # squares that would overflow
     ],
 )
-def test_jain_by_hand(shares_, expected):
+def test_jain_equals_hand_computed_values(shares_, expected):
     assert jain(shares_) == pytest.approx(expected, rel=1e-12)
 
 
-def test_jain_of_the_papers_example_is_its_0_855():
+def test_jain_of_the_example_in_the_paper_is_0_855():
     assert round(jain([2.23, 1, 1]), 3) == 0.855
 
 
 @pytest.mark.parametrize("undefined", [[], [0, 0]])
-def test_jain_of_nothing_is_undefined_not_perfect(undefined):
+def test_jain_without_clients_is_undefined_and_not_perfect(undefined):
     assert math.isnan(jain(undefined))
 
 
@@ -47,7 +48,7 @@ def test_jain_lies_between_one_nth_and_one(x):
 
 
 @given(tokens.filter(any), st.sampled_from([1e-9, 0.3, 7.0, 1e12]))
-def test_jain_is_free_of_scale(x, factor):
+def test_jain_does_not_depend_on_the_scale(x, factor):
     assert jain([factor * value for value in x]) == pytest.approx(jain(x))
 
 
@@ -58,12 +59,12 @@ def test_jain_is_free_of_scale(x, factor):
         (12, [2, 4, 10], [2, 4, 6]),  # 2 and 4 are met, 12-6 = 6 remain
         (9, [3, 3, 3], [3, 3, 3]),
         (6, [3, 3, 3], [2, 2, 2]),
-        (100, [1, 0, 2], [1, 0, 2]),  # capacity left over
+        (100, [1, 0, 2], [1, 0, 2]),  # capacity is left over
         (0, [1, 2], [0, 0]),
         (5, [], []),
     ],
 )
-def test_max_min_by_hand(capacity, demands, expected):
+def test_max_min_shares_equal_hand_computed_values(capacity, demands, expected):
     assert max_min(capacity, demands).tolist() == expected
 
 
@@ -75,7 +76,8 @@ def test_max_min_is_the_max_min_allocation(capacity, demands):
     assert np.all(given_ <= demanded)
     assert np.all(given_ >= 0)
     unmet = given_ < demanded
-    if unmet.any():  # all that want more have equal amounts, and no client has more than these
+    # all clients that want more have equal amounts, and no client has more than these
+    if unmet.any():
         assert len(set(given_[unmet].tolist())) == 1
         assert given_.max() <= given_[unmet].max() * (1 + 1e-12)
 
@@ -114,7 +116,7 @@ def test_shares_of_a_small_run():
         {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, "extend_tokens": 40},
     )
     got = shares(asked, table, served, facts(clients=3), Window(10, 20))
-    assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 in all
+    assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 tokens in all
     assert got.actual.tolist() == [13, 10, 40]
     assert got.demand.tolist() == [130 + 870, 20 + 40 + 2 * 5, 40 + 20]
     # 190 over (1000, 70, 60): 63.3 > 60, then 130 / 2 = 65 < 70 for the other two
@@ -123,7 +125,7 @@ def test_shares_of_a_small_run():
     assert len(got.entitled_ratios) == 3
 
 
-def test_a_client_without_demand_drops_out_of_the_entitled():
+def test_a_client_without_demand_is_not_among_the_entitled():
     asked = requests({"input_tokens": 10, "admitted_s": 4.0, "status": UNFINISHED})
     table = programs({"client": 0, "demand_input_tokens": 10, "status": UNFINISHED})
     served = log({"client": 0, "start_s": 4, "end_s": 6, "input_tokens": 10})
@@ -152,12 +154,12 @@ def test_unfinished_work_keeps_a_client_active_to_the_end():
 @pytest.mark.parametrize(
     "other",
     [
-        {"client": 0},  # client 1 never came
-        {"client": 1, "arrival_s": 7, "status": REFUSED},  # none of its work completed
+        {"client": 0},  # client 1 sent no request
+        {"client": 1, "arrival_s": 7, "status": REFUSED},  # none of its requests ended
         {"client": 1, "arrival_s": 50, "finish_s": 60},  # arrived after client 0 had left
     ],
 )
-def test_there_may_be_no_time_when_all_are_active(other):
+def test_there_may_be_no_time_in_which_all_are_active(other):
     assert all_active_window(programs(*ACTIVE[:2], other), facts()) is None
 
 
@@ -165,13 +167,14 @@ def test_there_may_be_no_time_when_all_are_active(other):
     ("capacity", "demands", "weights", "expected"),
     [
         (12, [99, 99, 99], [1, 2, 3], [2, 4, 6]),
-        (12, [99, 99, 2], [2, 1, 1], [20 / 3, 10 / 3, 2]),  # level 3: c has its 2, 10 as 2 to 1
-        (12, [3, 99, 99], [2, 1, 1], [3, 4.5, 4.5]),  # level 3: a wants 3 of its 6, 9 remain
-        (12, [6, 99, 99], [2, 1, 1], [6, 3, 3]),  # just what it is entitled to
+        # level 3: c gets its 2, and 10 are divided 2 to 1
+        (12, [99, 99, 2], [2, 1, 1], [20 / 3, 10 / 3, 2]),
+        (12, [3, 99, 99], [2, 1, 1], [3, 4.5, 4.5]),  # level 3: a gets 3 of its 6, and 9 remain
+        (12, [6, 99, 99], [2, 1, 1], [6, 3, 3]),  # exactly its entitlement
         (50, [9, 5, 3], [2, 1, 1], [9, 5, 3]),  # capacity left over
     ],
 )
-def test_max_min_by_weight_by_hand(capacity, demands, weights, expected):
+def test_max_min_shares_by_weight_equal_hand_computed_values(capacity, demands, weights, expected):
     assert max_min(capacity, demands, weights).tolist() == pytest.approx(expected)
 
 
@@ -198,14 +201,14 @@ def every_way(capacity, clients):
 
 
 @given(st.integers(0, 200), weighted)
-def test_max_min_by_weight_is_the_only_one_there_can_be(capacity, clients):
+def test_the_max_min_allocation_by_weight_is_the_only_possible_one(capacity, clients):
     demands, weights = zip(*clients, strict=True)
     (expected,) = every_way(min(capacity, sum(demands)), clients)
     assert max_min(capacity, demands, weights).tolist() == pytest.approx(list(map(float, expected)))
 
 
 @given(st.floats(0, 1e9), tokens)
-def test_equal_weights_change_no_bit(capacity, demands):
+def test_equal_weights_change_no_bit_of_the_result(capacity, demands):
     plain = max_min(capacity, demands).tolist()
     assert max_min(capacity, demands, np.ones(len(demands))).tolist() == plain
     twice = max_min(capacity, demands, np.full(len(demands), 2.0)).tolist()
@@ -223,5 +226,5 @@ def test_shares_by_weight():
     known = facts(clients=2)
     known = replace(known, clients=(Client("a", False, 2.0), Client("b", False, 0.5)))
     got = shares(asked, table, served, known, Window(0, 9))
-    assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 as 4 to 1
+    assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 divided 4 to 1
     assert got.ratio.tolist() == pytest.approx([1, 1])

@@ -88,7 +88,7 @@ CALLS = st.lists(
 
 @examples(60)
 @given(CALLS)
-def test_the_shortfall_at_many_times_is_that_of_a_pass_for_each(calls):
+def test_the_shortfall_at_many_times_equals_a_computation_for_each_time(calls):
     asked, made, _ = run_of(calls)
     about = facts(clients=3)
     times = np.array([0.0, 3.3, 20.0, 51.7, 99.0, 100.0])
@@ -119,12 +119,12 @@ def test_the_shortfall_counts_the_calls_that_a_program_never_made():
     found = shortfalls(asked, made, facts(), times).all
     expected = np.array([shortfall(asked, made, facts(), at_s) for at_s in times]).T
     assert found == pytest.approx(expected)
-    assert found[0, -1] > 16  # more than the call that was made
+    assert found[0, -1] > 16  # more than the only call that was made
 
 
 @examples(25)
 @given(CALLS)
-def test_the_worst_window_is_that_of_trying_every_window(calls):
+def test_the_worst_window_is_found_as_by_trying_every_window(calls):
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)
@@ -149,7 +149,7 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
 
 @examples(60)
 @given(CALLS)
-def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
+def test_a_window_as_long_as_the_run_divides_all_the_service(calls):
     """The demand differs from the cumulative share's: it is due as fast as served, not
     as if alone.
     """
@@ -194,7 +194,7 @@ def flood():
     """Return three clients, of which the third sends 10 calls a second from 40 to 52 s, under FCFS.
 
     A call has 8 input tokens and 1 output token, is worth 10 tokens, and takes 0.2 s, so the server
-    does 5 a second. Clients 0 and 1 send one a second each, which is 40% of that.
+    does 5 a second. Clients 0 and 1 send one call a second each, which is 40% of that.
     """
     arrivals = [(float(second), client) for second in range(100) for client in (0, 1)]
     arrivals += [(40 + number / 10, 2) for number in range(120)]
@@ -206,11 +206,11 @@ def flood():
     return calls
 
 
-def test_a_flood_that_drains_is_seen_by_the_window_and_not_by_the_whole():
-    """During 12 s 144 calls came and 60 were served: 84 wait, with 2 a second still arriving.
+def test_a_flood_that_drains_shows_in_a_window_and_not_in_the_whole_run():
+    """In 12 s, 144 calls come and 60 are served: 84 wait, and 2 a second still arrive.
 
-    FCFS serves the queue at 3 a second until 80 s; at 100 s it is empty. In between a well-behaved
-    client gets a twelfth of the service, 0.417 calls a second instead of 1.
+    FCFS serves the queue at 3 a second until 80 s; at 100 s it is empty. Meanwhile a well-behaved
+    client gets a twelfth of the service: 0.417 calls a second instead of 1.
     """
     asked, made, booked = run_of(flood())
     about = facts(clients=3, misbehaving=2)
@@ -222,8 +222,8 @@ def test_a_flood_that_drains_is_seen_by_the_window_and_not_by_the_whole():
     assert found.client in (0, 1)
     assert found.heavy == 2
     assert 40 <= found.start_s <= 60
-    # In ten seconds 50 calls: each in its turn is 4.2 of a client. It is owed a third, 16.7, and
-    # asks at most for what it had not yet got: those 4.2, and the backlog.
+    # 50 calls in ten seconds: served in order of arrival, a client gets 4.2. It is owed a third,
+    # 16.7, and asks at most for the calls not yet served: those 4.2, and the backlog.
     assert found.share == pytest.approx(4.2 / 16.7, abs=0.08)
     assert least_by_client(line, 10.0)[:2].min() == found.share
     assert backlogged_shares(line)[:2].max() < 0.8
@@ -254,7 +254,9 @@ def test_a_refused_call_counts_in_the_window_in_which_it_was_refused():
 
 
 def test_an_answer_slowed_by_its_batch_is_no_shortage():
-    """Client 1 decodes at half the pace of client 0; nobody waits, and both are served at once."""
+    """Client 1 decodes at half the pace of client 0; neither waits, and both are served
+    immediately.
+    """
     calls = [
         {
             "program_id": number,
@@ -282,7 +284,7 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
 
 
 def test_a_client_is_not_judged_in_windows_where_it_hardly_waits():
-    """Five calls of client 0 arrive at 56 s and wait 14 s; client 1 has one call a second served.
+    """Five calls of client 0 arrive at 56 s and wait 14 s; client 1 gets one call a second.
 
     A window of 60 s contains at most half of the wait. The window from 50 to 70 s is mostly wait.
     """

@@ -31,7 +31,7 @@ def test_a_request_waits_until_admitted_and_again_after_its_retraction():
             waiting(0, 1, 4) | {"retracted_s": 6, "readmitted_s": 9},
             waiting(1, 2, NAN) | {"status": UNFINISHED},
             waiting(2, 3, 5) | {"retracted_s": 7, "status": UNFINISHED},
-            waiting(3, 3, 3),  # admitted at once
+            waiting(3, 3, 3),  # admitted immediately
             waiting(4, 3, NAN) | {"status": REFUSED},
             waiting(5, 3, NAN, worker=-1) | {"status": UNFINISHED},  # never dispatched
         ),
@@ -41,9 +41,9 @@ def test_a_request_waits_until_admitted_and_again_after_its_retraction():
     assert sorted(rows) == [(0, 0, 1, 4), (0, 0, 6, 9), (0, 1, 2, 20), (0, 2, 3, 5), (0, 2, 7, 20)]
 
 
-def test_waits_join_only_if_they_overlap():
+def test_waits_are_joined_only_if_they_overlap():
     start, end = np.array([5.0, 1, 2, 9, 3]), np.array([8.0, 3, 5, 12, 4])
-    # (1,3) and (2,5) overlap and swallow (3,4); at 5 the queue drains inside a pass
+    # (1,3) and (2,5) overlap and include (3,4); at 5 the queue drains within a pass
     assert lists(merged(start, end)) == [(1, 5), (5, 8), (9, 12)]
 
 
@@ -65,7 +65,7 @@ def test_an_intersection_holds_the_instants_in_both(a, b):
 
 @pytest.mark.parametrize(
     ("window", "expected"),
-    # Somebody waits in [1, 8) and [10, 12).
+    # A client waits in [1, 8) and [10, 12).
     [((1, 8), 0), ((2, 4), 0), ((0, 4), 1 / 4), ((1, 9), 1 / 8), ((7, 12), 2 / 5), ((8, 10), 1)],
 )
 def test_the_unqueued_share_is_the_time_without_waiting_requests(window, expected):
@@ -79,7 +79,7 @@ def gap_of(table, served, known):
     return max_service_gap(backlog, served, known) if backlog.shared else None
 
 
-BACKLOGGED = (waiting(0, 0, 10), waiting(1, 2, 8))  # together in [2, 8)
+BACKLOGGED = (waiting(0, 0, 10), waiting(1, 2, 8))  # both clients in [2, 8)
 
 
 def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
@@ -90,8 +90,8 @@ def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
         {"client": 0, "start_s": 7, "end_s": 8, "extend_charged_tokens": 3, "output_tokens": 4},
         {"client": 0, "start_s": 8, "end_s": 9, "extend_charged_tokens": 900},
     )
-    # steps that end at 2 or start at 8 are outside; W_0 - W_1 goes
-    # 0, +10 at 2, +12 at 3, then -28 at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
+    # Steps that end at 2 or start at 8 are outside; W_0 - W_1 goes 0, +10 at 2, +12 at 3, then -28
+    # at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
     gap = gap_of(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
     assert gap == Gap(44, 0, 1, 2, 8)
 
@@ -104,7 +104,7 @@ def test_the_gap_of_a_client_view_bound_counts_full_inputs():
     assert gap.tokens == 70
 
 
-def test_by_weight_the_gap_is_of_normalised_service():
+def test_with_weights_the_gap_is_that_of_normalised_service():
     served = log(
         {"client": 0, "start_s": 3, "end_s": 4, "extend_charged_tokens": 60},
         {"client": 1, "start_s": 5, "end_s": 6, "extend_charged_tokens": 10},
@@ -123,7 +123,7 @@ def test_recomputation_is_not_service():
 
 
 def test_a_backlog_may_cut_a_stretch_of_steps():
-    # ten steps of 1 s from 0 to 10, 3 tokens each: those ending in (2, 8] count, 6 * 3 * 2
+    # Ten steps of 1 s from 0 to 10, with 3 tokens each: those that end in (2, 8] count, 6 * 3 * 2
     served = log({"end_s": 10, "steps": 10, "output_tokens": 30})
     gap = gap_of(requests(*BACKLOGGED), served, facts())
     assert gap is not None
@@ -143,7 +143,7 @@ def test_steps_of_two_workers_interleave():
     assert gap.tokens == 10
 
 
-def test_no_gap_without_a_joint_backlog_on_every_worker():
+def test_without_a_joint_backlog_on_every_worker_there_is_no_gap():
     served = log({"start_s": 3, "end_s": 4, "extend_charged_tokens": 5})
     assert gap_of(requests(), served, facts()) is None
     assert gap_of(requests(*BACKLOGGED), served, facts(workers=2)) is None
@@ -151,9 +151,9 @@ def test_no_gap_without_a_joint_backlog_on_every_worker():
     assert gap_of(apart, served, facts()) is None
 
 
-def test_a_wait_at_some_workers_only_does_not_count():
-    # Both clients wait at worker 0 from 0 to 10, and at worker 1 from 2 to 5. Inside (2, 5] client
-    # 0 gets 7 tokens (2 x 3 + 1) and client 1 gets 4; the 5,000 tokens at 6 come while nobody
+def test_a_wait_at_only_some_workers_does_not_count():
+    # Both clients wait at worker 0 from 0 to 10, and at worker 1 from 2 to 5. In (2, 5], client 0
+    # gets 7 tokens (2 x 3 + 1) and client 1 gets 4; the 5,000 tokens at 6 s come while no client
     # waits at worker 1. Without the rule the difference would reach 5,007 tokens.
     table = requests(*(waiting(c, *span, worker=w) for c in (0, 1) for w, span in SOMEWHERE))
     served = log(
@@ -305,7 +305,7 @@ def schedules(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     clients, workers = draw(st.integers(2, 12)), draw(st.integers(1, 3))
     stretches, waits = draw(st.integers(1, 80)), draw(st.integers(1, 150))
-    busy = draw(st.sampled_from([0.2, 1.0]))  # who is in a stretch
+    busy = draw(st.sampled_from([0.2, 1.0]))  # clients in a stretch
     length = draw(st.sampled_from([3.0, 30.0, 200.0]))
     entries = []
     for worker in range(workers):
@@ -351,14 +351,14 @@ def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair)
         gap = gap_of(*schedule)
     every = gaps(*schedule)
     assert (gap is None) == (not every)
-    if gap is not None:  # sums of other parts: weights are no whole numbers
+    if gap is not None:  # sums differ in the last bits, because weights are not whole numbers
         assert gap.tokens == pytest.approx(max(one.tokens for one in every), rel=1e-12)
         (of_pair,) = [one for one in every if one[1:3] == gap[1:3]]
         assert of_pair.tokens == pytest.approx(gap.tokens, rel=1e-12)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_fair_run_of_many_clients_is_settled_by_a_few_pairs(workers, monkeypatch):
+def test_a_few_pairs_decide_a_fair_run_of_many_clients(workers, monkeypatch):
     table, made = big_run(clients=60, per_client=100, stretches=400, steps=4, workers=workers)
     looks = []
     ranges = Inside.ranges

@@ -19,13 +19,14 @@ def pairs(intervals):
 SENT = {"worker": 1, "arrival_s": 1.0, "admitted_s": 7.0, "finish_s": 9.0}
 
 
-def test_a_request_waits_for_every_worker_until_it_goes_to_one():
+def test_a_request_waits_for_every_worker_until_it_is_routed_to_one():
     table = held([4.0, 2.0], SENT, SENT | {"worker": 0, "arrival_s": 2.0, "admitted_s": 5.0})
-    # At worker 0 until 5 s, at worker 1 until 7 s: on both from 1 s, when only the first waits.
+    # At worker 0 until 5 s, at worker 1 until 7 s: at both from 1 s, when only the first request
+    # waits.
     assert pairs(backlog_of(Backlog.of(table, facts(workers=2)), 0)) == [(1.0, 5.0)]
 
 
-def test_without_the_column_it_waits_for_its_worker_only():
+def test_without_the_column_a_request_waits_for_its_worker_only():
     assert pairs(backlog_of(Backlog.of(requests(SENT), facts(workers=2)), 0)) == []
 
 
@@ -41,7 +42,7 @@ def test_requests_refused_at_the_gateway_do_not_wait():
     assert pairs(backlog_of(Backlog.of(held([NAN], row), facts()), 0)) == []
 
 
-def test_a_wait_counts_once_wherever_it_was():
-    # From 1 to 9 s, of which it waits until 7 s.
+def test_a_wait_counts_once_wherever_the_request_waited():
+    # From 1 to 9 s, during which it waits until 7 s.
     assert waiting_share(held([4.0], SENT), facts(), Window(0, 10)).tolist() == [0.75, 0]
     assert unqueued_share(held([4.0], SENT), 10.0, Window(0, 10)) == 0.4

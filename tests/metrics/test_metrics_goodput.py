@@ -20,7 +20,9 @@ QUICK = Targets(ttft=Target(1.0), tpot=Target(0.1), e2el=Target(5.0))
 
 
 class Costs:
-    """Costs: a prefill takes 0.1 s and 1 ms a token, a decode step 20 ms; nothing before."""
+    """Costs: a prefill takes 0.1 s and 1 ms per token, a decode step 20 ms; before the prefill no
+    time passes.
+    """
 
     def frontend_s(self, input_tokens):
         return 0.0
@@ -41,12 +43,14 @@ def request(arrival=0.0, ttft=0.5, decode=1.0, output=11, **more):
 @pytest.mark.parametrize(
     ("made", "slack"),
     [
-        (request(), 0.0),  # ten gaps of 0.1 s: just in time
-        (request(decode=0.75), 0.25),  # 0.25 s of the gaps' second are left, 0.5 s of the ttft's
+        (request(), 0.0),  # ten gaps of 0.1 s: exactly in time
+        # of the 1 s for gaps 0.25 s are left, of the ttft target 0.5 s
+        (request(decode=0.75), 0.25),
         (request(ttft=0.9, decode=0.5), 0.1),
         (request(ttft=1.25), -0.25),
         (request(decode=1.5), -0.5),
-        (request(ttft=0.25, decode=5.25, output=101), -0.5),  # ten seconds for the gaps, e2el is 5
+        # ten seconds for the gaps; e2el is 5 s
+        (request(ttft=0.25, decode=5.25, output=101), -0.5),
         (request(ttft=0.5, decode=0.0, output=1), 0.5),  # one token has no gaps
         (request(status=UNFINISHED, finish_s=NAN), NAN),
         (request(status=REFUSED, first_token_s=NAN, finish_s=NAN), NAN),
@@ -57,7 +61,7 @@ def test_the_slack_of_a_request_is_that_of_its_tightest_target(made, slack):
     assert got[0] == pytest.approx(slack, nan_ok=True)
 
 
-def test_multiples_are_of_the_latencies_of_the_request_alone():
+def test_multiples_refer_to_the_latencies_of_the_request_alone():
     # alone: 0.2 s to the first token, 0.02 s for each of the ten others, 0.4 s in all
     for targets, slack in (
         (Targets(ttft=Target(3, True)), 0.6 - 0.5),
@@ -99,21 +103,22 @@ def small_run():
     return made, made_by
 
 
-def test_a_small_run_by_hand():
+def test_a_small_run_equals_a_hand_computation():
     made, made_by = small_run()
     known = promised(QUICK, Targets(e2el=Target(10.0)), classes=("fast", "batch"))
     known = replace(known, horizon_s=200.0)
     json = summary_of(made, made_by, log(), known)
-    # Of client 0 two of three met, one of them in the window; of client 1 one of 1 + 1 + 4.
+    # Two of three programs of client 0 met them, one of these in the window; of client 1, one of 1
+    # + 1 + 4.
     assert json["goodput_ratio"] == 3 / 9
     assert json["goodput_min_ratio"] == 1 / 6
     assert json["goodput_req_s"] == 2 / 100
     assert json["goodput_tok_s"] == 2 * (100 + 22) / 100
     assert json["goodput_jain_index"] == 1.0  # 122 tokens each in the window
-    # To the end: 122 + 202 and 122; asked were 122 + 122 + 202 and 2 * 122 + 488. Of 446 tokens
-    # each could have had 223, so the second has 122 / 223.
+    # Until the end: 122 + 202 and 122 tokens; requested were 122 + 122 + 202 and 2 * 122 + 488.
+    # Each client could have had 223 of the 446 tokens, so the second has 122 / 223.
     assert json["goodput_worst_share"] == pytest.approx(122 / 223)
-    assert json["goodput_slack_p50_s"] == pytest.approx(0.5)  # of 0, 0.5 and 8.5
+    assert json["goodput_slack_p50_s"] == pytest.approx(0.5)  # mean of 0, 0.5 and 8.5
     assert json["goodput_late_p50_s"] == pytest.approx(2.0)
     wasted = (60 + 11) + 0 + (60 + 7)
     assert json["goodput_wasted_tokens"] == wasted
@@ -225,7 +230,7 @@ def oracle(rows, targets):
 
 @examples(40)
 @given(ROWS, BOTH, BOTH)
-def test_every_number_is_that_of_a_count_row_by_row(rows, first, second):
+def test_every_number_equals_a_count_row_by_row(rows, first, second):
     if not any(first.given()) or not any(second.given()):
         return
     known = replace(promised(first, second), horizon_s=200.0)

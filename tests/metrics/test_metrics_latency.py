@@ -26,11 +26,11 @@ def sample(known=(), more_than=(), refused=0):
     ("made", "percent", "expected"),
     [
         (sample([4, 1, 2]), 50, (2, False)),
-        (sample([10, 20]), 99, (19.9, False)),  # rank .99 between 10 and 20
-        (sample([1, 2], [50]), 50, (2, False)),  # the third is the largest in any case
+        (sample([10, 20]), 99, (19.9, False)),  # rank 0.99, between 10 and 20
+        (sample([1, 2], [50]), 50, (2, False)),  # the third value is the largest in any case
         (sample([1, 2], [50]), 99, (2 + 0.98 * 48, True)),  # rank 1.98 of (1, 2, >50)
         (sample([1, 9], [2]), 50, (2, True)),  # in (2, 9]
-        (sample([5], [5]), 0, (5, False)),  # the censored one is larger than 5
+        (sample([5], [5]), 0, (5, False)),  # the censored value is larger than 5
         (sample([5, 7], [5]), 50, (5, True)),  # (5, >5, 7)
         (sample([], [3, 4]), 50, (3.5, True)),
         (sample([1, 2], [], 1), 50, (2, False)),
@@ -39,7 +39,7 @@ def sample(known=(), more_than=(), refused=0):
         (sample([1], [6], 1), 50, (6, True)),
     ],
 )
-def test_percentiles_by_hand(made, percent, expected):
+def test_percentiles_equal_hand_computed_values(made, percent, expected):
     value, censored = percentile(made, percent)
     assert value == pytest.approx(expected[0])
     assert censored is expected[1]
@@ -51,11 +51,12 @@ def test_a_percentile_that_may_equal_a_known_value_stays_just_below_it():
     assert (value, censored) == (math.nextafter(5, 0), True)
 
 
-def test_a_percentile_that_leans_on_a_lower_bound_is_that_bound_itself():
-    assert percentile(sample([1], [6]), 50) == (3.5, True)  # of 1 and > 6: more than 3.5 itself
+def test_a_percentile_that_depends_on_a_lower_bound_is_a_lower_bound():
+    # of 1 and > 6, the median itself is more than 3.5
+    assert percentile(sample([1], [6]), 50) == (3.5, True)
 
 
-def test_nothing_has_no_percentile():
+def test_no_values_have_no_percentile():
     value, censored = percentile(sample(), 50)
     assert math.isnan(value)
     assert not censored
@@ -65,7 +66,7 @@ def test_nothing_has_no_percentile():
     st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
     st.sampled_from([0, 1, 50, 95, 99, 100]),
 )
-def test_uncensored_percentiles_are_numpys(known, percent):
+def test_uncensored_percentiles_are_those_of_numpy(known, percent):
     value, censored = percentile(sample(known), percent)
     assert value == pytest.approx(float(np.percentile(known, percent)), rel=1e-12)
     assert not censored
@@ -81,15 +82,15 @@ whole = st.integers(0, 6)
     st.integers(0, 1),
     st.sampled_from([0, 25, 50, 75, 90, 99, 100]),
 )
-def test_a_censored_percentile_against_every_possible_completion(
+def test_a_censored_percentile_holds_for_every_possible_completion(
     known, more_than, refused, percent
 ):
-    """Censored latencies vary over just above the bound, every other size, and never."""
+    """The true latencies are just above the bound, each of the other sizes, or infinite."""
     value, censored = percentile(sample(known, more_than, refused), percent)
     sizes = [size + shift for size in range(8) for shift in (1e-9, 0.5, 1.0)] + [1e9]
     futures = itertools.product(*([s for s in sizes if s > bound] for bound in more_than))
     fixed = [*known, *[math.inf] * refused]
-    different = {tuple(sorted(late)) for late in futures}  # a percentile knows no order
+    different = {tuple(sorted(late)) for late in futures}  # a percentile ignores the order
     outcomes = [
         one.value_s
         for one in Ranked([sample([*fixed, *late]) for late in different]).percentiles(percent)
@@ -122,7 +123,7 @@ PROGRAMS = programs(
         "demand_requests": 5,
     },
     {"program_id": 6, "client": 0, "arrival_s": 15, "finish_s": 16},  # someone else
-    {"program_id": 8, "client": 1, "arrival_s": 20, "finish_s": 21},  # as the window ends
+    {"program_id": 8, "client": 1, "arrival_s": 20, "finish_s": 21},  # at the end of the window
 )
 REQUESTS = requests(
     {"program_id": 7, "client": 1, "arrival_s": 9, "first_token_s": 9.5},
@@ -136,15 +137,15 @@ REQUESTS = requests(
 FACTS = {"window": Window(10, 20), "horizon_s": 30.0}
 
 
-def test_the_cohort_is_the_clients_programs_that_arrived_in_the_window():
+def test_the_cohort_is_the_programs_of_clients_that_arrived_in_the_window():
     got = samples(REQUESTS, PROGRAMS, facts(**FACTS))[1]
     assert got.known_s.tolist() == [6]
     assert got.more_than_s.tolist() == [15]  # 30 - 15
     assert (got.refused, got.n) == (1, 3)
 
 
-def test_ttft_counts_the_requests_of_those_programs_made_or_not():
+def test_ttft_counts_the_requests_of_those_programs_whether_sent_or_not():
     got = samples(REQUESTS, PROGRAMS, facts(**FACTS, latency="ttft"))[1]
     assert sorted(got.known_s.tolist()) == [1, 3, 4]  # an unfinished request may have a first token
-    assert got.more_than_s.tolist() == [14, 0, 0]  # 30 - 16, and two never made
+    assert got.more_than_s.tolist() == [14, 0, 0]  # 30 - 16, and two that were never sent
     assert got.refused == 1

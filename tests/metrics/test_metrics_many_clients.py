@@ -47,7 +47,7 @@ def backlog_one_by_one(table, known, client):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_window_in_which_all_are_active(seed):
+def test_the_window_in_which_all_are_active_equals_one_pass_per_client(seed):
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(rng.integers(5, 40)):
@@ -61,7 +61,7 @@ def test_the_window_in_which_all_are_active(seed):
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_backlogs_of_all_clients(seed, held):
+def test_the_backlogs_of_all_clients_equal_one_pass_per_client(seed, held):
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(rng.integers(10, 120)):
@@ -86,7 +86,7 @@ def in_window(table, known, client):
 
 
 def programs_one_by_one(calls, table, known, client):
-    """Return what each program took, what it took at least, and how many were refused."""
+    """Return the duration of each program, its least duration, and the number of refused ones."""
     own = in_window(table, known, client)
     latency_s = own.finish_s - own.arrival_s
     more_than_s = known.horizon_s - own.arrival_s[own.status == UNFINISHED]
@@ -94,7 +94,7 @@ def programs_one_by_one(calls, table, known, client):
 
 
 def first_tokens_one_by_one(calls, table, known, client):
-    """Return the times to first token of its programs' requests, made or not."""
+    """Return the times to first token of the programs' requests, sent or not."""
     programs = in_window(table, known, client)
     own = calls.take(np.isin(calls.program_id, programs.program_id))
     answered = ~np.isnan(own.first_token_s)
@@ -109,7 +109,7 @@ def first_tokens_one_by_one(calls, table, known, client):
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("latency", ["ttft", "program"])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_latencies_of_all_clients(seed, latency, repeated):
+def test_the_latencies_of_all_clients_equal_one_pass_per_client(seed, latency, repeated):
     rng = np.random.default_rng(seed)
     ids = rng.integers(12, size=20) if repeated else rng.permutation(30)[: rng.integers(5, 25)]
     own = [
@@ -144,7 +144,7 @@ def rows_one_by_one(tables, known, client):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_rows_of_all_clients(seed):
+def test_the_rows_of_all_clients_equal_one_pass_per_client(seed):
     rng = np.random.default_rng(seed)
     calls = requests(
         *(

@@ -77,7 +77,7 @@ def test_the_matrix_adds_up_to_losses_and_gains(result):
     assert sum(ratios) / len(ratios) == pytest.approx(1)
 
 
-def test_the_hit_rate_alone_is_that_of_a_run_alone_on_the_share_of_the_pool(spec, result):
+def test_the_isolated_hit_rate_is_that_of_a_run_alone_on_the_share_of_the_pool(spec, result):
     for row in result.summary["clients"]:
         alone, incentive = row["cache_hit_rate_alone"], row["cache_sharing_incentive"]
         if alone:

@@ -29,7 +29,7 @@ def summary(percentiles=(), made=None, made_by=None):
     return summary_of(requests(*(made or usual[0])), programs(*(made_by or usual[1])), log(), known)
 
 
-def test_chosen_percentiles_by_hand():
+def test_chosen_percentiles_equal_hand_computed_values():
     json = summary((10, 90))
     assert json["percentiles"] == "10,90"
     row = json["clients"][1]
@@ -61,7 +61,7 @@ def test_a_percentile_among_unfinished_programs_is_a_lower_bound():
     assert "victim_p80_s" not in json["censored"]
 
 
-def test_of_nothing_they_say_why():
+def test_without_values_percentiles_give_the_reason():
     json = summary_of(requests(), programs(), log(), facts(percentiles=(90,)))
     assert json["victim_p90_s"] is None
     assert json["clients"][0]["p90_s"] is None
@@ -71,7 +71,7 @@ def test_of_nothing_they_say_why():
 
 
 @pytest.mark.parametrize("text", ["0", "100", "50,50", "50,,90", "p50", "99.9", "-5", "50;90", "٥"])
-def test_refused_combinations(text):
+def test_wrong_percentiles_are_refused(text):
     with pytest.raises(UsageError, match="whole numbers from 1 to 99"):
         parse_percentiles(text)
 
@@ -81,7 +81,7 @@ def test_percentiles_are_written_in_ascending_order():
     assert parse_percentiles("") == ()
 
 
-def test_every_key_has_an_entry_and_no_other_has():
+def test_every_percentile_key_has_a_catalogue_entry_and_no_other_key_has():
     assert all(metric_of(one.key) == one for one in chosen_metrics((1, 42)))
     assert metric_of("clients.web.v1.p42_s").key == "p42_s"
     for key in ("p0_s", "p100_s", "p42_itl_ms", "victim_p42_ttft_ms", "sharing_incentive_p42"):

@@ -6,7 +6,7 @@ from fairbench.metrics.records import Programs, Service, Window
 from tests.metrics.metrics_helpers import PROGRAM, log, programs
 
 
-def test_columns_are_cast_and_come_back():
+def test_columns_are_cast_and_read_back():
     table = programs({"client": 3, "arrival_s": 1})
     assert table.client.dtype == np.int64
     assert table.arrival_s.dtype == np.float64

@@ -50,13 +50,13 @@ def test_weights_price_input_and_output():
     assert served(log(PREFILL), View.CLIENT, 0, 9, weights=ServiceWeights(3, 5)) == [3 * 100 + 5]
 
 
-def test_steps_of_a_growing_stretch_end_exactly_where_they_should():
+def test_steps_of_a_growing_stretch_end_at_exact_times():
     # d + (d + .5) + (d + 1.0) = 6 - 0: d = 1.5, ends at 1.5, 3.5, 6.0
     table = log({"end_s": 6.0, "steps": 3, "step_growth_s": 0.5, "output_tokens": 12})
     row, ends = step_ends(table, np.array([0]))
     assert row.tolist() == [0, 0, 0]
     assert ends.tolist() == [1.5, 3.5, 6.0]
-    # 12 / 3 = 4 tokens a step
+    # 12 / 3 = 4 tokens per step
     assert served(table, View.OUTPUT, 0, 1.5) == [0]
     assert served(table, View.OUTPUT, 1.5, 3.5) == [4]
     assert served(table, View.OUTPUT, 1.5, 3.6) == [8]
@@ -64,7 +64,7 @@ def test_steps_of_a_growing_stretch_end_exactly_where_they_should():
     assert served(table, View.CLIENT, 6.0, 7.0) == [2 * 4]
 
 
-def test_every_client_has_its_own_sum_and_an_absent_one_zero():
+def test_every_client_has_its_own_sum_and_an_absent_one_has_zero():
     table = log(
         {"client": 2, "worker": 0, "output_tokens": 3},
         {"client": 0, "worker": 1, "output_tokens": 5},
@@ -73,7 +73,7 @@ def test_every_client_has_its_own_sum_and_an_absent_one_zero():
     assert served(table, View.OUTPUT, 0, 2, clients=3) == [5, 0, 10]
 
 
-def test_an_empty_log_or_window_is_no_service():
+def test_an_empty_log_or_window_has_no_service():
     assert served(log(), View.CLIENT, 0, 2, clients=2) == [0, 0]
     assert served(log(PREFILL), View.CLIENT, 5, 1) == [0]
 
@@ -148,7 +148,7 @@ def test_any_window_equals_a_walk_over_the_steps(entries, times, view):
 
 
 @given(st.lists(rows, max_size=6), instants, st.sampled_from(list(View)))
-def test_windows_add_up(entries, times, view):
+def test_the_services_of_adjacent_windows_add_up(entries, times, view):
     table, cuts = log(*entries), sorted(times)
     parts = [
         window_service(table, view, Window(a, b), 3, WEIGHTS) for a, b in itertools.pairwise(cuts)

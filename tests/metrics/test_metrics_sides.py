@@ -1,4 +1,6 @@
-"""Test metrics of disaggregated runs by hand: waits, backlogs and the work of each side."""
+"""Test metrics of disaggregated runs by hand-computed values: waits, backlogs and the work of each
+side.
+"""
 
 from dataclasses import replace
 
@@ -11,7 +13,8 @@ from fairbench.metrics.totals import sides_summary
 from fairbench.metrics.waiting import Backlog, waits
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
 
-# Reserved before the prompt, as SGLang does, and 2 s after it, as vLLM may; worker 1 decodes.
+# Memory is reserved before the prompt, as SGLang does, or 2 s after it, as vLLM may; worker 1
+# decodes.
 TIMES = {"arrival_s": 0.0, "admitted_s": 3.0, "first_token_s": 9.0, "finish_s": 20.0}
 CALLS = requests({"request_id": 0, **TIMES}, {"request_id": 1, "client": 1, **TIMES})
 CALLS = replace(
@@ -33,7 +36,7 @@ def test_a_computed_prompt_waits_for_memory_that_was_not_reserved_before():
     assert rows(waits(CALLS, 100.0)) == [(0, 0, 0.0, 3.0), (0, 1, 0.0, 3.0), (1, 1, 5.0, 7.0)]
 
 
-def test_an_unread_prompt_waits_to_the_end():
+def test_a_prompt_that_is_never_read_waits_to_the_end():
     never = replace(CALLS, reserved_s=np.array([1.0, NAN]))
     assert rows(waits(never, 100.0))[-1] == (1, 1, 5.0, 100.0)
 

@@ -12,7 +12,8 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
 from tests.metrics.metrics_helpers import facts, log, programs, requests, summary_of
 
-# Client 0 (heavy) and 1, a run of 20 s, window [0, 10). All numbers below follow from these.
+# Client 0 (heavy) and client 1 in a run of 20 s, window [0, 10). All numbers below follow from
+# these rows.
 PROGRAMS = programs(
     {"program_id": 0, "client": 0, "finish_s": 8, "demand_input_tokens": 500},
     {
@@ -101,16 +102,16 @@ EXPECTED = {
     "output_throughput": 6 / 20,
     "extend_throughput": 80 / 20,
     "cache_hit_rate": 60 / 140,
-    "mean_ttft_ms": 4000,  # 4 s and 4 s
+    "mean_ttft_ms": 4000,  # 4 s for each
     "std_ttft_ms": 0,
-    "mean_tpot_ms": 1000,  # (8 - 4) / 4; the other has one token
+    "mean_tpot_ms": 1000,  # (8 - 4) / 4; the other program has one token
     "mean_itl_ms": 1000,
     "p99_itl_ms": None,
-    "mean_e2el_ms": 6000,  # 8 and 4
+    "mean_e2el_ms": 6000,  # 8 s and 4 s
     "median_e2el_ms": 6000,
     "std_e2el_ms": 2000,
-    "p99_e2el_ms": 7960,  # 4 + .99 * 4
-    "time_to_50pct_s": 8,  # 2 of 4, finished at 5 and 8
+    "p99_e2el_ms": 7960,  # 4 + 0.99 * 4
+    "time_to_50pct_s": 8,  # 2 of 4 programs, finished at 5 and 8
     "time_to_90pct_s": None,
     "time_to_100pct_s": None,
     "window_start_s": 0,
@@ -120,22 +121,24 @@ EXPECTED = {
     "output_rate_tok_s": 6 / 10,
     "extend_rate_tok_s": 80 / 10,
     "queue_empty_share": 0,
-    "demand_limited": False,  # some client waits from 0 to 2, 1 to 4 and 2 to the end
+    "demand_limited": False,  # some client waits from 0 to 2, from 1 to 4, and from 2 to the end
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
-    # due were 110 and, with the 50 that nobody read, 92, of 152 delivered: 76 each
+    # Due were 110 and, including the 50 that were never read, 92, of 152 delivered: 76 each
     "jain_index_maxmin": 1,
     "jain_index_entitlement": 152**2 / (2 * (110**2 + 42**2)),
     "min_entitlement_ratio": 42 / 76,
-    # client 0 waits [0, 2), client 1 [1, 4) and [2, 20): together in [1, 2), nothing booked
+    # client 0 waits in [0, 2), client 1 in [1, 4) and [2, 20): together in [1, 2), when nothing is
+    # booked
     "max_service_gap": 0,
     "service_gap_bound": 2 * (100 + 2 * 1000 + 50),
     "service_gap_bound_s": 4300 / ((50 + 42) / 10),
-    # client 1 is unfinished, so active until 20; client 0 until 8: [1, 8) leaves out the last token
+    # client 1 is unfinished, so it is active until 20; client 0 until 8: [1, 8) leaves out the last
+    # token
     "jain_index_paper_window": (108 + 42) ** 2 / (2 * (108**2 + 42**2)),
     "paper_window_start_s": 1,
     "paper_window_end_s": 8,
-    # client 1's programs took 4 s and more than 18 s: 4 + .5 * 14 and so on
+    # client 1's programs took 4 s and more than 18 s: 4 + 0.5 * 14 and so on
     "victim_p50_s": 11,
     "victim_p95_s": 4 + 0.95 * 14,
     "victim_p99_s": 4 + 0.99 * 14,
@@ -144,7 +147,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("key", EXPECTED)
-def test_every_value_by_hand(made, key):
+def test_every_value_equals_its_hand_computation(made, key):
     expected = EXPECTED[key]
     assert made[key] == (expected if expected is None else pytest.approx(expected))
 
@@ -212,7 +215,7 @@ def test_json_has_every_key_and_a_reason_for_every_null(case):
     assert all(summary["notes"].values())
 
 
-def test_by_weight_indices_and_rows_are_of_normalised_service():
+def test_with_weights_indices_and_rows_use_normalised_service():
     equal = facts(horizon_s=20.0, window=Window(0.0, 10.0))
     named = (Client("c0", True, 4.0), Client("c1", False))
     plain = summary_of(REQUESTS, PROGRAMS, LOG, equal)
@@ -255,7 +258,7 @@ def test_a_victims_refusals_make_its_percentile_infinite_not_short():
 @pytest.mark.parametrize(
     ("failed", "lost"), [(0, "refused"), (1, "failed or refused"), (2, "failed")]
 )
-def test_a_reason_names_failed_requests_as_such(failed, lost):
+def test_a_reason_calls_failed_requests_failed(failed, lost):
     rows = [{"client": 1, "finish_s": 3}, *({"client": 1, "status": REFUSED} for _ in range(2))]
     known = facts(clients=3, failed=failed)
     summary = summary_of(requests(*rows), programs(*rows), log(), known)
@@ -264,7 +267,7 @@ def test_a_reason_names_failed_requests_as_such(failed, lost):
     assert (summary["failed"], summary["refused"]) == (failed, 2 - failed)
 
 
-def test_victims_are_averaged_over_the_well_behaved_only():
+def test_victims_are_averaged_over_the_well_behaved_clients_only():
     rows = [
         {"client": client, "finish_s": seconds}
         for client, seconds in [(0, 99), (1, 2), (1, 4), (2, 10)]
@@ -276,10 +279,10 @@ def test_victims_are_averaged_over_the_well_behaved_only():
     assert other["victim_p50_s"] == (99 + 3) / 2
 
 
-def test_a_run_stopped_inside_its_window_is_measured_up_to_there():
+def test_a_run_stopped_inside_its_window_is_measured_up_to_its_end():
     summary = summary_of(REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 1000), horizon_s=10.0))
     times = summary["window_start_s"], summary["window_end_s"]
-    assert times == (0, np.nextafter(10, 11))  # programs that end at 10 count
+    assert times == (0, np.nextafter(10, 11))  # programs that end at 10 are counted
     assert summary["service_rate_tok_s"] == pytest.approx(15.2)
 
 
@@ -293,7 +296,7 @@ def test_service_bounds_in_the_client_view_use_its_rate():
 
 
 def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
-    # of [VTC] eq. 8: in lockstep these hold 1,000 tokens at most, and make 2,083 without an
+    # by [VTC] eq. 8, in lockstep these hold 1,000 tokens at most, and produce 2,083 without an
     # admission
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
     bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
@@ -308,7 +311,7 @@ def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
     assert [time_to_finish(table, window, p) for p in (50, 90, 100)] == [18, 20, 20]
 
 
-def test_totals_of_no_time_at_all_are_undefined():
+def test_totals_of_an_empty_run_are_undefined():
     notes = Notes()
     found = totals(Tables([], requests(), programs(), log()), facts(horizon_s=0.0), notes)
     assert math.isnan(found["request_throughput"])
@@ -346,7 +349,7 @@ def test_absent_clients_are_left_out_of_the_well_behaved_latency():
     "kept_waiting", [{"finish_s": 11}, {"finish_s": 25}, {"status": UNFINISHED}]
 )
 def test_an_always_waiting_client_is_not_absent(kept_waiting):
-    # Like a user who sends the next program when this one has ended.
+    # like a user who sends the next program when the previous one has ended
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
     made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))
     assert made["victim_p50_s"] is None
@@ -354,7 +357,7 @@ def test_an_always_waiting_client_is_not_absent(kept_waiting):
     assert made["victim_n"] == 0
 
 
-def test_where_all_were_absent_latency_is_undefined():
+def test_the_latency_is_undefined_if_all_clients_are_absent():
     rows = {"client": 1, "finish_s": 3}, {"client": 2, "finish_s": 4}
     made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))
     assert made["victim_p99_s"] is None

@@ -32,7 +32,9 @@ def clients_of(*names, **owners):
 
 
 def test_five_ids_are_one_owner():
-    """1,000 for two owners that want all they can get: 500 each, so each of five ids gets 100."""
+    """Two owners want all that they can get of 1,000, so each is entitled to 500, and each of five
+    ids to 100.
+    """
     names = ("ann", *(f"mal/{number}" for number in range(5)))
     got = shares_of([1000 / 6] * 6, [1000] * 6)
     found = tenant_shares(got, facts_of(clients_of(*names)), Notes())
@@ -46,7 +48,7 @@ def test_five_ids_are_one_owner():
     assert found.run["tree_jain_index"] == pytest.approx(1 / (2 * (25 + 1) / 36))
 
 
-def test_an_explicit_owner_counts_like_one_in_the_name():
+def test_an_explicit_owner_counts_like_an_owner_in_the_name():
     service, demand = [10, 30, 20, 40], [50] * 4
     told = clients_of("ann", "mal/x", "mal/y", "bob")
     hidden = clients_of("ann", "mal", "y", "bob", y="mal")
@@ -68,7 +70,7 @@ def test_weights_and_unused_shares_stay_within_the_tenant():
     assert found.run["tree_worst_share"] == 0.5
 
 
-def test_without_tenants_there_is_nothing_and_without_contention_no_share():
+def test_without_tenants_no_values_and_without_contention_no_share():
     plain = tenant_shares(shares_of([1, 2], [3, 3]), facts_of(clients_of("a", "b")), Notes())
     assert (plain.run, plain.clients) == ({}, ())
     notes = Notes()

@@ -10,7 +10,8 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.useful_service import group_service, useful, useful_service
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 
-# Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
+# Client 0 pads each prompt by 100 tokens: 50 of its 150 input tokens and all of its 20 output
+# tokens are useful.
 TABLES = Tables(
     ["padder", "plain", "idle"],
     requests(
@@ -45,7 +46,7 @@ def test_padding_is_not_useful_service():
     assert one.programs_served == 1
 
 
-def test_later_more_has_been_served():
+def test_more_is_served_later():
     one = group_service(TABLES, {0: Padding(100)}, 12.0)
     assert (one.served, one.finished) == (2 * 90, 2)
 
@@ -63,7 +64,7 @@ def test_only_the_beginning_of_a_lengthened_answer_is_useful():
     assert group_service(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
 
 
-def test_a_client_without_requests():
+def test_a_client_without_requests_has_no_useful_service():
     one = group_service(TABLES, {2: PLAIN}, 5.0)
     assert isnan(one.fraction)
     assert one.programs_served == 0

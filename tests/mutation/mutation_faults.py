@@ -30,7 +30,9 @@ class Fault:
     room_tests: tuple[str, ...]
 
     def seeded(self, text: str) -> str:
-        """Return the file's text with the fault. Raises ValueError unless ``old`` is in it once."""
+        """Return the file's text with the fault. Raises ValueError unless ``old`` occurs in it
+        once.
+        """
         found = text.count(self.old)
         if found != 1:
             raise ValueError(f"{self.name}: {self.file} has its text {found} times, not once")

@@ -3,7 +3,8 @@
 python -m tests.mutation.run_mutation [FAULT ...] [--missing] [--output FILE] [--rooms-only]
 
 Works on a copy of the repository. Prints a line per fault and updates the JSON record as it goes.
-Exits 1 if less than 95% of the recorded faults were caught, 2 if the tests fail without a fault.
+Exits with 1 if less than 95% of the recorded faults were caught, with 2 if the tests fail without a
+fault.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ WANTED = 0.95
 OUTPUT = ROOT / "results" / "mutation.json"
 SUITE = ("tests",)
 NOT_COPIED = (".git", ".venv", "__pycache__", ".hypothesis", "build", "dist", "runs", "site")
-CPU_S = {"own": 180, "room": 600, "suite": 3000}  # an endless loop ends there and counts as caught
+# an endless loop ends after this time and counts as caught
+CPU_S = {"own": 180, "room": 600, "suite": 3000}
 MEMORY = 8 << 30
 FIRST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -113,7 +115,7 @@ class Copy:
 
     def _environment(self) -> dict[str, str]:
         paths = [self.root / "bench", Path(__file__).parent]
-        # Bytecode is written: compiling everything anew would be most of the time.
+        # Bytecode is written, because compiling all sources again would take most of the time.
         kept = {key: one for key, one in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         return kept | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 

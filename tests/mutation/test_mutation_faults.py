@@ -12,7 +12,7 @@ RECORD = ROOT / "results" / "mutation.json"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_every_fault_applies(fault):
+def test_every_fault_can_be_seeded(fault):
     sound = (ROOT / PACKAGE / fault.file).read_text(encoding="utf-8")
     seeded = fault.seeded(sound)
     assert seeded != sound
@@ -33,13 +33,13 @@ def test_names_are_unique_and_tests_exist():
     assert sorted(test for test in tests if not (ROOT / test).exists()) == []
 
 
-def test_there_are_faults_enough_in_every_room():
+def test_every_room_has_enough_faults():
     rooms = Counter(fault.room for fault in FAULTS)
     assert set(rooms) == {"engine", "inputs", "metrics", "schedulers"}
     assert sum(rooms.values()) >= 30
 
 
-def test_the_record_is_of_listed_faults_and_good_enough():
+def test_the_record_lists_known_faults_and_reaches_the_required_rate():
     rows = json.loads(RECORD.read_text(encoding="utf-8"))["faults"]
     room = {fault.name: fault.room for fault in FAULTS}
     assert sorted({row["name"] for row in rows} - set(room)) == []

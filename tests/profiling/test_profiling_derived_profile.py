@@ -27,29 +27,30 @@ def one(prefills=0.0, new=0.0, prefix=0.0, decodes=0.0, context=0.0):
 
 def test_a_lone_decode_step_reads_weights_and_context_once():
     llama = shape("llama-3.1-8b")
-    weights = 2 * (llama.parameters - llama.output_weights)  # of the input table, one row
+    # without the input table, of which only one row is read
+    weights = 2 * (llama.parameters - llama.output_weights)
     context = 1_000 * llama.kv_bytes(1)
     expected = (weights + context) / (H100.memory_gb_s * 1e9 * MEMORY_SHARE)
     ms = roofline_ms(llama, H100, 1, "fp16", one(decodes=1.0, context=1_000.0))[0]
     assert ms == pytest.approx(1_000 * (expected + 32 * LAYER_US * 1e-6), rel=1e-9)
 
 
-def test_a_long_prompt_is_multiplied():
+def test_a_long_prompt_is_limited_by_arithmetic():
     llama = shape("llama-3.1-8b")
     products = 2 * llama.active_parameters * 4_096 / (989e12 * COMPUTE_SHARE)
     ms = roofline_ms(llama, H100, 1, "fp16", one(1.0, 4_096.0))[0]
-    assert products * 1_000 < ms < 1.2 * products * 1_000  # attention, and layers' launches
+    assert products * 1_000 < ms < 1.2 * products * 1_000  # attention, and launches of the layers
 
 
-def test_a_mixture_reads_the_experts_that_are_chosen():
+def test_a_mixture_of_experts_reads_the_chosen_experts():
     mixtral = shape("mixtral-8x7b")
     lone, many = (
         roofline_ms(mixtral, H100, 2, "fp16", one(decodes=n, context=1.0))[0] for n in (1.0, 100.0)
     )
-    assert 2.5 < many / lone < 4  # 2 of 8 experts against all
+    assert 2.5 < many / lone < 4  # 2 of 8 experts instead of all
 
 
-def test_fewer_bits_are_read_sooner_and_more_gpus_share():
+def test_fewer_bits_and_more_gpus_need_less_time():
     llama, step = shape("llama-3.1-8b"), one(decodes=1.0, context=100.0)
     times = [roofline_ms(llama, H100, 1, dtype, step)[0] for dtype in ("fp16", "fp8", "int4")]
     assert times == sorted(times, reverse=True)
@@ -95,7 +96,7 @@ def test_the_pool_is_the_memory_beside_the_weights():
         derive("deepseek-v3", "h100", tp=8)
 
 
-def test_a_config_of_ones_own(tmp_path):
+def test_a_config_of_the_user_is_derived(tmp_path):
     folder = tmp_path / "My-Model"
     folder.mkdir()
     path = folder / "config.json"
@@ -113,7 +114,7 @@ def test_a_config_of_ones_own(tmp_path):
         derive("quen3-8b", "h100")
 
 
-def test_every_derived_profile_has_a_grade_and_is_found_by_the_hubs_name():
+def test_every_derived_profile_has_a_grade_and_is_found_by_its_name_on_the_hub():
     kinds = ("sglang-0", "roofline")
     derived = [
         n for n in profile_ids() if load_profile(n).grade.startswith(("operators:", "derived:"))
@@ -132,7 +133,7 @@ def test_every_derived_profile_has_a_grade_and_is_found_by_the_hubs_name():
         assert resolve_profile(gpu, model).profile_id == chosen
 
 
-def test_the_tables_operators_match_the_bundle():
+def test_the_operators_of_the_tables_match_the_bundle():
     pytest.importorskip("aiconfigurator_core", reason="the profile extra is not installed")
     name = "h100-80gb/qwen3-14b/tp1/vllm-0.24.0"
     found, bundled = derive("qwen3-14b", "h100", engine="vllm").profile, load_profile(name)

@@ -36,7 +36,7 @@ def test_exact_times_are_fitted_exactly(name):
     )
 
 
-def test_noise_and_outliers_move_it_little():
+def test_noise_and_outliers_change_the_fit_little():
     true, it = load_profile(DENSE).coefficients_ms, iterations()
     rng = np.random.default_rng(3)
     noisy = predicted_ms(true, it) * np.exp(rng.normal(0, 0.03, 400))

@@ -12,7 +12,7 @@ from fairbench.profiling.derived_profile import derive
 from fairbench.profiling.probe import BATCHES, Batch, Probed, Prompt, fit_probe, prompt_lengths
 from tests.live.test_live_emulator_process import emulating
 
-DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # how far a probe's fit may be off
+DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # largest error of a probe's fit
 SERVED = {
     "a100": "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
     "h100": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
@@ -34,7 +34,7 @@ def off(found, true):
 
 
 def as_a_client_sees(profile_id):
-    """Return the profile with the tokenizer's time in its prefills, where a probe finds it."""
+    """Return the profile with the tokenizer's time in its prefills, as a probe finds it."""
     profile = load_profile(profile_id)
     costs = profile.coefficients_ms
     costs = costs | {"c_T": costs["c_T"] + profile.frontend.token_ms}
@@ -54,7 +54,7 @@ def measured(profile, delay_ms):
 
 @pytest.mark.parametrize("gpu", SERVED)
 @pytest.mark.parametrize("start", ["h100", "a100", "l40s"])
-def test_a_fit_ends_near_the_truth_wherever_it_begins(gpu, start):
+def test_a_fit_ends_near_the_truth_from_any_start(gpu, start):
     true = load_profile(SERVED[gpu])
     begun = derive("llama-3.1-8b", start, roofline=True).profile
     found = fit_probe(measured(true, 9.0), begun, 50_000)

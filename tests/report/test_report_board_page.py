@@ -34,7 +34,7 @@ def figures(page):
     return [block for one in page.sections for block in one.blocks if isinstance(block, Figure)]
 
 
-def test_the_title_names_the_best_and_the_cards_its_cost():
+def test_the_title_names_the_best_row_and_the_cards_name_its_cost():
     page = board_page(board({"slow": (0.5, 0.51, 0.5), "fair": (0.9, 0.91, 0.9)}, fair={RATE: 90}))
     assert page.title == "fair has the highest minimum fair share of best total: 90%"
     assert [(one.label, one.value) for one in page.headlines] == [
@@ -78,7 +78,7 @@ def test_labels_do_not_overlap(places):
         assert abs(x - x2) > (wide + wide2) / 2 - 0.1 or abs(y - y2) > TEXT_PX - 0.1
 
 
-def test_a_long_name_folds_after_a_space_or_a_plus():
+def test_a_long_name_wraps_after_a_space_or_a_plus():
     assert folded_name("client-round-robin+equinox", 20) == "client-round-robin+\nequinox"
     assert folded_name("llm-d+fcfs behind dlpm by concurrency", 20) == (
         "llm-d+fcfs behind\ndlpm by concurrency"

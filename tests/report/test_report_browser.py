@@ -31,7 +31,7 @@ NAMES = (
     "ranks",
 )
 RANKS = Path(__file__).parents[2] / "results/leaderboard.csv"
-WIDTHS = (1280, 390)  # px: a desktop and a phone
+WIDTHS = (1280, 390)  # widths in px of a desktop and of a phone
 GROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}
 GROUND = "getComputedStyle(document.body).backgroundColor"
 
@@ -98,7 +98,7 @@ def browser(tmp_path_factory):
 @pytest.mark.parametrize("scheme", GROUNDS)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_has_no_fault_that_a_reader_would_see(name, width, scheme, pages, browser):
+def test_a_page_has_no_visible_fault(name, width, scheme, pages, browser):
     browser.show(pages[name].as_uri(), width, scheme)
     assert browser.faults() == []
     assert browser.evaluate(GROUND) == GROUNDS[scheme]

@@ -31,18 +31,18 @@ def over_seeds(*raw):
         ([metric(1.0)], " "),
         ([metric(None), metric(1.0), metric(3.0)], " *!"),
         ([{}, metric(1.0), metric(3.0)], " *!"),
-        # The first may be worse than all, so neither the best nor the worst is known.
+        # The first value may be worse than all others, so neither the best nor the worst is known.
         ([metric(1.0, "lower_bound"), metric(2.0), metric(3.0)], "   "),
         ([metric(1.0), metric(8.0, "lower_bound"), metric(9.0, "lower_bound")], "*!!"),
         ([metric(1.0, "upper_bound"), metric(2.0)], "*!"),
         ([metric(2.0, "upper_bound"), metric(1.0)], "  "),
     ],
 )
-def test_marks_of_less_is_better(intervals, marks):
+def test_the_best_and_worst_are_marked_where_less_is_better(intervals, marks):
     assert "".join(marks_of(intervals, Better.LESS)) == marks
 
 
-def test_marks_of_more_is_better():
+def test_the_best_and_worst_are_marked_where_more_is_better():
     assert marks_of([metric(1.0), metric(2.0)], Better.MORE) == [WORST, BEST]
 
 
@@ -50,11 +50,11 @@ BOUNDS = st.sampled_from(["", "lower_bound", "upper_bound"])
 
 
 @given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0]), BOUNDS), min_size=1, max_size=4))
-def test_marks_are_only_significant(values):
+def test_only_significant_differences_are_marked(values):
     marks = marks_of(
         [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
     )
-    # Every possible order of the unknown values.
+    # Tries every possible order of the unknown values.
     outcomes = list(
         product(
             *({"": [v], "lower_bound": [v, v + 9], "upper_bound": [v, 0.0]}[k] for v, k in values)
@@ -65,7 +65,7 @@ def test_marks_are_only_significant(values):
             assert all(outcome[row] == min(outcome) for outcome in outcomes)
             assert any(max(outcome) > min(outcome) for outcome in outcomes)
         elif mark == WORST:
-            # Worse than all that is not, like itself, without a limit.
+            # Worse than all values that are not, like itself, without a limit.
             limited = [other for other, (_, kind) in enumerate(values) if kind != "lower_bound"]
             assert all(outcome[row] >= outcome[other] for outcome in outcomes for other in limited)
     if all(kind == "" for _, kind in values) and len({mean for mean, _ in values}) > 1:
@@ -76,22 +76,22 @@ def test_metrics_without_a_direction_are_not_marked():
     assert marks_of([metric(1.0), metric(None), metric(2.0)], Better.NEITHER) == [NEITHER] * 3
 
 
-LOADS = (10.0, 20.0, 30.0)  # of three seeds, far apart
+LOADS = (10.0, 20.0, 30.0)  # values of three seeds, far apart
 
 
 def shifted(by, noise=(0.0, 0.1, -0.1)):
     return over_seeds(*(load + by + one for load, one in zip(LOADS, noise, strict=True)))
 
 
-def test_over_seeds_marks_need_significant_paired_differences():
-    # Each interval is 50 wide, so only pairs can tell them apart.
+def test_with_several_seeds_marks_need_significant_paired_differences():
+    # Each interval is 50 wide, so only pairs can distinguish them.
     assert marks_of([shifted(0), shifted(2), shifted(5)], Better.LESS) == [BEST, NEITHER, WORST]
     noisy = shifted(1, (2.0, -3.0, 1.0))
     assert marks_of([shifted(0), noisy, shifted(5)], Better.LESS) == [NEITHER] * 3
     assert marks_of([shifted(0), noisy, shifted(50)], Better.LESS)[2] == WORST
 
 
-def test_over_seeds_equal_printed_values_are_marked_alike():
+def test_with_several_seeds_equal_printed_values_are_marked_alike():
     assert marks_of([shifted(0), shifted(1e-6), shifted(5)], Better.LESS) == [BEST, BEST, WORST]
     assert marks_of([shifted(0), shifted(1e-6)], Better.LESS) == [NEITHER] * 2
 
@@ -99,7 +99,7 @@ def test_over_seeds_equal_printed_values_are_marked_alike():
 def test_a_seed_without_a_value_leaves_no_mark():
     lacking = shifted(0) | {1: Value(None)}
     assert marks_of([lacking, shifted(50)], Better.LESS) == [NEITHER] * 2
-    fewer = {0: Value(1.0)}  # one seed in common
+    fewer = {0: Value(1.0)}  # only one seed in common
     assert marks_of([fewer, shifted(50)], Better.LESS) == [NEITHER] * 2
 
 

@@ -68,7 +68,7 @@ def test_equal_printed_values_are_marked_alike(tmp_path):
     }
 
 
-def test_bounds_are_written_as_such(tmp_path):
+def test_bounds_are_written_as_bounds(tmp_path):
     text = comparison_text(
         cells(
             tmp_path,
@@ -87,7 +87,7 @@ def test_bounds_are_written_as_such(tmp_path):
 @pytest.mark.parametrize(
     ("cohorts", "tail", "value"), [((300, 301), 99, "9.00"), ((299, 301), 95, "6.00")]
 )
-def test_one_high_percentile_that_every_run_carries(tmp_path, cohorts, tail, value):
+def test_one_high_percentile_is_shown_that_every_run_has(tmp_path, cohorts, tail, value):
     latencies = {"victim_p95_s": 6.0, "victim_p99_s": 9.0}
     lpm, vtc = ({**latencies, "victim_n": n} for n in cohorts)
     text = comparison_text(cells(tmp_path, lpm=lpm, vtc=vtc))
@@ -131,7 +131,7 @@ def test_intervals_are_below_the_means(tmp_path):
     assert "2 seeds: mean and 95% interval (Student's t)" in lines[0]
     at = next(number for number, line in enumerate(lines) if line.startswith("  d2lpm"))
     assert " 5.00 " in lines[at]
-    assert lines[at + 1].split() == ["3.73-6.27"]  # all else is the same in both seeds
+    assert lines[at + 1].split() == ["3.73-6.27"]  # all other values are the same in both seeds
 
 
 def interval(mean):
@@ -166,7 +166,7 @@ def test_colours_appear_only_if_requested(tmp_path, colour):
     assert ("\x1b[" in text) == colour
 
 
-def test_runs_on_real_servers_say_so_and_have_no_sharing_incentive(tmp_path):
+def test_runs_on_real_servers_are_named_and_have_no_sharing_incentive(tmp_path):
     measured = {"simulated": False, "served": "sglang 0.5.23, m", "timing_profile": None}
     found = cells(tmp_path, vtc=measured, lpm={**measured, "served": "sglang 0.5.23, own lpm"})
     text = comparison_text(found)

@@ -43,7 +43,7 @@ def crowd(count=300, **changes):
     return copy.deepcopy(SUMMARY) | {"clients": rows}
 
 
-def test_lorenz_by_hand():
+def test_lorenz_curves_equal_hand_computed_values():
     curve = lorenz([3.0, 1.0, 0.0, 4.0])
     assert curve == Lorenz([0, 0.25, 0.5, 0.75, 1], [0, 0, 0.125, 0.5, 1])
     assert curve.gini == pytest.approx(1 - 0.25 * (0 + 0.125 + 0.625 + 1.5))
@@ -53,29 +53,30 @@ def test_lorenz_by_hand():
     assert lorenz([0.0, 0.0]) is None
 
 
-def test_by_weight_entitlements_are_equal():
+def test_with_weights_entitlements_are_equal():
     assert lorenz([1.0, 4.0, 2.0], [1.0, 4.0, 2.0]).gini == pytest.approx(0)
-    split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])  # one of weight 2 is two of weight 1
+    # one client of weight 2 equals two of weight 1
+    split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])
     whole = lorenz([3.0, 1.0], [2.0, 1.0])
     assert whole.gini == pytest.approx(split.gini)
 
 
 @examples(30)
 @given(st.lists(st.floats(0.01, 1e6), min_size=2, max_size=40))
-def test_gini_is_the_mean_difference_of_two_over_twice_the_mean(amounts):
+def test_gini_is_the_mean_difference_of_two_clients_over_twice_the_mean(amounts):
     pairs = [abs(one - other) for one in amounts for other in amounts]
     expected = sum(pairs) / len(pairs) / (2 * sum(amounts) / len(amounts))
     assert lorenz(amounts).gini == pytest.approx(expected, abs=1e-9)
 
 
-def test_every_ratio_is_in_one_range():
+def test_every_ratio_is_in_exactly_one_range():
     found = dict(counts_by_ratio([0.0, 0.1, 0.25, 0.6, 0.89, 0.9, 0.99, 1.0, 1.7]))
     assert list(found.values()) == [2, 1, 1, 1, 1, 3]
     assert next(iter(found)) == "0% to 25%"
     assert list(found)[-1] == "99% and more"
 
 
-def test_the_worst_are_well_behaved_and_least_served():
+def test_the_worst_clients_are_well_behaved_and_least_served():
     summary = crowd()
     for number, ratio in ((7, None), (8, 0.001), (295, 0.0)):
         summary["clients"][number]["entitlement_ratio"] = ratio
@@ -84,7 +85,7 @@ def test_the_worst_are_well_behaved_and_least_served():
     assert names == ["client-8", "client-1", "client-2", "client-3"]
 
 
-def test_without_shortage_the_worst_clients_are_the_latest():
+def test_without_a_shortage_the_worst_clients_are_the_slowest():
     summary = crowd(40, entitlement_ratio=None)
     summary["clients"][3]["p99_s"] = 99.0
     summary["clients"][5]["p99_s"] = None
@@ -103,12 +104,12 @@ def test_the_table_of_many_clients_fits_a_page(count, tmp_path):
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_below_that_there_is_a_row_for_each(tmp_path):
+def test_a_few_clients_have_a_row_each(tmp_path):
     text = summary_text(crowd(CROWD - 1), path=tmp_path)
     assert sum(line.startswith("client-") for line in text.splitlines()) == CROWD - 1
 
 
-def test_lines_give_each_clients_numbers():
+def test_lines_give_the_numbers_of_each_client():
     lines = dict(crowd_lines(crowd(100)))
     total = 99 * 100 / 2
     half = 49 * 50 / 2
@@ -117,7 +118,7 @@ def test_lines_give_each_clients_numbers():
     assert lines["clients"] == "100, 10 of them heavy"
 
 
-def test_of_several_runs_the_worst_by_the_mean_are_shown():
+def test_with_several_runs_the_clients_worst_by_their_means_are_shown():
     runs = [crowd(40), crowd(40)]
     runs[1]["clients"][0]["entitlement_ratio"] = 0.9
     for seed, run in enumerate(runs):
@@ -161,6 +162,6 @@ def test_figures_show_each_range_and_both_curves():
     assert "fair share (0.00)" in svg
 
 
-def test_the_grid_of_a_page_can_be_of_some():
+def test_the_grid_of_a_page_can_show_a_selection_of_clients():
     summary = crowd()
     assert len(client_grid(summary, worst_clients(summary)).rows) == 10

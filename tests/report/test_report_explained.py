@@ -16,7 +16,7 @@ RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """The directory of a short run."""
+    """Return the directory of a short run."""
     folder = tmp_path_factory.mktemp("runs")
     result = CliRunner().invoke(app, [*RUN, "--result-dir", str(folder)])
     assert result.exit_code == 0, result.stderr
@@ -49,13 +49,13 @@ def test_show_and_run_print_the_sentences_below_the_summary(stored, tmp_path):
         ([*RUN, "--explain", "--num-runs", "2"], "--explain needs a single run"),
     ],
 )
-def test_explain_needs_one_summary_as_text(words, complaint):
+def test_explain_needs_a_single_summary_as_text(words, complaint):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert complaint in result.stderr
 
 
-def test_numbers_of_the_run_are_in_the_sentences(summary):
+def test_the_sentences_contain_numbers_of_the_run(summary):
     summary |= {"jain_index": 0.5, "jain_index_maxmin": 0.75, "jain_index_actual": 0.6}
     summary |= {"max_service_gap": 1234.0, "service_gap_bound": 5678.0, "bound_source": "T. 1"}
     summary |= {"victim_p50_s": 2.0, "victim_p95_s": 20.0, "victim_p99_s": 30.0, "victim_n": 100}
@@ -74,7 +74,7 @@ def test_numbers_of_the_run_are_in_the_sentences(summary):
     assert "3 were refused" in told(summary, "Requests")
 
 
-def test_the_table_is_explained_by_the_well_behaved_client_with_the_least_share(summary):
+def test_the_table_is_explained_by_the_well_behaved_client_with_the_lowest_share(summary):
     for share, row in zip((0.2, 0.9, 0.6, 0.7), summary["clients"], strict=True):
         row |= {"entitlement_ratio": share, "misbehaving": share == 0.2}
     client = summary["clients"][2]

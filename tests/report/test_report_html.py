@@ -41,7 +41,7 @@ def page(text):
     return Page(text, text, [Headline(text, text, text)], [text], sections)
 
 
-def test_users_texts_are_never_markup():
+def test_texts_of_users_are_never_read_as_markup():
     harmless = Reader(as_html(page("client-1")))
     read = Reader(as_html(page(HOSTILE)))
     assert read.tags == harmless.tags
@@ -57,7 +57,7 @@ def test_a_page_is_well_formed_with_any_text(text):
     assert read.tags == Reader(as_html(page("x"))).tags
 
 
-def test_a_page_needs_nothing_from_outside():
+def test_a_page_loads_nothing_from_outside():
     text = as_html(page("client-1"))
     assert not re.search(r"https?://|//\w|url\(|@import|src=|href=|<script|<link", text)
     assert '<meta charset="utf-8">' in text
@@ -65,7 +65,7 @@ def test_a_page_needs_nothing_from_outside():
     assert "prefers-color-scheme: dark" in text
 
 
-def test_the_parts_come_in_order_and_folded_ones_are_folded():
+def test_parts_keep_their_order_and_folded_ones_are_folded():
     sections = [Section("open", [Paragraph("one")]), Section("shut", [Paragraph("two")], True)]
     text = as_html(Page("title", "basis", [Headline("a", "1.29", "b")], ["careful"], sections))
     main = text.partition("<main>")[2]
@@ -77,20 +77,20 @@ def test_the_parts_come_in_order_and_folded_ones_are_folded():
     assert "warnings" not in as_html(Page("t", "p", [], [], [])).partition("</style>")[2]
 
 
-def test_a_row_of_one_cell_heads_those_below_it():
+def test_a_row_with_a_single_cell_is_a_heading():
     grid = Grid(["", "x"], [[Cell("place")], [Cell("lpm"), Cell("1", "worst", "0-2")]])
     text = as_html(Page("t", "p", [], [], [Section("s", [grid])]))
     assert '<th scope="rowgroup" colspan="2">place</th>' in text
     assert '<td data-label="x"><span class="worst">1</span><small>0-2</small></td>' in text
 
 
-def test_markdown_has_everything_but_the_figures():
+def test_markdown_has_everything_except_the_figures():
     text = page_markdown(page("plain"))
     assert "<svg" not in text
     assert text.startswith("# plain\n\nplain\n")
     assert "> - plain" in text
     assert "| plain | plain |" in text
-    assert "| plain |  |" in text  # the row of one cell, filled up
+    assert "| plain |  |" in text  # the row with a single cell, padded
     assert "| plain | **plain** (plain) |" in text
     assert text.count("<details>") == text.count("</details>") == 1
 
@@ -109,11 +109,11 @@ def test_markdown_of_hostile_text_keeps_its_tables_and_fences():
     ("text", "wanted"),
     [("a|b", r"a\|b"), ("a\nb", "a b"), ("<b>", r"&lt;b\>"), ("5 * 3_x", r"5 \* 3\_x")],
 )
-def test_escaping_by_hand(text, wanted):
+def test_escaping_equals_hand_written_results(text, wanted):
     assert escaped(text) == wanted
 
 
-def test_a_table_by_hand():
+def test_a_table_equals_a_hand_written_one():
     assert list(table(["a", "b"], [["1"], ["2", "3"]], str)) == [
         "| a | b |",
         "| --- | --- |",

@@ -22,15 +22,15 @@ def points(svg):
     ]
 
 
-def test_scales_by_hand():
+def test_scales_equal_hand_computed_positions():
     linear = Scale(0, 10, 100, 200)
     assert [linear.at(value) for value in (0, 5, 10)] == [100, 150, 200]
     log = Scale(1, 100, 0, 200, log=True)
     assert [log.at(value) for value in (1, 10, 100)] == [0, 100, 200]
-    assert (log.at(0.1), log.at(1e9)) == (0, 200)  # on the edge
+    assert (log.at(0.1), log.at(1e9)) == (0, 200)  # exactly on the edge
 
 
-def test_ticks_by_hand():
+def test_ticks_equal_hand_computed_values():
     assert Scale(0, 10, 0, 1).ticks() == [0, 2, 4, 6, 8, 10]
     assert Scale(0, 1, 0, 1).ticks() == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert Scale(0.5, 30, 0, 1, log=True).ticks() == [0.5, 1, 2, 5, 10, 20]
@@ -39,7 +39,7 @@ def test_ticks_by_hand():
 
 
 @given(st.floats(1e-3, 1e9), st.floats(1e-3, 1e9))
-def test_ticks_are_inside_and_few(one, length):
+def test_ticks_are_few_and_within_the_range(one, length):
     for scale in (
         Scale(one, one + length, 0, 1),
         Scale(*log_range([one, one + length]), 0, 1, True),
@@ -77,7 +77,7 @@ def marks(svg):
     return [(float(x), style, shape) for x, style, shape in found]
 
 
-def test_a_bound_is_an_open_mark_with_an_arrow_to_where_it_may_be():
+def test_a_bound_is_an_open_mark_with_an_arrow_towards_possible_values():
     rows = [DotRow("tot", [Dot(0, 1.0), Dot(0, 10.0, ">"), Dot(1, 0.1, "<")])]
     exact, lower, upper, *keys = marks(
         dot_chart("t", {"lpm": 0, "vtc": 1}, rows, x_label="x", reference=1.0)
@@ -87,7 +87,7 @@ def test_a_bound_is_an_open_mark_with_an_arrow_to_where_it_may_be():
     assert "fill:none" not in exact[1]
     assert len(lower[2]) > len(exact[2])
     assert lower[2] != upper[2]
-    assert len(keys) == 2  # of the legend
+    assert len(keys) == 2  # a mark in the legend
 
 
 def test_a_distribution_counts_unfinished_programs():

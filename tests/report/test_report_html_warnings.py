@@ -26,7 +26,7 @@ FINE = {
 }
 
 
-def test_a_run_in_which_all_is_well_warns_of_nothing():
+def test_a_good_run_gives_no_warning():
     assert list(run_warnings(FINE)) == []
 
 
@@ -65,7 +65,7 @@ def test_too_few_latencies_for_a_p99_are_judged_by_the_p95(n):
     assert list(run_warnings(slow)) == list(counted_warnings([FINE, slow])) == []
 
 
-def test_a_summary_from_before_the_p95_keeps_its_p99_and_the_warning():
+def test_a_summary_without_a_p95_keeps_its_p99_and_the_warning():
     old = {key: value for key, value in FINE.items() if key != "victim_p95_s"} | {"victim_n": 120}
     assert list(run_warnings(old)) == [
         "A P99 needs about 300 latencies, and a client has only 120."
@@ -81,7 +81,7 @@ def test_a_summary_from_before_the_p95_keeps_its_p99_and_the_warning():
         {"queue_empty_share": None, "lone_tpot_ratio": 9.0},
     ],
 )
-def test_a_queue_or_fast_tokens_or_no_profile_hide_no_backlog(changes):
+def test_without_signs_of_it_no_hidden_backlog_is_reported(changes):
     assert list(run_warnings({**FINE, **changes})) == []
 
 

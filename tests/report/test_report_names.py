@@ -24,7 +24,7 @@ def test_names_are_cut_where_they_differ_least(names, shown):
 
 
 @given(st.lists(st.text(max_size=30)), st.integers(2, 20))
-def test_nothing_is_longer_than_the_column(names, width):
+def test_no_name_is_longer_than_the_column(names, width):
     shown = cut_apart(names, width)
     assert set(shown) == set(names)
     for name, text in shown.items():

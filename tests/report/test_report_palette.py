@@ -9,8 +9,8 @@ from fairbench.figures.style import LABELS, client_style, scheduler_style
 from fairbench.report.palette import SCHEDULERS, SERIES, scheduler_series, style_sheet
 from fairbench.schedulers.registry import PAIRS
 
-# What a colour becomes without one kind of cones, on linear RGB (Machado, Oliveira and Fernandes
-# 2009, severity 1).
+# The colour that a viewer without one kind of cones sees, on linear RGB (Machado, Oliveira and
+# Fernandes 2009, severity 1).
 NO_CONES = {
     "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
     "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
@@ -51,16 +51,16 @@ def test_colours_stay_apart_for_colour_blind_readers(colours, least, cones):
 @pytest.mark.parametrize("colours", ["colour", "on_dark"])
 @pytest.mark.parametrize("cones", [None, *NO_CONES])
 @pytest.mark.parametrize("other", sorted(SCHEDULERS.keys() - {"fair-finish"}))
-def test_fair_finish_is_far_from_every_other_scheduler(colours, cones, other):
+def test_fair_finish_differs_clearly_from_every_other_scheduler(colours, cones, other):
     assert apart(SCHEDULERS["fair-finish"], SCHEDULERS[other], colours, cones) > 24
 
 
-def test_marks_and_dashes_are_apart_in_grey():
+def test_marks_and_dashes_are_distinct_in_grey():
     for name in ("marker", "shape", "dashes"):
         assert len({getattr(one, name) for one in SERIES}) == len(SERIES)
 
 
-def test_every_scheduler_looks_its_own_way_in_figures():
+def test_every_scheduler_has_its_own_look_in_figures():
     assert set(SCHEDULERS) == set(LABELS) <= set(PAIRS)
     styles = [scheduler_style(name) for name in SCHEDULERS]
     for values in zip(*styles, strict=True):

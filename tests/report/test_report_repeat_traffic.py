@@ -11,7 +11,7 @@ NONE = np.array([])
 
 
 def seed(floods, harm=None, waits=(1.0,)):
-    """Return the traffic of a seed in which clients flood with a share of the load."""
+    """Return the traffic of a seed in which clients flood with given shares of the load."""
     traffic = Traffic(("a", "b", "c"), NONE, NONE, NONE, np.array(waits))
     found = tuple(Flood(client, 0.0, 9.0, share, 5.0, 99, False) for client, share in floods)
     return Judged(traffic, found, harm, tuple("abc"[one.client] for one in found))

@@ -86,7 +86,7 @@ def text(summary, **options):
     return summary_text(summary, path=Path("results/runs/x"), **options)
 
 
-def test_the_contents_of_a_runs_page():
+def test_the_contents_of_the_summary_of_a_run():
     assert text(SUMMARY) == (Path(__file__).parent / "summary.txt").read_text()
 
 
@@ -96,7 +96,7 @@ def weighted():
     return SUMMARY | {"clients": clients}
 
 
-def test_weights_have_a_column_where_some_differ_from_1():
+def test_weights_have_a_column_if_some_differ_from_1():
     plain, shown = text(SUMMARY).splitlines(), text(weighted()).splitlines()
     (heading,) = (line for line in shown if line.startswith("client "))
     assert heading.split()[2:4] == ["weight", "programs"]
@@ -112,7 +112,7 @@ def test_weights_have_a_column_where_some_differ_from_1():
     assert "weight" not in client_grid(SUMMARY).headings
 
 
-def test_over_seeds_a_weight_follows_the_name():
+def test_with_several_seeds_a_weight_follows_the_name():
     runs = [weighted() | {"seed": seed, "complete": True} for seed in (0, 1)]
     rows = combine(runs)["clients"]
     named = [described(row["client"], row) for row in rows]
@@ -122,11 +122,11 @@ def test_over_seeds_a_weight_follows_the_name():
 
 
 def with_nulls(summary):
-    """Return the summary of a run in which nothing happened."""
+    """Return the summary of a run in which no request arrived."""
     empty = copy.deepcopy(summary)
     for row in (empty, *empty["clients"]):
         for key, value in row.items():
-            if isinstance(value, float) and key != "duration":  # a run always takes some time
+            if isinstance(value, float) and key != "duration":  # a run always has a duration
                 row[key] = None
     return empty
 
@@ -141,7 +141,7 @@ PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
     weights=st.booleans(),
     width=st.integers(60, MAX_WIDTH),
 )
-def test_no_line_is_ever_too_wide(names, large, nulls, weights, width):
+def test_no_line_is_too_wide(names, large, nulls, weights, width):
     summary = copy.deepcopy(SUMMARY)
     summary["clients"] = [
         CLIENT
@@ -164,10 +164,10 @@ def test_clients_with_equal_beginnings_stay_distinct():
     assert lines == [f"acme-cor…/user-{number}" for number in range(3)]
 
 
-NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a number that was cut
+NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a number that is cut
 
 
-def test_undefined_is_a_dash_and_its_reason_a_note():
+def test_an_undefined_value_is_a_dash_and_its_reason_a_note():
     summary = with_nulls(SUMMARY)
     summary["notes"] = {
         "jain_index": "no client was served",
@@ -181,7 +181,7 @@ def test_undefined_is_a_dash_and_its_reason_a_note():
     assert "nan" not in shown
     assert "jain_index, jain_index_actual: no client was served" in shown
     assert "client-1.p50_s: no program arrived" in shown
-    assert "std_itl" not in shown  # the table does not show it, so needs no note
+    assert "std_itl" not in shown  # the table does not show this value, so it needs no note
     assert "fewer than" not in shown  # shown as a lower bound
     assert "largest -; no bound\n" in shown
     assert not re.search(r"- (s|tok/s)\b", shown)
@@ -191,7 +191,7 @@ def test_unfinished_programs_took_longer_than_the_run():
     assert "after 211 / > 1,080 / > 1,080 s" in text(SUMMARY | {"time_to_90pct_s": None})
 
 
-def test_no_bound_has_its_reason_beside_it_and_not_among_the_notes():
+def test_a_missing_bound_has_its_reason_beside_it_and_not_among_the_notes():
     reason = "fcfs bounds no service difference"
     none = {"service_gap_bound": None, "service_gap_bound_s": None, "bound_source": None}
     for summary in (
@@ -205,7 +205,7 @@ def test_no_bound_has_its_reason_beside_it_and_not_among_the_notes():
         assert "\nnotes" not in shown
 
 
-def test_a_bound_without_its_time_keeps_the_note():
+def test_a_bound_in_tokens_without_its_time_keeps_the_note():
     notes = {"service_gap_bound_s": "no client was served"}
     shown = text(SUMMARY | {"service_gap_bound_s": None, "notes": notes})
     assert "largest 82,545 tokens; guaranteed at most 825,450 tokens by D2LPM Theorem 5.1" in shown
@@ -225,7 +225,7 @@ def test_a_run_without_programs_is_noted_once():
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 85, 100])
-def test_a_narrow_terminal_shows_the_columns_that_do_not_fit_below(width):
+def test_a_narrow_terminal_lists_hidden_columns_below(width):
     lines = text(SUMMARY, width=width).split("\n")
     shown = [line.split() for line in lines if line.startswith("client  ")]
     assert len(shown) == (1 if width == 100 else 2)
@@ -239,13 +239,13 @@ def test_a_percentile_among_the_unfinished_is_a_lower_bound():
     censored = ["clients.client-1.p95_s", "victim_p95_s"]
     shown = text(SUMMARY | {"censored": censored}).split("\n")
     rows = {line.split()[0]: line for line in shown if line.startswith(("client-", "well-"))}
-    assert "> 60.1 " in rows["client-1"]  # of 60.14: more than 60.2 might be false
+    assert "> 60.1 " in rows["client-1"]  # the value is 60.14, so "more than 60.2" might be false
     assert ">" not in rows["client-0"]
     assert "P95 > 20.0 s, P99 30.0 s? (n = 120;" in rows["well-behaved"]
 
 
 def test_the_gap_is_also_given_in_seconds_of_cluster_service():
-    # 120 s for 825,450 tokens are 12 s for 82,545.
+    # If 825,450 tokens take 120 s, 82,545 take 12 s.
     assert "largest 82,545 tokens (12.0 s of service); guaranteed at most" in text(SUMMARY)
 
 
@@ -307,10 +307,10 @@ def test_a_percentile_of_too_few_latencies_is_marked(n, shown):
 
 
 def test_a_run_too_short_for_a_p99_names_the_needed_duration():
-    # 1.1 x 300 / 120 times the 300 s at whose end the window ends.
+    # 1.1 x 300 / 120 times the 300 s at which the window ends.
     assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
     assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
-    # The window is the whole run, whose end no flag sets: --duration would change nothing.
+    # The window is the whole run, whose end no flag sets, so --duration would change nothing.
     assert "for a reliable P99" not in text(SUMMARY | {"duration": SUMMARY["window_end_s"]})
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
@@ -320,7 +320,7 @@ def test_a_run_too_short_for_a_p99_names_the_needed_duration():
     ("cohorts", "heading", "value"),
     [((300, 400), "P99 s", "80.2"), ((300, 0), "P99 s", "80.2"), ((300, 299), "P95 s", "60.1")],
 )
-def test_a_table_of_clients_has_one_percentile_that_all_of_them_carry(cohorts, heading, value):
+def test_a_table_of_clients_has_one_percentile_that_every_client_has(cohorts, heading, value):
     rows = [CLIENT | {"latency_n": n} for n in cohorts]
     grid = client_grid(SUMMARY | {"clients": rows})
     assert [text for text in grid.headings if text.startswith("P9")] == [heading]
@@ -347,11 +347,11 @@ def test_colours_appear_only_if_requested():
     ("value", "expected"),
     [(None, "-"), (0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12,346"), (7, "7")],
 )
-def test_numbers(value, expected):
+def test_numbers_are_formatted(value, expected):
     assert number(value) == expected
 
 
-def test_shares_and_indices():
+def test_shares_and_indices_are_formatted():
     assert (percent(0.1234), percent(None)) == ("12.3%", "-")
     assert (index(1.0), index(None)) == ("1.000", "-")
 

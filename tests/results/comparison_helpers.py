@@ -1,4 +1,4 @@
-"""Stored runs made by hand, with the parts that a comparison reads."""
+"""Hand-made stored runs, with the parts that a comparison reads."""
 
 import json
 
@@ -44,7 +44,7 @@ def alone_row(number, **values):
 
 
 def stored(folder, flags, settings=None, *, complete=True, **values) -> StoredRun:
-    """Store a run directory without tables, as an experiment of these flags would."""
+    """Store a run directory without tables, like an experiment with these flags."""
     spec = resolve({"workload": "chat", **flags}, settings or {})
     path = folder / f"{spec.scheduler}-{identity(spec)[:8]}"
     path.mkdir(parents=True)

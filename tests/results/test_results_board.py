@@ -22,7 +22,7 @@ from tests.gate.gate_helpers import store
 from tests.strategies import examples
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
-T_2 = 4.302652729749464  # 97.5% of Student's t with two degrees of freedom
+T_2 = 4.302652729749464  # 97.5% quantile of Student's t with two degrees of freedom
 
 
 def line(row, seed=0, place="tot s1 dp 2", *, bounds=(), **values):
@@ -41,7 +41,8 @@ def ranges(board):
     return {row.name: tuple(row.ranks) if row.ranks else None for row in board.rows}
 
 
-# Three seeds whose loads differ more than the rows: b is 2 above a in each, c is inconclusive.
+# Three seeds whose loads differ more than the rows: b is 2 above a in each seed, and c is
+# inconclusive.
 THREE = {"a": (10.0, 20.0, 33.0), "b": (12.0, 22.0, 35.0), "c": (15.0, 19.0, 36.0)}
 
 
@@ -76,7 +77,7 @@ def test_several_configurations_have_geometric_means_of_ratios():
     lines = [*at("x", "a", 10.0, 20.0, 40.0), *at("y", "a", 100.0, 100.0, 100.0)]
     lines += [*at("x", "b", 40.0, 80.0, 160.0), *at("y", "b", 100.0, 121.0, 100.0)]
     board = make_board(lines, sort=RATE)
-    # Ratios of 4 and 1, 4 and 1.21, 4 and 1: 2, 2.2 and 2 by seed.
+    # Ratios of 4 and 1, 4 and 1.21, 4 and 1 have the geometric means 2, 2.2 and 2 by seed.
     score = board.rows[0].scores[RATE]
     assert board.rows[0].name == "b"
     assert score.value == pytest.approx((2 * 2.2 * 2) ** (1 / 3))
@@ -85,13 +86,13 @@ def test_several_configurations_have_geometric_means_of_ratios():
     half = T_2 * sqrt(sum((x - mean) ** 2 for x in logs) / 2) / sqrt(3)
     assert (log(score.low), log(score.high)) == pytest.approx((mean - half, mean + half))
     assert score.against is Decision.BETTER
-    # A share is averaged plainly, and the incentive, a ratio already, is not one to the baseline.
+    # A share has a plain mean, and the incentive, already a ratio, is not divided by the baseline.
     folds = {metric.key: metric.fold for metric in board.metrics}
     assert folds[SHARE] is Fold.MEAN
     assert folds["sharing_incentive_p95"] is Fold.GEOMETRIC
 
 
-def test_order_does_not_depend_on_the_baseline():
+def test_the_order_does_not_depend_on_the_baseline():
     lines = [
         line(row, seed, place, **{RATE: value + seed})
         for place, values in {"x": (5, 9, 7), "y": (50, 20, 30)}.items()
@@ -111,7 +112,7 @@ def test_one_seed_is_inconclusive():
 
 @examples(40)
 @given(st.lists(st.lists(st.integers(-5, 5), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_a_range_has_the_rank_and_agrees_with_every_pair(drawn):
+def test_a_range_contains_the_rank_and_agrees_with_every_pair(drawn):
     samples = [[Value(float(x)) for x in one] for one in sorted(drawn, key=sum, reverse=True)]
     found = rank_ranges(samples, Better.MORE)
     for row, ranks in enumerate(found):
@@ -136,13 +137,13 @@ def test_a_row_that_lacks_a_run_is_named_and_not_averaged():
         make_board(lines, baseline="late")
 
 
-def test_of_many_gaps_some_are_named():
+def test_of_many_gaps_only_some_are_named():
     lines = [line("a", place=place) for place in "uvwxyz"]
     board = make_board([*lines, line("b", place="y")])
     assert board.incomplete == {"b": "u seed 0; v seed 0; w seed 0; and 2 more"}
 
 
-def test_no_whole_row_is_refused():
+def test_a_board_without_any_complete_row_is_refused():
     with pytest.raises(
         DataError, match="no scheduler has a run for every configuration and seed: a lacks"
     ):
@@ -168,7 +169,7 @@ def test_a_row_without_a_value_comes_last_with_a_reason():
     assert "Undefined: well-behaved P95 of b: refused." in board_text(board)
 
 
-def test_bounds_stay_bounds():
+def test_lower_bounds_stay_lower_bounds():
     lines = [line("a", seed, **{P95: 5.0 + seed}) for seed in range(3)]
     lines += [line("b", seed, bounds=[P95], **{P95: 50.0 + seed}) for seed in range(3)]
     score = make_board(lines, sort=P95).rows[1].scores[P95]
@@ -177,7 +178,7 @@ def test_bounds_stay_bounds():
     assert "> 51" in board_text(make_board(lines))
     other = [line(one.scheduler, one.seed, "y", bounds=one.summary["censored"]) for one in lines]
     score = make_board([*lines, *other], baseline="b").rows[0].scores[P95]
-    assert (score.bound, score.low) == ("<", None)  # of at least so much, at most a ratio
+    assert (score.bound, score.low) == ("<", None)  # of at least this baseline, at most this ratio
 
 
 def test_the_table_notes_an_uncertain_percentile():
@@ -188,13 +189,13 @@ def test_the_table_notes_an_uncertain_percentile():
     assert "P99: each client has at least 300 latencies." in board_text(make_board(many))
 
 
-def test_folding_values_without_a_ratio():
+def test_combining_values_without_a_ratio():
     assert folded([Value(0.0), Value(4.0)], Fold.GEOMETRIC) == Value(None, reason=NO_RATIO)
     assert folded([Value(0.0), Value(4.0)], Fold.MEAN) == Value(2.0)
     assert folded([Value(1.0, ">"), Value(4.0, "<")], Fold.MEAN).raw is None
 
 
-def test_lines_survive_their_file(tmp_path):
+def test_lines_are_read_back_from_their_file(tmp_path):
     lines = [
         line(row, seed, bounds=[P95], **{RATE: 1 / 3 + seed}) for row in "ab" for seed in (0, 1)
     ]

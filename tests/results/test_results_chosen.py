@@ -34,11 +34,11 @@ def rate(experiment, value, scenario="s1"):
         ({"gpu": "h200", "clients": 5}, {}, ["clients"]),
     ],
 )
-def test_values_that_differ_from_defaults_were_chosen(flags, settings, chosen):
+def test_values_that_differ_from_defaults_were_set_by_the_user(flags, settings, chosen):
     assert chosen_keys(tables(flags, settings)) == chosen
 
 
-def test_a_foreign_workload_counts_as_chosen():
+def test_a_workload_of_the_user_counts_as_set():
     experiment = tables()
     other = experiment | {"workload": experiment["workload"] | {"name": "mine"}}
     assert chosen_keys(other) == ["workload"]
@@ -59,7 +59,7 @@ def test_a_value_that_was_not_set_is_a_changed_default():
     assert len(spec_changes(old, ["duration_s"], new, []).by_choice) == 1
 
 
-def test_a_setting_added_since_is_a_changed_default():
+def test_a_setting_added_since_then_is_a_changed_default():
     new = tables(settings={"engine.max_running_requests": 100})
     old = {**new, "settings": {**new["settings"], "engine": dict(new["settings"]["engine"])}}
     del old["settings"]["engine"]["max_running_requests"]
@@ -73,7 +73,7 @@ def test_a_setting_added_since_is_a_changed_default():
     ]
 
 
-def test_the_profile_and_limit_of_before_were_defaults():
+def test_the_earlier_profile_and_limit_were_defaults():
     new = tables({"gpu": "a100-80gb/llama-3.1-8b/tp1/measured-sglang"})
     old = tables(
         {"gpu": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"}, {"engine.max_running_requests": 2048}
@@ -85,7 +85,7 @@ def test_the_profile_and_limit_of_before_were_defaults():
     assert any(one.startswith("gpu = ") for one in spec_changes(old, None, other_gpu, []).by_choice)
 
 
-def test_changes_without_effect_on_records_are_no_difference():
+def test_changes_without_effect_on_records_are_not_differences():
     one = tables({"request_rate": 0.5, "tag": "x"})
     other = rate(rate(tables({"request_rate": 0.5}), 9.0, "s2"), 9.0)
     other["workload"]["description"] = "better words"

@@ -13,8 +13,8 @@ from fairbench.results.comparison import alone_key, compare, compared_summary
 from tests.results.comparison_helpers import alone_row, client, stored, summary
 
 
-def test_entitlement_is_to_a_fair_share_of_the_best_total():
-    # Of 90, the second wants only 10, so the others are entitled to 40 each.
+def test_entitlement_is_a_fair_share_of_the_best_total():
+    # Of 90 tokens, the second client wants only 10, so the others are entitled to 40 each.
     rates = {"service_rate_tok_s": 30.0}
     clients = [
         client(0, demand_tok_s=70.0, **rates),
@@ -29,7 +29,7 @@ def test_entitlement_is_to_a_fair_share_of_the_best_total():
     assert sum(max_min(90.0, [70.0, 10.0, 90.0])) == 90.0
 
 
-def test_by_weight_the_best_total_is_shared_out_by_weight():
+def test_with_weights_the_best_total_is_divided_by_weight():
     clients = [client(0, weight=2.0, service_rate_tok_s=30.0), client(1, weight=1.0)]
     compared = compared_summary(summary(clients=clients), 90.0, ())
     assert [one["entitlement_best_tok_s"] for one in compared["clients"]] == [60.0, 30.0]
@@ -51,7 +51,7 @@ def test_the_sharing_incentive_is_that_of_the_worst_off_well_behaved_client():
     assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "it misbehaves"
 
 
-def test_the_sharing_incentive_has_the_percentile_that_few_programs_carry():
+def test_the_sharing_incentive_uses_the_percentile_that_few_programs_allow():
     shared = summary(clients=[client(1, p95_s=6.0), client(2)])
     alone = [alone_row(1, p95_s=2.0), alone_row(2, p95_s=2.0)]
     compared = compared_summary(shared, 30.0, alone)
@@ -75,7 +75,7 @@ def test_bounds_of_latencies_become_bounds_of_incentives():
     assert shared["censored"] == ["clients.client-1.p99_s", "victim_p99_s"]
 
 
-def test_runs_are_compared_with_others_of_another_scheduler_only(tmp_path):
+def test_runs_are_compared_only_with_other_schedulers(tmp_path):
     runs = [
         stored(tmp_path, {"scheduler": "lpm"}, service_rate_tok_s=20.0),
         stored(tmp_path, {"scheduler": "vtc"}, service_rate_tok_s=50.0),
@@ -100,7 +100,7 @@ def test_runs_are_compared_with_others_of_another_scheduler_only(tmp_path):
     assert cells[0].combined["seeds"] == [0, 1]
 
 
-def test_alone_rows_are_found_by_configuration_and_seed(tmp_path):
+def test_runs_of_clients_alone_are_found_by_configuration_and_seed(tmp_path):
     run = stored(tmp_path, {"scheduler": "lpm", "seed": 3})
     rows = [alone_row(1), alone_row(2)]
 
@@ -133,7 +133,7 @@ def test_bounds_are_kept_over_seeds(tmp_path):
     (cell,) = compare(runs[1:], {keys[1]: above})
     assert cell.combined["clients"][1]["sharing_incentive_p99"]["upper_bound"] is True
     (cell,) = compare(runs, {keys[0]: rows, keys[1]: above})
-    # At least this under one seed, at most that under the other: the mean is neither.
+    # At least this under one seed and at most that under the other: the mean is neither.
     assert cell.combined["clients"][1]["sharing_incentive_p99"] is None
 
 
@@ -145,7 +145,7 @@ def test_a_cell_is_demand_limited_if_one_of_its_runs_is(tmp_path, limited):
     assert compare(runs, {})[0].demand_limited
 
 
-def test_a_configuration_is_contended_if_one_scheduler_is(tmp_path):
+def test_a_configuration_is_contended_if_it_is_under_one_scheduler(tmp_path):
     calm = {"notes": {"min_entitlement_ratio": NOT_CONTENDED}}
     idle = [stored(tmp_path, {"scheduler": name}, **calm) for name in ("vtc", "lpm")]
     for cell in compare(idle, {}):
@@ -157,7 +157,7 @@ def test_a_configuration_is_contended_if_one_scheduler_is(tmp_path):
         assert cell.combined["min_entitlement_best_ratio"]["mean"] == 1.0
 
 
-def test_a_comparison_is_json(tmp_path):
+def test_a_comparison_can_be_written_as_json(tmp_path):
     cells = compare([stored(tmp_path, {})], {})
     json.dumps(cells[0].combined, allow_nan=False)
     assert identity(resolve({"workload": "chat"})) == cells[0].runs[0].run.manifest["spec_identity"]

@@ -34,7 +34,7 @@ def test_an_undefined_latency_has_no_ratio():
     assert found.raw is None
 
 
-def test_without_clients_there_is_no_worst():
+def test_without_clients_there_is_no_worst_incentive():
     assert worst([]).raw is None
 
 
@@ -53,7 +53,7 @@ def possible(ratio):
 
 
 @given(RATIOS)
-def test_the_worst_is_bounded_as_tightly_as_known(ratios):
+def test_the_worst_is_bounded_as_tightly_as_possible(ratios):
     found = worst(ratios)
     # The largest ratio lies between the largest lower and the largest upper end.
     least, most = (max(possible(ratio)[end] for ratio in ratios) for end in (0, 1))
@@ -66,5 +66,5 @@ def test_the_worst_is_bounded_as_tightly_as_known(ratios):
 
 
 @given(RATIOS)
-def test_one_undefined_makes_the_worst_undefined(ratios):
+def test_one_undefined_incentive_makes_the_worst_undefined(ratios):
     assert worst([*ratios, Value(None, reason="why")]) == Value(None, reason="why")

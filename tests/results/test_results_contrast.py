@@ -40,14 +40,14 @@ def rows(found):
 def pair(tmp_path):
     vtc = {P99: (8.0, 20.0, 9.0), JAIN: (0.9, 0.8, 0.85), DONE: (100.0, None, 90.0)}
     lpm = {
-        P99: (8.8, 22.2, 9.9),  # 1.1, 1.11 and 1.1 times
+        P99: (8.8, 22.2, 9.9),  # ratios of 1.1, 1.11 and 1.1
         JAIN: (0.9, 0.8, 0.85),
         DONE: (90.0, 80.0, 85.0),
     }
     return contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [P99, JAIN, DONE, "victim_p50_s"])
 
 
-def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
+def test_a_contrast_is_paired_by_seed_and_each_metric_is_decided_separately(pair):
     found = rows(pair)
     assert pair.seeds == (0, 1, 2)
     assert (pair.left_out, pair.unlike) == ((), ())
@@ -57,7 +57,8 @@ def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
     assert found[JAIN].decision is Decision.SAME
     assert found[DONE].decision is Decision.CANNOT_TELL
     assert found[DONE].difference.obstacle == "undefined in 1 of 3 seeds"
-    assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)  # of the same seeds
+    # runs of the same seeds
+    assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)
 
 
 def test_json_has_every_number_and_null_for_unknown_ones(pair):
@@ -68,14 +69,14 @@ def test_json_has_every_number_and_null_for_unknown_ones(pair):
     p99 = one["metrics"][P99]
     assert p99["low"] < p99["difference"] < p99["high"]
     assert p99["ratio_low"] < p99["ratio_to_baseline"] < p99["ratio_high"]
-    assert one["metrics"][JAIN]["ratio_low"] is None  # only of times
+    assert one["metrics"][JAIN]["ratio_low"] is None  # only for times
     assert (p99["decision"], p99["better"], p99["runs"]) == ("worse", "less", 3)
     assert one["metrics"][DONE]["undefined"] == 1
     assert one["metrics"][DONE]["more_seeds"] is None
 
 
 @pytest.mark.parametrize(("smallest", "shown", "left_out"), [(300, P99, P95), (299, P95, P99)])
-def test_it_shows_a_percentile_that_every_run_of_every_side_carries(
+def test_a_contrast_shows_a_percentile_that_every_run_of_every_side_has(
     tmp_path, smallest, shown, left_out
 ):
     cohorts = {"victim_n": (400, smallest, 400), P95: (7.0, 7.0, 7.0)}
@@ -115,7 +116,7 @@ def test_times_that_fall_by_similar_factors_are_significant(tmp_path):
     assert row.ratio == pytest.approx((1 / 4 * 1 / 5 * 26 / 110) ** (1 / 3))
 
 
-def test_a_replay_that_draws_nothing_is_exact(tmp_path):
+def test_a_replay_without_random_draws_is_exact(tmp_path):
     found = contrast(*sides(tmp_path, vtc={P99: (8.0,) * 3}, lpm={P99: (9.0,) * 3}), [P99])
     said = " ".join(contrast_text([found]).split())
     assert (
@@ -125,7 +126,7 @@ def test_a_replay_that_draws_nothing_is_exact(tmp_path):
     assert "8.00 9.00 +1.00 exact +12.5% worse" in said
 
 
-def test_rounding_does_not_hide_that_a_difference_is_exact(tmp_path):
+def test_rounding_does_not_hide_an_exact_difference(tmp_path):
     values = {"vtc": {P99: (156.976,) * 3}, "lpm": {P99: (61.359,) * 3}}
     found = contrast(*sides(tmp_path, **values), [P99])
     assert rows(found)[P99].difference.deviation > 0
@@ -133,13 +134,13 @@ def test_rounding_does_not_hide_that_a_difference_is_exact(tmp_path):
 
 
 @pytest.mark.parametrize(("after", "decision"), [(10.004, "same"), (10.006, "worse")])
-def test_a_difference_that_prints_as_nothing_is_no_difference(tmp_path, after, decision):
+def test_a_difference_that_prints_as_zero_is_no_difference(tmp_path, after, decision):
     """0.04% counts as equal and 0.06% as worse, although neither varies."""
     found = contrast(*sides(tmp_path, vtc={P99: (10.0,) * 3}, lpm={P99: (after,) * 3}), [P99])
     assert rows(found)[P99].decision == decision
 
 
-def test_bounds_are_written_as_such(tmp_path):
+def test_bounds_are_written_as_bounds(tmp_path):
     vtc = {P99: (8.0, 9.0, 8.5), "censored": ([], [], [])}
     lpm = {P99: (900.0, 901.0, 902.5), "censored": ([P99], [P99], [P99])}
     found = contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [P99])

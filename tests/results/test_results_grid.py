@@ -46,7 +46,7 @@ def test_scheduler_parameters_are_added_within_their_configuration():
     ]
 
 
-def test_sglangs_policy_is_a_scheduler_and_its_other_settings_are_not():
+def test_sglangs_policy_is_part_of_the_scheduler_and_its_other_settings_are_not():
     ours = {"backend": {"kind": "sglang"}, "model": "m", "scheduler": "lpm"}
     stock = {**ours, "backend": {"kind": "sglang", "schedule_policy": "lpm"}}
     wide = {**ours, "backend": {"kind": "sglang", "tp": 2}}
@@ -80,7 +80,7 @@ POINTS = st.tuples(
 
 @examples(25)
 @given(st.lists(POINTS, min_size=2, max_size=6))
-def test_labels_are_equal_exactly_for_equal_configuration_and_scheduler(points):
+def test_labels_are_equal_only_for_equal_configuration_and_scheduler(points):
     specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]
     tables = [experiment_tables(spec) for spec in specs]
     keys = [(key_of({**place_of(one), "seed": None}), key_of(scheduler_of(one))) for one in tables]

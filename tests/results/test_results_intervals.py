@@ -58,7 +58,7 @@ def coverage(draw, size, samples=3000, truth=0.0):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 10])
-def test_an_interval_covers_the_mean_of_a_normal_law_in_95_of_100_cases(size):
+def test_an_interval_covers_the_mean_of_normal_values_in_95_of_100_cases(size):
     assert coverage(lambda random, n: random.normal(size=n), size) == pytest.approx(0.95, abs=0.015)
 
 
@@ -66,20 +66,20 @@ def exponential(random, n):
     return random.exponential(size=n)
 
 
-def test_of_skewed_values_it_covers_less_as_the_documents_say():
+def test_an_interval_covers_the_mean_of_skewed_values_as_rarely_as_documented():
     found = [coverage(exponential, n, truth=1.0) for n in (3, 5, 10)]
     assert found == pytest.approx([0.885, 0.883, 0.901], abs=0.015)
 
 
-def test_differences_of_skewed_values_are_covered_again():
+def test_intervals_of_differences_of_skewed_values_cover_the_mean():
     def pairs(random, n):
         return exponential(random, n) - exponential(random, n)
 
     assert min(coverage(pairs, n) for n in (3, 5, 10)) >= 0.94
 
 
-def test_intervals_known_by_hand():
-    # Mean 4, deviation 2, so 2 / sqrt(3) on either side times t(0.975, 2) = 4.30265.
+def test_intervals_equal_hand_computed_values():
+    # Mean 4, deviation 2, so the half width is 2 / sqrt(3) times t(0.975, 2) = 4.30265.
     half = 4.30265 * 2 / 3**0.5
     assert t_interval([2, 4, 6]) == pytest.approx((4, 4 - half, 4 + half), abs=1e-4)
     assert t_interval([0.0, 1.0])[1:] == pytest.approx((-5.8531, 6.8531), abs=1e-4)
@@ -87,14 +87,14 @@ def test_intervals_known_by_hand():
     assert t_interval([0.0, 1.0], least=0.0, most=1.0) == (0.5, 0.0, 1.0)
 
 
-def test_one_value_has_no_interval_and_none_no_mean():
+def test_one_value_has_no_interval_and_no_value_has_no_mean():
     assert t_interval([3.0]) == (3.0, None, None)
     with pytest.raises(ValueError, match="at least one value"):
         t_interval([])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8), st.floats(0.1, 10))
-def test_the_mean_is_in_the_interval_which_scales_with_the_values(values, factor):
+def test_the_interval_contains_the_mean_and_scales_with_the_values(values, factor):
     average, low, high = t_interval(values)
     assert low <= average <= high
     scaled = t_interval([factor * value for value in values])
@@ -127,13 +127,13 @@ def test_runs_are_combined_key_by_key():
     assert any(line.endswith(" 0.600 [0.000, 1.000]") for line in lines)
 
 
-def test_a_metric_no_run_defines_is_null_and_a_dash():
+def test_a_metric_that_no_run_defines_is_null_and_a_dash():
     combined = combine([summary(1, max_service_gap=None), summary(2, max_service_gap=None)])
     assert combined["max_service_gap"] is None
     assert show(None, 1) == "-"
 
 
-def test_an_incomplete_run_makes_the_whole_incomplete():
+def test_an_incomplete_run_makes_the_combination_incomplete():
     assert not combine([summary(1), summary(2, complete=False)])["complete"]
 
 

@@ -39,8 +39,9 @@ def test_the_mean_of_bounds_is_a_bound_of_the_same_kind_or_none():
     assert mean_value([]) == Value(None)
 
 
-def test_a_difference_known_by_hand():
-    # Differences 1, 1.5, 0.8: mean 1.1, deviation 0.36056; 4.30265 * 0.36056 / sqrt(3) = 0.89567.
+def test_a_difference_equals_its_hand_computation():
+    # Differences 1, 1.5 and 0.8: mean 1.1, deviation 0.36056; 4.30265 * 0.36056 / sqrt(3) =
+    # 0.89567.
     found = difference(values(1, 2, 3), values(2, 3.5, 3.8))
     assert (found.runs, found.undefined, found.bounded) == (3, 0, False)
     numbers = (found.mean, found.low, found.high, found.deviation, found.p)
@@ -49,24 +50,24 @@ def test_a_difference_known_by_hand():
     assert found.decision(Better.MORE) is BETTER
 
 
-def test_the_p_value_is_below_5_percent_where_the_interval_is_off_0():
+def test_the_p_value_is_below_5_percent_if_the_interval_excludes_0():
     random = np.random.default_rng(5)
     for _ in range(200):
         found = difference(values(*random.normal(0.8, 1, 5)), values(*np.zeros(5)))
         assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
 
 
-def test_the_order_of_the_sides_turns_the_sign():
+def test_exchanging_the_sides_changes_the_sign():
     one, other = values(1, 2, 3), values(2, 3.5, 3.8)
     there, back = difference(one, other), difference(other, one)
     assert (there.mean, there.low, there.high) == (-back.mean, -back.high, -back.low)
     assert back.decision(Better.LESS) is BETTER
 
 
-def test_equal_sides_are_the_same_also_where_sums_are_rounded():
+def test_equal_sides_are_equal_even_if_sums_are_rounded():
     assert decided((1.0, 2.0), (1.0, 2.0)) is SAME
     assert decided((0.1 + 0.2, 2.0), (0.3, 2.0)) is SAME
-    assert decided((1.0, 2.0, 3.0), (1.1, 2.1, 3.1)) is WORSE  # always by as much
+    assert decided((1.0, 2.0, 3.0), (1.1, 2.1, 3.1)) is WORSE  # always by the same amount
 
 
 def test_one_seed_is_inconclusive():
@@ -77,7 +78,7 @@ def test_one_seed_is_inconclusive():
     assert difference([], []).decision(Better.LESS) is CANNOT_TELL
 
 
-def test_a_missing_value_is_counted_and_leaves_it_open():
+def test_a_missing_value_is_counted_and_decides_nothing():
     found = difference(values(1, 2, 3, 4), values(11, None, 13, 14))
     assert (found.runs, found.undefined, found.mean) == (3, 1, 10)
     assert found.decision(Better.LESS) is CANNOT_TELL
@@ -86,29 +87,30 @@ def test_a_missing_value_is_counted_and_leaves_it_open():
     assert difference(values(None), values(1)).obstacle == "undefined in 1 of 1 seeds"
 
 
-def test_bounds_decide_as_far_as_they_go():
-    # The second is above 100 in two seeds, by an unknown amount.
+def test_bounds_decide_a_difference_if_they_can():
+    # The second side is above 100 in two seeds, by an unknown amount.
     found = difference(values(10, 11, 12), values("> 100", 99.0, "> 101"))
     assert (found.low is not None, found.high) == (True, None)
     assert found.p is None
     assert found.decision(Better.LESS) is WORSE
     assert decided(("> 100", 99.0, "> 101"), (10, 11, 12)) is BETTER
-    # The value may be far above, so it is not known to be below.
+    # The value may be far above, so it is unknown whether it is below.
     assert decided((100, 101, 102), (10, 11, "> 12")) is CANNOT_TELL
     assert decided((10, 11, 12), (1, 2, "< 3")) is BETTER
 
 
-def test_bounds_on_both_sides_say_nothing():
+def test_bounds_on_both_sides_decide_nothing():
     found = difference(values(10, "> 11", 12), values("> 100", 99, 98))
     assert (found.low, found.high, found.more_seeds()) == (None, None, None)
     assert found.obstacle == "only bounds are known"
-    assert decided(("> 5", "> 5"), ("> 5", "> 5")) is CANNOT_TELL  # equal bounds are no equality
+    # equal bounds are not equal values
+    assert decided(("> 5", "> 5"), ("> 5", "> 5")) is CANNOT_TELL
 
 
 def test_a_bound_on_the_mean_holds_for_any_true_values():
     """The lower end covers the mean of the true differences, some of which are only bounded below.
 
-    The differences are normal and cut off at a run's end, which skews them: 2.5 of 100 become 3.
+    The differences are normal, cut off at a run's end, and so skewed: 2.5 of 100 become 3.
     """
     random = np.random.default_rng(1)
     covered = 0
@@ -121,7 +123,7 @@ def test_a_bound_on_the_mean_holds_for_any_true_values():
 
 
 def side_by_side(samples, seeds, effect, load=5.0, noise=1.0):
-    """Return pairs of runs: a seed's load moves both, and the second is better by ``effect``."""
+    """Return pairs of runs: a seed's load changes both, and the second is better by ``effect``."""
     random = np.random.default_rng(seeds)
     for _ in range(samples):
         common = random.normal(20, load, size=seeds)
@@ -129,33 +131,33 @@ def side_by_side(samples, seeds, effect, load=5.0, noise=1.0):
         yield (common + noises[0]).tolist(), (common + noises[1] - effect).tolist()
 
 
-def test_pairs_are_narrower_than_two_means_where_seeds_are_common():
+def test_paired_intervals_are_narrower_than_those_of_two_means_with_common_seeds():
     paired, apart = [], []
     for first, second in side_by_side(200, 5, 1.0):
         found = difference(values(*first), values(*second))
         paired.append(found.high - found.low)
         ends = [t_interval(side) for side in (first, second)]
         apart.append(max(high - low for _, low, high in ends))
-    # In pairs: two noises of variance 1. Apart: a load of variance 25 and one noise.
+    # In pairs: two noise terms of variance 1. Apart: a load of variance 25 and one noise term.
     assert np.mean(paired) / np.mean(apart) == pytest.approx((2 / 26) ** 0.5, rel=0.15)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_no_difference_is_called_one_in_5_of_100_cases(seeds):
+def test_without_an_effect_a_difference_is_found_in_5_of_100_cases(seeds):
     called = [
         decided(first, second) is not CANNOT_TELL for first, second in side_by_side(1500, seeds, 0)
     ]
     assert np.mean(called) == pytest.approx(0.05, abs=0.015)
 
 
-def test_a_planted_difference_is_found_and_never_turned_round():
+def test_a_planted_difference_is_found_and_never_reversed():
     decisions = [decided(*pair) for pair in side_by_side(500, 10, 3.0)]
     assert decisions.count(BETTER) >= 495
     assert decisions.count(WORSE) == 0
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(1.0, 10), (0.5, 34), (2.0, 5), (4.0, 3)])
-def test_seeds_needed_known_by_hand(effect, seeds):
+def test_needed_seeds_equal_published_sample_sizes(effect, seeds):
     # Sample sizes of a paired t test at 5%, 80% power, as tables have them: 10, 34, and 5 at 2
     # deviations.
     assert seeds_needed(effect, 1.0) == pytest.approx(seeds, abs=1)
@@ -163,7 +165,7 @@ def test_seeds_needed_known_by_hand(effect, seeds):
 
 @pytest.mark.parametrize("effect", [0.6, 1.0, 1.8])
 def test_the_needed_seeds_decide_in_4_of_5_cases(effect):
-    seeds = seeds_needed(effect, 2**0.5)  # of the difference of two noises
+    seeds = seeds_needed(effect, 2**0.5)  # standard deviation of the difference of two noise terms
     told = [decided(*pair) is BETTER for pair in side_by_side(600, seeds, effect)]
     assert np.mean(told) == pytest.approx(0.8, abs=0.05)
 

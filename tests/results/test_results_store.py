@@ -65,7 +65,7 @@ def test_a_run_exists_only_once_it_is_complete(tmp_path):
     assert store.begin_run(tmp_path, SPEC) != path
 
 
-def test_the_same_run_has_the_same_bytes_in_a_directory_of_its_own(tmp_path):
+def test_the_same_run_has_the_same_bytes_in_another_directory(tmp_path):
     first, second, third = save(tmp_path), save(tmp_path), save(tmp_path)
     assert len({first, second, third}) == 3
     for name in ("requests.parquet", "programs.parquet", "service.parquet", "experiment.toml"):
@@ -91,13 +91,13 @@ def test_the_directory_is_named_after_the_run(tmp_path, tag, expected):
     assert path == tmp_path / expected
 
 
-def test_nothing_half_written_stays_when_writing_fails(tmp_path):
+def test_a_failed_write_leaves_no_incomplete_directory(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         save(tmp_path, wall_s=float("nan"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_dir_that_is_a_file_is_refused_before_and_after(tmp_path):
+def test_a_result_dir_that_is_a_file_is_refused_before_and_after_the_run(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     for parent in (blocked, blocked / "below"):
@@ -107,7 +107,7 @@ def test_a_result_dir_that_is_a_file_is_refused_before_and_after(tmp_path):
             save(parent)
 
 
-def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
+def test_a_failure_to_make_a_run_directory_leaves_nothing_behind(tmp_path):
     parent = tmp_path / "new" / "results"
     long = "n" * 300
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
@@ -119,7 +119,7 @@ def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_directory_stays_when_a_run_directory_cannot_be_made(tmp_path):
+def test_an_existing_directory_stays_if_a_run_directory_cannot_be_made(tmp_path):
     (tmp_path / "results").mkdir()
     with pytest.raises(UsageError):
         new_directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)
@@ -128,20 +128,20 @@ def test_an_existing_directory_stays_when_a_run_directory_cannot_be_made(tmp_pat
 
 
 @pytest.mark.parametrize("parts", [["n" * 300], ["new", "n" * 300, "below"]])
-def test_a_name_that_is_too_long_is_found_before_the_run(tmp_path, parts):
+def test_too_long_a_name_is_found_before_the_run(tmp_path, parts):
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
         new_directories.check_writable(tmp_path.joinpath(*parts))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_run_has_too_long_a_name(tmp_path):
+def test_the_name_of_a_run_is_never_too_long(tmp_path):
     workload = SPEC.workload.model_copy(update={"name": "w" * 64})
     changes = {"tag": "t" * 64, "scenario": "s" * 300, "workload": workload}
     spec = SPEC.model_copy(update=changes)
     assert {len(save(tmp_path, spec).name) for _ in range(2)} == {200, 202}
 
 
-def test_a_directory_may_have_a_name_that_is_no_text(tmp_path):
+def test_a_directory_may_have_a_name_that_is_not_text(tmp_path):
     path = save(tmp_path / os.fsdecode(b"caf\xe9"))
     assert store.read_run(path).table("programs").num_rows == 2
 

@@ -1,4 +1,4 @@
-"""Test Student's t against tables and against itself."""
+"""Test Student's t against tables and against its own inverse."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_quantiles_equal_the_tables(probability, degrees, expected):
     assert quantile(probability, degrees) == pytest.approx(expected, abs=5e-4)
 
 
-def test_with_many_degrees_it_equals_the_normal_distribution():
+def test_with_many_degrees_quantiles_equal_the_normal_distribution():
     assert quantile(0.975, 20_000) == pytest.approx(1.95996, abs=2e-4)
 
 
@@ -38,7 +38,7 @@ def test_a_quantile_has_its_probability_below_it(probability, degrees):
 
 
 def test_p_values_equal_the_closed_forms():
-    # One degree is the Cauchy law, two have P(|T| < t) = t / sqrt(2 + t^2).
+    # One degree gives the Cauchy distribution, two give P(|T| < t) = t / sqrt(2 + t^2).
     assert two_sided_p(1.0, 1) == pytest.approx(0.5)
     assert two_sided_p(-3.0, 2) == pytest.approx(1 - 3 / 11**0.5)
     assert two_sided_p(0.0, 7) == 1.0

@@ -16,7 +16,7 @@ from fairbench.results.summary_schema import check_summary
 
 GONE = object()
 ODD = (GONE, None, "a", [], {"a": 1})
-ROWS = {  # keys that this short run does not have
+ROWS = {  # keys that this short run lacks
     "worst_windows": {
         "start_s": 1.0,
         "end_s": 11.0,
@@ -91,6 +91,6 @@ def test_every_value_may_be_missing_or_odd(summary):
 
 
 @pytest.mark.parametrize("key", ["end_s", "share", "client", "heavy_client"])
-def test_a_worst_window_is_whole(summary, key):
+def test_a_worst_window_is_complete(summary, key):
     with pytest.raises(DataError, match=rf"worst_windows.*{key}"):
         check_summary(replaced(summary, ("worst_windows", 0, key), GONE), Path("summary.json"))

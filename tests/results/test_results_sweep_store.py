@@ -21,13 +21,13 @@ def store(tmp_path):
     return SweepStore.create(tmp_path, SWEEP, points(SWEEP))
 
 
-def test_a_sweep_reads_itself_back(store):
+def test_a_sweep_is_read_back_unchanged(store):
     assert store.path.name == "s"
     assert SweepStore(store.path).sweep() == SWEEP
     assert store.finished() == {}
 
 
-def test_a_second_sweep_of_the_name_has_a_directory_of_its_own(store):
+def test_a_second_sweep_with_the_same_name_gets_another_directory(store):
     again = SweepStore.create(store.path.parent, SWEEP, points(SWEEP))
     assert again.path.name == "s.2"
 
@@ -45,16 +45,16 @@ def test_runs_of_other_points_do_not_count_as_finished(store):
     assert store.finished() == {}
 
 
-def test_half_finished_directories_are_discarded(store):
+def test_incomplete_directories_are_discarded(store):
     whole = stored(store.runs, {"scheduler": "lpm"})
     stored(store.runs, {"scheduler": "vtc"}, complete=False)
     hidden = store.runs / ".writing-1234"
     hidden.mkdir()
     (hidden / "requests.parquet").write_text("begun")
-    killed = store.runs / "dlpm-chat"  # a live run: its directory is there from its start
+    killed = store.runs / "dlpm-chat"  # a live run: its directory exists from its start
     killed.mkdir()
     (killed / "experiment.toml").write_text("")
-    assert len(store.finished()) == 1  # nor does it disturb a reader
+    assert len(store.finished()) == 1  # nor does the live run disturb a reader
     store.discard_partial()
     assert list(store.runs.iterdir()) == [whole.path]
 
@@ -79,7 +79,7 @@ def test_rows_of_clients_alone_are_read_back(store):
     assert store.alone() == {"k": rows}
 
 
-def test_other_sweeps_finished_points_are_taken_once(store, tmp_path):
+def test_finished_points_of_other_sweeps_are_taken_once(store, tmp_path):
     for number, scheduler in enumerate(("lpm", "lpm", "dlpm", "fcfs")):
         other = SweepStore.create(tmp_path / f"{number}", SWEEP, points(SWEEP))
         stored(other.runs, {"scheduler": scheduler})
@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
         SweepStore.create(tmp_path / "file", SWEEP, points(SWEEP))
 
 
-def test_all_metrics_as_tables(store):
+def test_all_metrics_are_written_as_tables(store):
     for scheduler in ("vtc", "lpm"):
         stored(store.runs, {"scheduler": scheduler}, time_to_90pct_s=None)
     write_metrics(store.path, compare_sweep(store.path))

@@ -27,7 +27,7 @@ A100 = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
 
 class Linear:
-    """Costs: a decode step takes 10 ms, 0.1 ms a request, 1 us a token of context."""
+    """Costs: a decode step takes 10 ms, plus 0.1 ms per request and 1 us per token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.0
@@ -41,10 +41,10 @@ def request(number, client="a", tokens=100, max_new=4096):
 
 
 class TestUnits:
-    def test_costs_of_a_linear_engine(self):
+    def test_costs_of_a_linear_engine_equal_hand_computed_values(self):
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
-    def test_of_an_a100_are_its_coefficients(self):
+    def test_units_of_an_a100_are_its_coefficients(self):
         """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
         520 tokens.
         """
@@ -52,7 +52,7 @@ class TestUnits:
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
 
-    def test_are_unknown_while_the_costs_are(self):
+    def test_units_are_unknown_while_the_costs_are(self):
         class Nothing(Linear):
             def decode_step_s(self, requests, context_tokens):
                 return 0.0
@@ -61,7 +61,7 @@ class TestUnits:
         assert step_units(Nothing()) is None
 
     @pytest.mark.parametrize("units", [1, 4, CAP_UNITS])
-    def test_a_batch_of_n_units_takes_n_plus_one_empty_steps(self, units):
+    def test_a_batch_of_n_units_takes_n_empty_steps_more_than_an_empty_one(self, units):
         found, requests = step_units(Linear()), 20
         context = round(units * found.unit_tokens - requests * found.request_tokens)
         assert Linear().decode_step_s(requests, context) == pytest.approx((units + 1) * 0.010)
@@ -72,7 +72,7 @@ class TestExpectedOutputs:
         assert OutputLengths().expected("a") == PRIOR_OUTPUT_TOKENS
         assert BatchCost().expected_context(request(0, max_new=9)) == 100 + PRIOR_OUTPUT_TOKENS / 2
 
-    def test_a_clients_own_mean_precedes_that_of_all(self):
+    def test_the_mean_of_a_client_is_used_before_that_of_all_clients(self):
         lengths = OutputLengths()
         for tokens in (10, 20, 60):
             lengths.learn("a", tokens)
@@ -87,7 +87,7 @@ class TestExpectedOutputs:
             lengths.learn("a", tokens)
         assert lengths.expected("a") == pytest.approx(10, abs=0.01)
 
-    def test_names_cost_no_memory_for_ever(self):
+    def test_forgotten_names_take_no_memory(self):
         lengths = OutputLengths()
         for number in range(MAX_CLIENTS + 5):
             lengths.learn(f"c{number}", 7)
@@ -100,7 +100,7 @@ def units(request_tokens) -> StepUnits:
     return StepUnits(1_000, request_tokens, 1e-6)
 
 
-def test_a_cap_calculated_by_hand():
+def test_a_cap_equals_a_hand_computation():
     """Costs are 100 + 128 / 2 + 36 = 200 each until b, whose outputs are short, has finished."""
     cap = LoadCap(450, units(36))
     first, second, third, short = (request(n, c) for n, c in enumerate("aabb"))
@@ -109,9 +109,10 @@ def test_a_cap_calculated_by_hand():
         cap.enter(one)
     assert cap.tokens == 400
     assert not cap.has_room(third)
-    cap.leave(first)  # retracted: nothing is learned
+    cap.leave(first)  # retracted: no length is learned
     cap.enter(third)
-    cap.finish(third, 8)  # of b 8 are expected, of a as well, of whom nothing has finished
+    # 8 tokens are expected of b, and also of a, none of whose requests has finished
+    cap.finish(third, 8)
     assert cap.tokens == 200
     assert cap.has_room(short)
     cap.enter(short)
@@ -133,8 +134,8 @@ events = st.lists(
 
 
 @given(events=events, most=st.integers(1, 3000))
-def test_a_cap_is_exceeded_by_one_alone_only_and_comes_back_to_nothing(events, most):
-    """The oracle computes the cost anew from the state at each admission."""
+def test_a_cap_is_exceeded_only_by_a_lone_request_and_the_sum_returns_to_zero(events, most):
+    """The oracle recomputes the cost from the state at each admission."""
     cap, lengths, running = LoadCap(most, units(17)), OutputLengths(), {}
     for number, (kind, which, tokens) in enumerate(events):
         if kind == "e":
@@ -160,7 +161,7 @@ def test_a_cap_is_exceeded_by_one_alone_only_and_comes_back_to_nothing(events, m
     assert cap.tokens == 0
 
 
-def test_settings():
+def test_settings_of_the_cap_are_checked():
     assert load_cap(None, Linear()).most_tokens == load_cap("none", Linear()).most_tokens == inf
     assert load_cap(777, Linear()).most_tokens == 777
     assert load_cap("auto", Linear()).most_tokens == pytest.approx(5 * 10_000)

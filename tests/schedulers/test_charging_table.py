@@ -39,7 +39,7 @@ def table():
     return "\n".join([*HEADER, *(one for one in rows if one is not None)])
 
 
-def test_the_page_has_the_table_of_today():
+def test_the_page_has_the_current_table():
     """If this fails, python tests/schedulers/test_charging_table.py prints the table."""
     assert table() in PAGE.read_text(encoding="utf-8")
 

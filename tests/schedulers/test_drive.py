@@ -14,7 +14,7 @@ REQUESTS = [request(number) for number in range(4)]
 
 
 def selection(heard, candidates=REQUESTS):
-    """Yield the candidates in turn, and record the answers and the closing."""
+    """Yield the candidates in turn; record the answers and the closing."""
     try:
         for candidate in candidates:
             heard.append((yield candidate))
@@ -51,7 +51,7 @@ def test_a_scheduler_receives_events_in_order(verdicts, heard):
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_preemption_is_answered_and_is_no_admission(done):
+def test_a_preemption_is_answered_and_is_not_an_admission(done):
     told, preempted = [], []
 
     def preempt(victim):

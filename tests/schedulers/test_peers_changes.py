@@ -74,8 +74,8 @@ class Mesh:
     def __init__(self, kind, number, *, whole):
         self.nodes = [kind() for _ in range(number)]
         self.whole = whole
-        self.told = []  # origin -> listener -> totals, of each time
-        self.known = {}  # (origin, listener) -> the version by the last answer that came
+        self.told = []  # origin -> listener -> totals after each message
+        self.known = {}  # (origin, listener) -> the version in the last answer received
 
     def tell(self, origin):
         part = self.nodes[origin].part
@@ -170,28 +170,28 @@ def test_a_restarted_peer_gets_everything_and_clients_may_be_forgotten(most, rng
                 told.answer(rng.randrange(4) if what == "answer" else 0)
             if rng.random() < 0.03:
                 told.listener = Heard()
-        for _ in range(2):  # the first says what the other knows
+        for _ in range(2):  # the first message says what the other router knows
             told.tell()
             told.hear()
             told.answer()
         assert told.known == told.messages[-1].version
 
 
-def test_forgotten_changes_are_sent_with_everything():
+def test_forgotten_changes_lead_to_a_full_message():
     changes = Changes(most=2)
     for client in "ab":
         changes.note(client)
     assert changes.exported(0) is None
     changes.note("b")
-    changes.note("c")  # a was noted before version 1
+    changes.note("c")  # a changed before version 1
     assert changes.exported(1) == ["b", "c"]
-    changes.note("d")  # b before 2: a router that knows 1 might not know of it
+    changes.note("d")  # b changed before version 2, so a router with version 1 may not know of it
     assert changes.exported(1) is None
     assert changes.exported(2) == ["d"]
-    assert changes.exported(99) is None  # nobody knows that
+    assert changes.exported(99) is None  # no router has this version
 
 
-def test_one_origins_changes_are_kept_apart_from_anothers():
+def test_changes_of_one_origin_are_separate_from_those_of_another():
     heard = Heard()
     assert heard.newer("x", Totals(1, {"a": {0: 5.0}}, {}, since=-1)) == {"a": {0: 5.0}}
     assert heard.newer("y", Totals(1, {"a": {0: 7.0}}, {})) == {"a": {0: 7.0}}

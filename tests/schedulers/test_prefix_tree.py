@@ -73,7 +73,7 @@ def test_a_tree_holds_the_prefixes_that_were_inserted_and_not_removed(steps):
         assert held(tree) == oracle
 
 
-def test_two_prompts_that_part_inside_a_segment_share_its_beginning():
+def test_two_prompts_that_diverge_inside_a_segment_share_its_beginning():
     tree = PrefixTree(Node)
     long = insert(tree, prompt("a", 10, "b", 5), 15)
     other = insert(tree, prompt("a", 7, "c", 2), 9)

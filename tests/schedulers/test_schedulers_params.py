@@ -33,18 +33,18 @@ class Checked:
             raise ValueError("low must not be above high")
 
 
-def test_params_take_only_their_own_settings():
+def test_parameters_take_only_their_own_settings():
     settings = {"x.quantum": 3, "x.weights": {"a": 2}, "y.quantum": 4, "xx.quantum": 5}
     assert make_params("x", Params, settings) == Params(quantum=3, weights={"a": 2.0})
 
 
-def test_params_survive_the_way_to_settings_and_back():
+def test_parameters_survive_conversion_to_settings_and_back():
     params = Params(quantum=3, rate=0.5, charge="input", weights={"a": 2.0}, levels=(), limit=7)
     assert make_params("x", Params, as_settings("x", params)) == params
     assert make_params("x", Params, as_settings("x", Params())) == Params()
 
 
-def test_an_absent_value_is_no_setting():
+def test_an_absent_value_is_not_a_setting():
     assert "x.limit" not in as_settings("x", Params())
 
 

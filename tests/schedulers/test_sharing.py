@@ -1,4 +1,4 @@
-"""Test the payment for a shared prefix: by hand, and token by token."""
+"""Test the payment for a shared prefix: by hand-computed values, and token by token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def paid(shared, *events):
     return {client: round(tokens, 6) for client, tokens in total.items()}
 
 
-def test_three_rules_for_one_document():
+def test_three_rules_for_one_document_equal_hand_computed_payments():
     events = [("a", 90), ("b", 0), ("b", 0), ("c", 0)]
     assert paid(SharedCharges("owner"), *events) == {"a": 90, "b": 0, "c": 0}
     assert paid(SharedCharges("each"), *events) == {"a": 90, "b": 180, "c": 90}
@@ -44,7 +44,7 @@ def test_a_recomputed_prefix_is_paid_again_and_keeps_its_owner():
 
 
 def test_only_evicted_tokens_are_paid_again():
-    events = [("a", 90), ("b", 40)]  # the last 40 tokens were gone
+    events = [("a", 90), ("b", 40)]  # the last 40 tokens had been evicted
     assert paid(SharedCharges("split"), *events) == {"a": 65, "b": 65}
     assert paid(SharedCharges("owner"), *events) == {"a": 130, "b": 0}
 
@@ -53,13 +53,13 @@ def test_tokens_of_unknown_origin_are_free():
     assert paid(SharedCharges("split"), ("a", 30), ("b", 0)) == {"a": 15, "b": 15}
 
 
-def test_the_part_of_a_page_that_is_left_out_is_the_requests_own():
+def test_a_request_pays_alone_for_the_part_beyond_whole_pages():
     longer = Request(0, "b", 0, 0, DOCUMENT, 97, 10)
     assert SharedCharges("owner").charges(longer, 97) == {"b": 97}
 
 
 class Naive:
-    """The same accounting token by token."""
+    """An oracle that does the same accounting token by token."""
 
     def __init__(self):
         self.sharers = defaultdict(list)
@@ -92,14 +92,15 @@ sends = st.tuples(
 
 
 @given(st.lists(sends, max_size=15), st.sampled_from(["split", "owner"]))
-def test_every_token_is_charged_as_by_hand_and_nothing_is_lost(sent, sharing):
+def test_every_token_is_charged_as_in_the_oracle_and_no_payment_is_lost(sent, sharing):
     shared, naive = SharedCharges(sharing), Naive()
     for client, parts, cached_part in sent:
         prompt = tuple(parts)
         length = prompt_tokens(prompt)
         cached = int(cached_part * (length - 1))
         tokens = [(key, place) for key, of in prompt for place in range(of)]
-        path = [tuple(tokens[: at + 1]) for at in range(length)]  # a token is all that leads to it
+        # a token is identified by the whole prefix that ends with it
+        path = [tuple(tokens[: at + 1]) for at in range(length)]
         due = shared.charges(request(client, prompt), length - cached)
         rule = naive.split if sharing == "split" else naive.owned
         expected = rule(client, path, cached)

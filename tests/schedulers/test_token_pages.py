@@ -16,13 +16,13 @@ LENGTHS = st.integers(0, 70) | st.sampled_from(BORDERS)
 
 
 def page_start(position):
-    """Return where the page with the token at ``position`` starts."""
+    """Return the position at which the page of the token at ``position`` starts."""
     size = max(8, 2 ** (position.bit_length() - 1) // 16)
     return position // size * size
 
 
 def page_borders(tokens):
-    """Return all ends of pages of a prompt, its own end included."""
+    """Return all ends of pages of a prompt, including its own end."""
     starts = {page_start(position) for position in range(tokens)}
     return sorted(starts - {0} | {tokens}) if tokens else []
 
@@ -38,7 +38,7 @@ def shared_tokens(one, other):
 
 
 @pytest.mark.parametrize("tokens", BORDERS)
-def test_pages_are_a_sixteenth_of_the_tokens_before_them(tokens):
+def test_pages_hold_a_sixteenth_of_the_tokens_before_them(tokens):
     ends, end = [], 0
     for segment in segments_of([7] * tokens):
         end += segment.length
@@ -49,7 +49,7 @@ def test_pages_are_a_sixteenth_of_the_tokens_before_them(tokens):
 @given(LENGTHS, LENGTHS, LENGTHS)
 def test_prompts_share_exactly_their_common_whole_pages(head, a, b):
     first, second = [1] * head + [2] * a, [1] * head + [3] * b
-    common = head if a or b else None  # None: the prompts are the same
+    common = head if a or b else None  # None: the prompts are equal
     borders = set(page_borders(len(first))) & set(page_borders(len(second)))
     expected = max((e for e in borders if common is None or e <= common), default=0)
     assert shared_tokens(segments_of(first), segments_of(second)) == expected
@@ -60,12 +60,12 @@ IDS = st.lists(st.sampled_from([0, 1, 2**32 - 1]), max_size=40)
 
 
 @given(IDS, IDS)
-def test_equal_segments_are_equal_prompts(one, other):
+def test_equal_segments_mean_equal_prompts(one, other):
     assert (segments_of(one) == segments_of(other)) == (one == other)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=2000))
-def test_an_array_gives_the_result_of_a_list(ids):
+def test_an_array_gives_the_same_result_as_a_list(ids):
     assert segments_of(array("I", ids)) == segments_of(ids)
 
 
@@ -87,8 +87,8 @@ def test_a_tree_of_pages_matches_down_to_the_last_shared_border(head, a, b):
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6))
-def test_evictions_anywhere_in_the_pages_empty_the_tree(cuts):
-    # A server's cache is cut where its prompts diverge, which pages do not know.
+def test_evictions_at_any_page_empty_the_tree(cuts):
+    # A server's cache divides prompts where they diverge, independently of pages.
     pages = segments_of(range(max(cuts)))
     tree = LocationTree(LocationNode)
     tree.insert(pages, 0)

@@ -58,7 +58,7 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
     settings = {"fewest-running.weights": {"a": 2.0}}
     assert registry.build_local("fewest-running", settings).params.weights == {"a": 2.0}
     assert registry.build_router("first", {}, 4).route(None, 0.0) == 0
-    # What the file only imports is not its own.
+    # A class that the file only imports is not added.
     assert len(registry.routers_by_name()) == len(registry.ROUTERS) + 1
     assert {"first", "fewest-running"} <= set(registry.params_classes())
 
@@ -120,7 +120,7 @@ def test_the_example_schedules_a_cluster(tmp_path, processes):
     assert summary["completed"] == summary["num_requests"] > 0
 
 
-def test_a_worker_that_is_not_there_is_an_error(name_files, tmp_path):
+def test_naming_a_missing_worker_is_an_error(name_files, tmp_path):
     (tmp_path / "mine.py").write_text(ROUTER.replace("return 0", "return -1"))
     name_files(tmp_path / "mine.py")
     spec = resolve({"router": "first", "workload": "chat", "num_programs": 1})

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# client, start, first token, end (s), input, output tokens; the last one failed.
+# client, start, first token, end (s), input and output tokens; the last request failed.
 REQUESTS = (
     ("ann", 0.0, 1.0, 3.0, 100, 50),
     ("bob", 1.0, 2.0, 4.0, 100, 100),

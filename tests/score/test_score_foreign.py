@@ -27,7 +27,7 @@ from tests.score.foreign_helpers import (
 )
 from tests.strategies import examples
 
-EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
+EVERYTHING = Window(0.0, 10.0)  # cut off when the run ends, after 4 s
 
 
 def summary_of(scored, window=EVERYTHING, **options):
@@ -65,7 +65,7 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
     for client in ("ann", "bob"):
         path = tmp_path / f"{client}.json"
         record = bench([request for request in REQUESTS if request[0] == client])
-        path.write_text(json.dumps(record, indent=2))  # on many lines, as some save it
+        path.write_text(json.dumps(record, indent=2))  # on many lines, as some tools save it
         paths.append(path)
     scored = read_scored(paths)
     assert scored.layouts == ("vllm",)
@@ -77,7 +77,7 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
 
 
 def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
-    """bob's clock is ann's, his warm-up does not count, and her second request failed."""
+    """bob's clock is that of ann, his warm-up does not count, and her second request failed."""
     paths = [write_aiperf(tmp_path, client) for client in ("ann", "bob")]
     scored = read_scored(paths)
     assert scored.layouts == ("aiperf",)
@@ -92,13 +92,13 @@ def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
     assert requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
 
 
-def test_aiperfs_fields_of_a_request_can_be_mapped(tmp_path):
+def test_fields_of_a_request_in_aiperf_can_be_mapped(tmp_path):
     path = write_aiperf(tmp_path, "ann")
     scored = read_scored([path], names={"client": "conversation_id", "program": "worker_id"})
     assert scored.clients == ("talk-0.0", "talk-2.0")
 
 
-def test_an_answer_of_aiperf_in_one_piece_has_its_first_token_with_its_last(tmp_path):
+def test_a_non_streamed_answer_of_aiperf_has_its_first_token_with_its_last(tmp_path):
     (record,) = aiperf_records("bob")[1:]
     del record["metrics"]["time_to_first_token"]
     record["metrics"]["request_latency"] = {"value": 3.0, "unit": "sec"}
@@ -106,7 +106,7 @@ def test_an_answer_of_aiperf_in_one_piece_has_its_first_token_with_its_last(tmp_
     assert (requests.first_token_s[0], requests.finish_s[0]) == (3.0, 3.0)
 
 
-def test_gaps_of_aiperf_count_where_each_piece_is_a_token(tmp_path):
+def test_gaps_of_aiperf_count_if_each_chunk_is_a_token(tmp_path):
     first, _ = aiperf_records("ann")
     tokens = {"value": 3, "unit": "tokens"}
     first["metrics"] |= {"output_sequence_length": tokens, "output_token_count": tokens}
@@ -117,7 +117,7 @@ def test_gaps_of_aiperf_count_where_each_piece_is_a_token(tmp_path):
 
 
 def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
-    """Four users in a closed loop of 2 s each begin at once."""
+    """Four users, each in a closed loop of 2 s, begin together."""
     records = []
     for turn in range(3):
         for user in range(4):
@@ -155,7 +155,7 @@ def test_a_wrong_line_of_aiperf_is_named(tmp_path, change, complaint):
         read_scored([path])
 
 
-def test_records_of_aiperf_say_their_own_units(tmp_path):
+def test_records_of_aiperf_contain_their_units(tmp_path):
     with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
         read_scored([write_aiperf(tmp_path, "ann")], unit_s=1e-3)
     warm = [record for record in aiperf_records("bob") if "warmup" in str(record)]
@@ -163,7 +163,7 @@ def test_records_of_aiperf_say_their_own_units(tmp_path):
         read_scored([lines(tmp_path / "w.jsonl", warm)])
 
 
-def test_sglang_keeps_no_starts_so_only_bursts_can_be_read(tmp_path):
+def test_sglang_stores_no_start_times_so_only_bursts_can_be_read(tmp_path):
     record = bench(REQUESTS[:2])
     del record["start_times"]
     at_once = {"request_rate": float("inf"), "max_concurrency": None}
@@ -178,7 +178,7 @@ def test_sglang_keeps_no_starts_so_only_bursts_can_be_read(tmp_path):
             read_scored([path])
 
 
-def test_the_metrics_of_three_requests_by_hand(tmp_path):
+def test_the_metrics_of_three_requests_equal_a_hand_computation(tmp_path):
     scored = read_scored([write_plain(tmp_path)], registered=["cat", "ann"])
     assert scored.clients == ("cat", "ann", "bob")
     got = summary_of(scored)
@@ -188,7 +188,7 @@ def test_the_metrics_of_three_requests_by_hand(tmp_path):
     demands = {one["client"]: one["demand_tok_s"] for one in got["clients"]}
     assert demands == pytest.approx(
         {"cat": 0.0, "ann": 260 / 4, "bob": 300 / 4}
-    )  # what failed was asked for
+    )  # failed requests count as demand
     assert got["jain_index_maxmin"] == pytest.approx(500**2 / (3 * (250**2 + 250**2)))
     assert (got["completed"], got["failed"], got["refused"], got["unfinished"]) == (2, 1, 0, 0)
     assert got["mean_ttft_ms"] == 1000.0
@@ -208,18 +208,18 @@ def test_missing_metrics_are_null_with_a_reason(tmp_path):
     assert "scheduler" in got["notes"]["service_gap_bound"]
 
 
-def test_cached_tokens_and_admissions_are_used_where_they_are(tmp_path):
+def test_cached_tokens_and_admissions_are_used_if_recorded(tmp_path):
     records = rows(REQUESTS[:2], cached_tokens=60)
     for record in records:
         record["admitted"] = record["first_token"] - 0.25
     got = summary_of(read_scored([lines(tmp_path / "r.jsonl", records)]))
     assert got["cache_hit_rate"] == 0.6
     assert got["actual_service_tok_s"] == pytest.approx((40 + 100 + 40 + 200) / 4)
-    # One of them waits from 0 to 0.75 s and from 1 to 1.75 s.
+    # One of the clients waits from 0 to 0.75 s and from 1 to 1.75 s.
     assert got["queue_empty_share"] == pytest.approx(1 - 1.5 / 4)
 
 
-def test_a_server_without_a_cache_computed_everything(tmp_path):
+def test_a_server_without_a_cache_computed_every_token(tmp_path):
     got = summary_of(read_scored([write_vtc(tmp_path)]))
     assert got["cache_hit_rate"] == 0.0
     assert got["actual_service_tok_s"] == got["service_rate_tok_s"] == pytest.approx(500 / 4)
@@ -270,7 +270,7 @@ requests = st.tuples(
 
 @examples(30)
 @given(st.lists(requests, min_size=1, max_size=12), st.integers(0, 10**9))
-def test_it_does_not_matter_when_the_clock_began(tmp_path_factory, drawn, began_s):
+def test_the_start_of_the_clock_makes_no_difference(tmp_path_factory, drawn, began_s):
     folder = tmp_path_factory.mktemp("clock")
     later = [(c, s + began_s, f + began_s, e + began_s, i, o) for c, s, f, e, i, o in drawn]
     one, other = (
@@ -316,7 +316,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("complaint", BAD)
-def test_a_request_that_cannot_have_been_like_that_is_named(tmp_path, complaint):
+def test_an_impossible_request_is_named(tmp_path, complaint):
     records = rows(REQUESTS[:2])
     for record in records:
         record |= {"status": "finished", "cached_tokens": 0}
@@ -365,7 +365,7 @@ def test_a_request_that_cannot_have_been_like_that_is_named(tmp_path, complaint)
         ),
     ],
 )
-def test_an_unreadable_file_has_a_reason(tmp_path, text, options, complaint):
+def test_an_unreadable_file_gets_a_reason(tmp_path, text, options, complaint):
     path = tmp_path / "r.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -373,7 +373,7 @@ def test_an_unreadable_file_has_a_reason(tmp_path, text, options, complaint):
     assert complaint in str(caught.value)
 
 
-def test_other_files_say_why_too(tmp_path):
+def test_other_files_get_a_reason_too(tmp_path):
     for name, content in (("r.parquet", b"PAR1"), ("r.jsonl.gz", b"no gzip"), ("r.json", b"\xff")):
         path = tmp_path / name
         path.write_bytes(content)

@@ -38,14 +38,14 @@ def summary_of(file, *flags):
 @pytest.mark.parametrize(
     "nothing", [None, "", "  ", "nan", "None", "NULL", "NA", "N/A", float("nan"), ...]
 )
-def test_a_row_without_a_program_is_one_of_its_own(tmp_path, field, nothing):
+def test_a_row_without_a_program_is_a_separate_program(tmp_path, field, nothing):
     ids = ["s", nothing, "s", nothing, nothing]
     programs = scored_rows(tmp_path, *({field: one} for one in ids)).programs
     assert sorted(programs.requests.tolist()) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.float64(), pa.int64()])
-def test_a_row_of_parquet_without_a_program_is_one_of_its_own(tmp_path, kind):
+def test_a_row_of_parquet_without_a_program_is_a_separate_program(tmp_path, kind):
     ids = [None if one is None else pa.scalar(one).cast(kind) for one in (7, None, 7, None)]
     table = pa.Table.from_pylist(rows_of({}, {}, {}, {}))
     table = table.append_column("session", pa.array([i and i.as_py() for i in ids], kind))
@@ -53,7 +53,7 @@ def test_a_row_of_parquet_without_a_program_is_one_of_its_own(tmp_path, kind):
     assert sorted(read_scored([tmp_path / "r.parquet"]).programs.requests.tolist()) == [1, 1, 2]
 
 
-def test_a_row_of_csv_without_a_program_is_one_of_its_own(tmp_path):
+def test_a_row_of_csv_without_a_program_is_a_separate_program(tmp_path):
     text = "start,client,session,ttft,latency,input_tokens,output_tokens\n"
     text += "".join(
         f"{n},a,{one},1,2,3,4\n" for n, one in enumerate(["7", "", "NaN", "7", "None", "null"])
@@ -62,7 +62,7 @@ def test_a_row_of_csv_without_a_program_is_one_of_its_own(tmp_path):
     assert sorted(read_scored([tmp_path / "r.csv"]).programs.requests.tolist()) == [1, 1, 1, 1, 2]
 
 
-def test_two_files_do_not_share_rows_without_a_program(tmp_path):
+def test_rows_of_two_files_without_a_program_are_different_programs(tmp_path):
     files = []
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
@@ -87,14 +87,14 @@ def test_a_failure_without_a_reason_is_a_failure(tmp_path, layout, said):
 
 
 @pytest.mark.parametrize(("completed", "said"), [(2, False), (3, True), (None, False)])
-def test_a_file_with_other_counts_is_reported(tmp_path, completed, said):
+def test_a_file_whose_own_totals_differ_is_reported(tmp_path, completed, said):
     file = lines(tmp_path / "a.jsonl", [bench(REQUESTS, completed=completed)])
     notes = summary_of(file)["notes"]
     told = "a.jsonl says that 3 requests completed, by its records 2 did"
     assert (notes.get("records") == told) is said
 
 
-def test_one_token_has_no_gap_and_is_no_failure(tmp_path):
+def test_one_token_has_no_gap_and_is_not_a_failure(tmp_path):
     record = bench(REQUESTS[:2], itls=[[], []], output_lens=[1, 1])
     assert read_scored([lines(tmp_path / "a.jsonl", [record])]).failed == 0
 
@@ -110,7 +110,7 @@ def litellm(n, tokens, **more):
 @pytest.mark.parametrize(
     "failure", [{}, {"status": "failure"}, {"prompt_tokens": 0}, {"completionStartTime": None}]
 )
-def test_litellms_failures_have_no_tokens(tmp_path, failure):
+def test_failures_of_litellm_have_no_tokens(tmp_path, failure):
     records = [litellm(0, 5), litellm(1, 0, **failure), litellm(2, 7)]
     if "completionStartTime" in failure:
         records[1]["status"] = "failure"
@@ -133,7 +133,7 @@ def test_a_success_without_a_token_fails_unless_its_status_says_refused(tmp_path
         (["unfinished", "in_progress"], UNFINISHED, False),
     ],
 )
-def test_words_for_how_a_request_ended(tmp_path, words, state, failed):
+def test_words_for_the_end_of_a_request_are_recognised(tmp_path, words, state, failed):
     given = [{"status": word} for word in words]
     if state != FINISHED:
         given = [one | {"ttft": None, "latency": None} for one in given]
@@ -142,7 +142,7 @@ def test_words_for_how_a_request_ended(tmp_path, words, state, failed):
     assert scored.failed == len(words) * failed
 
 
-def test_a_failure_may_have_times_without_sense(tmp_path):
+def test_a_failure_may_have_meaningless_times(tmp_path):
     odd = {"status": "failure", "output_tokens": 0, "ttft": None, "latency": -3.0}
     text = {"error": "boom", "ttft": "n/a", "latency": "n/a", "input_tokens": None}
     scored = scored_rows(tmp_path, {}, odd, text, {"status": None})
@@ -254,7 +254,7 @@ def test_a_duration_that_is_mapped_to_the_end_is_recognised(tmp_path):
     assert right.requests.finish_s.tolist() == [2.0, 3.0, 4.0]
 
 
-def test_odd_rows_are_mended_and_counted_in_one_note(tmp_path):
+def test_odd_rows_are_corrected_and_counted_in_one_note(tmp_path):
     over = {"cached_tokens": 130, "request_id": "x"}
     failed = {"error": "boom", "input_tokens": None, "output_tokens": None, "request_id": "y"}
     given = [{"cached_tokens": 50, "request_id": "x"}, over, over, failed]
@@ -288,7 +288,7 @@ def test_numbers_may_be_texts(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["nan", "NULL", "None", "NaN", "NA", "n/a", ""])
-def test_words_for_nothing_are_nothing(tmp_path, word):
+def test_words_for_missing_values_are_read_as_missing(tmp_path, word):
     nothing = {"ttft": word, "latency": word, "cached_tokens": word, "status": word}
     scored = scored_rows(tmp_path, {"cached_tokens": 3}, nothing | {"error": word})
     assert scored.requests.status.tolist() == [FINISHED, REFUSED]
@@ -305,7 +305,7 @@ def test_a_client_may_be_called_nan(tmp_path, flags):
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), " "])
-def test_a_client_that_is_nothing_is_missing(tmp_path, nothing):
+def test_an_empty_client_is_missing(tmp_path, nothing):
     with pytest.raises(DataError, match="request 2: client is missing"):
         scored_rows(tmp_path, {}, {"client": nothing})
 
@@ -320,7 +320,7 @@ def test_gaps_between_tokens_have_percentiles(tmp_path):
     assert not [key for key in summary["notes"] if key.endswith("itl_ms")]
 
 
-def test_gaps_beside_an_end_have_percentiles_too(tmp_path):
+def test_gaps_beside_an_end_time_have_percentiles_too(tmp_path):
     given = [{"itls": [0.05, 0.15]}, {"itls": None}, {"itls": [0.1]}]
     summary = summary_of(lines(tmp_path / "r.jsonl", rows_of(*given)))
     assert summary["median_itl_ms"] == pytest.approx(100)
@@ -336,7 +336,7 @@ def test_another_column_may_name_the_client(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["itl_ms", "itls_ms", "inter_token_latencies_ms"])
-def test_gaps_of_a_row_are_read_in_their_unit_beside_its_latency(tmp_path, name):
+def test_gaps_of_a_row_are_read_in_the_unit_of_its_latency(tmp_path, name):
     rows = rows_of({name: [100, 150, 50]}, {name: [100, 100, 100]})
     found = summary_of(lines(tmp_path / "r.jsonl", rows))
     assert (found["mean_itl_ms"], found["p50_itl_ms"]) == (pytest.approx(100), pytest.approx(100))
@@ -344,7 +344,7 @@ def test_gaps_of_a_row_are_read_in_their_unit_beside_its_latency(tmp_path, name)
     assert found["p50_e2el_ms"] == pytest.approx(2000)
 
 
-def test_a_mean_gap_is_no_list_of_gaps(tmp_path):
+def test_a_mean_gap_is_not_a_list_of_gaps(tmp_path):
     found = summary_of(lines(tmp_path / "r.jsonl", rows_of({"itl_ms": 90.0})))
     assert found["p50_itl_ms"] is None
     assert found["p50_e2el_ms"] == pytest.approx(2000)
@@ -359,7 +359,7 @@ def test_a_mean_gap_is_no_list_of_gaps(tmp_path):
         ("http 404", REFUSED),
     ],
 )
-def test_a_status_line_of_http_is_a_status(tmp_path, status, state):
+def test_a_status_line_of_http_is_read_as_a_status(tmp_path, status, state):
     assert scored_rows(tmp_path, {"status": status}).requests.status.tolist() == [state]
 
 
@@ -370,6 +370,6 @@ def test_thousands_may_have_commas(tmp_path, tokens):
 
 
 @pytest.mark.parametrize("tokens", ["1,00", "1,0000", ",100", "1,000,"])
-def test_other_commas_are_no_number(tmp_path, tokens):
+def test_other_commas_make_no_number(tmp_path, tokens):
     with pytest.raises(DataError, match="input_tokens"):
         scored_rows(tmp_path, {"input_tokens": tokens})

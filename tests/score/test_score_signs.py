@@ -1,4 +1,4 @@
-"""Test endings in columns of other names: a failure never counts as a success."""
+"""Test endings in columns with other names: a failure never counts as a success."""
 
 import json
 
@@ -54,7 +54,7 @@ def test_a_failure_counts_in_any_column(tmp_path, column, good, bad):
     ("column", "good", "bad"),
     [row for row in FAILURES if not isinstance(row[1], list | dict | type(None))],
 )
-def test_as_text_too(tmp_path, column, good, bad):
+def test_a_failure_given_as_text_counts(tmp_path, column, good, bad):
     assert ended(as_csv(tmp_path, column, good, bad)) == (1, 0)
 
 
@@ -75,7 +75,7 @@ def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
         ("exceptions", "", "some"),
     ],
 )
-def test_other_values_are_no_failures(tmp_path, column, good, other):
+def test_other_values_are_not_failures(tmp_path, column, good, other):
     assert ended(scored(tmp_path, column, good, other)) == (0, 0)
 
 
@@ -90,7 +90,7 @@ def test_the_status_of_a_row_comes_first(tmp_path):
     assert ended(read_scored([tmp_path / "log.jsonl"])) == (2, 0)
 
 
-def test_a_user_may_say_otherwise(tmp_path):
+def test_a_user_may_map_another_column(tmp_path):
     for column in ("status", "error"):
         found = scored(tmp_path, "success", True, False, names={column: "absent"})
         assert ended(found) == (0, 0)

@@ -45,12 +45,12 @@ def facts(scored):
 
 
 @pytest.mark.parametrize("name", ["iso.csv", "epoch.csv"])
-def test_the_same_records_written_otherwise(plain, tmp_path, name):
+def test_the_same_records_in_other_forms_give_the_same_numbers(plain, tmp_path, name):
     assert facts(scored_of(tmp_path, name, WRITTEN[name])) == facts(plain)
     assert facts(plain)[2] == [[0.0, 1.5], [0.5, 1.75], [2.0, 2.5]]
 
 
-def test_moments_of_the_calendar_in_json(plain, tmp_path):
+def test_dates_and_times_in_json_are_read(plain, tmp_path):
     lines = [
         {"ts": f"2024-05-01 12:00:0{at}", "user": one["client"], "isl": one["input_tokens"]}
         | {"osl": one["output_tokens"], "first_token": f"2024-05-01T12:00:0{first}Z"}
@@ -63,12 +63,12 @@ def test_moments_of_the_calendar_in_json(plain, tmp_path):
     assert facts(scored_of(tmp_path, "a.jsonl", text)) == facts(plain)
 
 
-def test_a_unit_in_a_name_is_stronger_than_the_flag(plain, tmp_path):
+def test_a_unit_in_a_name_overrides_the_flag(plain, tmp_path):
     text = "time,user,isl,osl,ttft_ms,latency_s\n0,a,10,3,500,2\n1500,b,20,4,250,1\n"
     assert facts(scored_of(tmp_path, "a.csv", text, unit_s=1e-3)) == facts(plain)
 
 
-def test_names_of_csv_stay_texts_and_empty_cells_are_nothing(tmp_path):
+def test_names_in_csv_stay_texts_and_empty_cells_are_missing(tmp_path):
     text = "start,client,input_tokens,output_tokens,ttft,latency,error\n"
     text += "0,007,1,1,1,1,\n1,7,1,1,1,1,refused\n"
     scored = scored_of(tmp_path, "a.csv", text)
@@ -78,7 +78,7 @@ def test_names_of_csv_stay_texts_and_empty_cells_are_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["client", "Tenant ID", "user"])
-def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
+def test_clients_in_csv_keep_their_spelling(tmp_path, column):
     names = ["nan", "1_0", "1e3", "true", "None", "10", "1.50"]
     rows = "".join(f"{n},{name},1,1,1,1\n" for n, name in enumerate(names))
     text = f"start,{column},input_tokens,output_tokens,ttft,latency\n{rows}"
@@ -139,7 +139,7 @@ def test_latencies_with_ambiguous_units_are_refused(plain, tmp_path):
     assert facts(in_s)[2] == [[0.0, 1.5], [500.0, 251.5], [2000.0, 1001.5]]
 
 
-def test_a_records_type_comes_from_its_content(plain, tmp_path):
+def test_the_kind_of_a_record_follows_from_its_content(plain, tmp_path):
     lines = [",".join(PLAIN[0]), *(",".join(map(str, one.values())) for one in PLAIN)]
     for name, mark in (("a.CSV", ","), ("a.tsv", "\t"), ("a.txt", ";"), ("a", ",")):
         text = "\ufeff" + "\r\n".join(lines).replace(",", mark)
@@ -148,7 +148,7 @@ def test_a_records_type_comes_from_its_content(plain, tmp_path):
         assert facts(scored_of(tmp_path, name, json.dumps(PLAIN, indent=indent))) == facts(plain)
 
 
-def test_numbers_without_a_zero_before_the_point(tmp_path):
+def test_numbers_without_a_zero_before_the_point_are_read(tmp_path):
     text = (
         "start,client,input_tokens,output_tokens,ttft,latency\n.5,a,10,3,-.5,2\n-.5,a,1,1,.25,1\n"
     )

@@ -140,7 +140,7 @@ def test_a_file_per_client_is_one_run(tmp_path):
     assert read_scored(files).clients == ("ann", "bob")
 
 
-def test_an_exports_fields_of_a_request_can_be_mapped(tmp_path):
+def test_fields_of_a_request_in_an_export_can_be_mapped(tmp_path):
     scored = read_scored([written(tmp_path, inference_perf())], names={"client": "lora_adapter"})
     assert scored.clients == ("sql",)
 
@@ -153,7 +153,7 @@ def test_requests_cut_off_by_guidellm_are_unfinished(tmp_path):
     assert status == [FINISHED, FINISHED, REFUSED, UNFINISHED]
 
 
-def test_a_differing_total_of_the_export_is_reported(tmp_path):
+def test_a_different_total_in_an_export_is_reported(tmp_path):
     remarks = read_scored([written(tmp_path, guidellm(successful=20))]).remarks
     assert remarks == ("export.json says that 20 requests completed, by its records 2 did",)
     assert read_scored([written(tmp_path, guidellm(successful=2))]).remarks == ()
@@ -179,7 +179,7 @@ def test_without_starts_a_closed_loop_is_assumed_and_reported(tmp_path, users, s
     assert remark.startswith("genai-bench exports no start times: requests are assumed to be sent")
 
 
-def test_llmperf_without_starts_is_one_request_after_the_other(tmp_path):
+def test_llmperf_without_start_times_is_one_request_after_the_other(tmp_path):
     scored = read_scored([written(tmp_path, llmperf(start=False))])
     assert scored.requests.arrival_s.tolist() == pytest.approx([0, 3, 6])
     assert "one after the other" in scored.remarks[0]
@@ -187,7 +187,7 @@ def test_llmperf_without_starts_is_one_request_after_the_other(tmp_path):
     assert latency[:2].tolist() == [3.0, 3.0]
 
 
-def test_genai_perf_without_counts_is_estimated_and_reported(tmp_path):
+def test_genai_perf_without_token_counts_is_estimated_and_reported(tmp_path):
     scored = read_scored([written(tmp_path, genai_perf(usage=False))])
     assert scored.requests.output_tokens.tolist() == [2, 2, 0]
     assert "genai-perf exports no counts of tokens" in scored.remarks[0]
@@ -199,7 +199,7 @@ def test_gaps_of_inference_perf_have_percentiles(tmp_path):
 
 
 @pytest.mark.parametrize("content", [guidellm(), inference_perf(), llmperf()])
-def test_exports_say_their_own_units(tmp_path, content):
+def test_exports_contain_their_units(tmp_path, content):
     with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
         read_scored([written(tmp_path, content)], unit_s=1e-3)
 
@@ -266,7 +266,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("content", ODD)
-def test_an_export_that_is_damaged_is_one_line(tmp_path, content):
+def test_a_damaged_export_is_one_line(tmp_path, content):
     with pytest.raises(DataError, match=r"^[^\n]*export\.json"):
         read_scored([written(tmp_path, content)])
 
@@ -288,7 +288,7 @@ def test_an_unstreamed_answer_ends_after_its_latency(tmp_path, layout, ttft):
     np.testing.assert_allclose(scored.requests.first_token_s, ends)
 
 
-def test_gaps_count_where_there_are_some(tmp_path):
+def test_gaps_count_if_there_are_any(tmp_path):
     record = bench(REQUESTS[:2], latencies=[3.0, 3.0])
     record["itls"][1] = []
     record["ttfts"][1] = 3.0
@@ -298,7 +298,7 @@ def test_gaps_count_where_there_are_some(tmp_path):
 
 
 @pytest.mark.parametrize("rate", ["inf", float("inf"), "Infinity"])
-def test_a_rate_of_inf_needs_no_starts(tmp_path, rate):
+def test_a_rate_of_infinity_needs_no_start_times(tmp_path, rate):
     record = bench(REQUESTS[:2], request_rate=rate)
     del record["start_times"]
     found = read_scored([lines(tmp_path / "a.jsonl", [record])]).requests.arrival_s

@@ -38,7 +38,7 @@ def burst(latency_s, ttft_s):
 
 
 @pytest.mark.parametrize("latency_s", [2.0, 40.0, 300.0])
-def test_the_last_arrivals_count(tmp_path, latency_s):
+def test_arrivals_near_the_end_count(tmp_path, latency_s):
     """Half of the latencies are 1 s, the other half ``latency_s``."""
     got = summary_of(written(tmp_path, burst(latency_s, 1.0)), "--goodput", "e2el:1500")
     assert [client["p50_s"] for client in got["clients"]] == pytest.approx(
@@ -61,7 +61,7 @@ def test_the_window_ends_with_the_last_arrival(tmp_path):
 
 
 def closed(users, rounds):
-    """Return users whose next request follows the last answer, 2 s to 3.5 s each."""
+    """Return users whose next request follows the last answer; a request takes 2 s to 3.5 s."""
     return [
         {"client": f"u{user}", "session": f"s{user}", "start": 0.004 * user + took * turn}
         | {"latency": took}
@@ -111,7 +111,7 @@ def test_an_empty_name_switches_sessions_off(tmp_path, column, flag):
     assert {client["latency_n"] for client in got["clients"]} == {3}
 
 
-def test_sessions_of_two_clients_may_have_one_name(tmp_path):
+def test_sessions_of_two_clients_may_have_the_same_name(tmp_path):
     requests = [
         {"client": client, "session": 1, "start": at} for at in range(3) for client in ("a", "b")
     ]
@@ -121,7 +121,7 @@ def test_sessions_of_two_clients_may_have_one_name(tmp_path):
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.05])
-def test_bursts_are_scored_to_the_last_answer(tmp_path, jitter_s):
+def test_bursts_are_scored_up_to_the_last_answer(tmp_path, jitter_s):
     requests = [
         {"client": "ab"[n % 2], "start": jitter_s * n, "ttft": 1.0 + n, "latency": 2.0 + n}
         for n in range(10)
@@ -132,14 +132,14 @@ def test_bursts_are_scored_to_the_last_answer(tmp_path, jitter_s):
     assert got["service_rate_tok_s"] == pytest.approx(1400 / (11 + 9 * jitter_s))
 
 
-def test_a_client_that_came_last_is_not_without_service(tmp_path):
+def test_a_client_that_came_last_has_service(tmp_path):
     requests = [*burst(40.0, 30.0), {"client": "c", "start": 60.0}]
     got = summary_of(written(tmp_path, requests))
     assert got["notes"]["window_end_s"] == LATE
     assert got["clients"][2]["service_rate_tok_s"] == pytest.approx(140 / 100)
 
 
-def test_a_client_that_waited_all_along_is_shown_without_service(tmp_path):
+def test_a_client_that_always_waited_is_shown_without_service(tmp_path):
     """A starved client does not shorten the window to the time before the others left."""
     requests = [{"client": "a", "start": at} for at in range(61)]
     requests.append({"client": "b", "start": 1, "ttft": 70.0, "latency": 71.0})

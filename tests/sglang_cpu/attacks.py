@@ -1,7 +1,7 @@
 """Run three attacks on real SGLang: ``python attacks.py SGLANG_PYTHON FOLDER [SEEDS]``.
 
 Small judges run on one server with a tiny model and no GPU. The attacks are padding under SGLang's
-own ``lpm``, five names under ``vtc``, and small requests under SGLang's own ``fcfs``, each also
+own ``lpm``, five names under ``vtc``, and small requests under SGLang's own ``fcfs``, each repeated
 under its defence. Prints the victims' remaining service and the attacker's gain over its honest
 twin; runs already in FOLDER are reused.
 """
@@ -23,7 +23,7 @@ from fairbench.results.store import read_run
 from fairbench.workloads.spec import load_workload
 
 DURATION_S = 40.0
-RATE = 2.0  # programs a second of a victim; more than a core serves of all four
+RATE = 2.0  # programs per second of a victim; all four together exceed what a core serves
 SMALL = {
     **{"dimensions": 2, "system_tokens": 24, "article_tokens": 300.0, "dimension_tokens": 16},
     **{"judgement_tokens": 24, "merge_tokens": 16, "merge_output_tokens": 24},
@@ -34,7 +34,7 @@ CASES = {
     "sybil": Behaviour(identities=5),
     "small-requests": Behaviour(split=8),
 }
-UNDER = {  # of each attack: where it does most harm in simulations, and a defence
+UNDER = {  # for each attack: the scheduler to which it does most harm in simulations, and a defence
     "padding-1k": (("--router", "round-robin", "--schedule-policy", "lpm"),
                    ("--router", "round-robin", "--local", "dlpm", *TENANTS[2:])),
     "sybil": (("--router", "round-robin", "--local", "vtc"),

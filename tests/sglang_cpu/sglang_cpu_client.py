@@ -12,8 +12,8 @@ from fairbench.core import ServiceWeights
 from fairbench.live.headers import WORKER
 
 WEIGHTS = ServiceWeights()
-ANSWERED_S = 900  # machines are busy
-POLL_S = 0.002  # for each request that is awaited
+ANSWERED_S = 900  # a long limit, because machines are busy
+POLL_S = 0.002  # seconds for each request that is awaited
 
 
 @dataclass
@@ -24,12 +24,14 @@ class Sent:
     prompt: list
     output: int
     tokens: list = field(default_factory=list)  # (time, output tokens so far)
-    meta: dict = field(default_factory=dict)  # SGLang's meta_info of the last chunk
+    meta: dict = field(default_factory=dict)  # SGLang's meta_info in the last chunk
     worker: str | None = None  # the worker that fairbench's router chose
 
     @property
     def received_s(self):
-        """Return when the server had the request, on a busy machine well after it was sent."""
+        """Return when the server had received the request, on a busy machine well after it was
+        sent.
+        """
         return self.meta["request_received_ts"]
 
     @property
@@ -68,7 +70,7 @@ def burst(client, requests, prefix, suffix, output, seed=0):
 
 
 def run_bursts(url, *bursts):
-    """Send each ``(delay in seconds, requests)`` at once, and wait until all are done."""
+    """Send each ``(delay in seconds, requests)`` together, and wait until all have ended."""
 
     async def run():
         async with _session() as session:
@@ -80,7 +82,7 @@ def run_bursts(url, *bursts):
 
 
 def run_behind(blockers, url, bursts, least_output=0):
-    """Queue bursts behind blockers, in order, and wait until all are done.
+    """Queue bursts behind blockers, in order, and wait until all have ended.
 
     ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` once the
     servers report that all earlier ones wait. The blockers are aborted once all bursts wait and
@@ -101,7 +103,7 @@ def run_behind(blockers, url, bursts, least_output=0):
                 behind += [asyncio.create_task(_send(session, url, sent)) for sent in requests]
                 while await _waiting(session, blockers) < len(behind):
                     if any(task.done() for task in (*ahead.values(), *behind)):
-                        blocked = False  # or something failed, which is heard of below
+                        blocked = False  # or a request failed, which is reported below
                         break
                     await asyncio.sleep(POLL_S * len(requests))
             for server, blocker in blockers.items():
@@ -115,7 +117,7 @@ def run_behind(blockers, url, bursts, least_output=0):
 
 
 def run_once_under_way(url, first, then):
-    """Send some requests, and others once all of those produce tokens; wait until all are done."""
+    """Send some requests, and others once all of those produce tokens; wait for all to end."""
 
     async def run():
         async with _session() as session:
@@ -133,7 +135,7 @@ def _session():
 
 
 async def _output(sent, tokens, task):
-    """Wait until a request under way has the given number of output tokens."""
+    """Wait until a running request has the given number of output tokens."""
     while not sent.tokens or sent.tokens[-1][1] < tokens:
         assert not task.done(), task.exception() or "it ended too early"
         await asyncio.sleep(0.01)
@@ -175,9 +177,9 @@ async def _send(session, url, sent, delay=0.0, rid=None):
 
 
 def services_while_all_wait(requests):
-    """Return service per client and worker while all clients had requests waiting there.
+    """Return service per client and worker while all clients had waiting requests there.
 
-    Workers are separate, since a faster one finishes a client's requests sooner.
+    Workers are separate, because a faster one finishes a client's requests sooner.
     """
     clients = {sent.client for sent in requests}
     got = dict.fromkeys(clients, 0)
@@ -185,7 +187,7 @@ def services_while_all_wait(requests):
         here = [sent for sent in requests if sent.worker == worker]
         if {sent.client for sent in here} != clients:
             continue
-        # From the arrival of the last one until one client has none without a first token.
+        # From the arrival of the last request until a client has no request without a first token.
         start_s = max(sent.received_s for sent in here)
         end_s = min(max(sent.first_s for sent in here if sent.client == c) for c in clients)
         if start_s < end_s:

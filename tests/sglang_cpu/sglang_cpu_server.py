@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.sglang_cpu.tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
-READY_S = 600  # machines are busy
+READY_S = 600  # a long limit, because machines are busy
 CPU_FLAGS = (
     "--load-format=dummy",
     "--device=cpu",
@@ -30,7 +30,7 @@ CPU_FLAGS = (
 )
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
-    # Asking for /health is then no request, which would count among a test's requests.
+    # so that asking for /health makes no request that would count among a test's requests
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }
 
@@ -46,7 +46,9 @@ def why_absent():
 
 @dataclass
 class Server:
-    """A server's address, process group, log, and calls of stand-ins until it was ready."""
+    """A server's address, process group and log, and the number of calls of stand-ins before it was
+    ready.
+    """
 
     url: str
     group: int

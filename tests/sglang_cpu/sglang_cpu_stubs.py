@@ -30,7 +30,7 @@ class _Finder:
 class _BeforeSGLang:
     """A finder that shows transformers, before SGLang is imported, that torchvision is absent.
 
-    Transformers remembers its first look, and would otherwise use the stand-in's image functions.
+    Transformers remembers its first check, and would otherwise use the stand-in's image functions.
     """
 
     def find_spec(self, name, path=None, target=None):

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-# A pool that eight requests outgrow, since next to nothing is reserved for their outputs.
+# A pool that eight requests exceed, because almost nothing is reserved for their outputs.
 FLAGS = (
     "--max-total-tokens=1200",
     "--max-running-requests=8",
@@ -27,7 +27,7 @@ FLAGS = (
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
 def test_every_token_is_booked_once(overlap, tmp_path):
     flags = FLAGS if overlap else (*FLAGS, "--disable-overlap-schedule")
-    # LCF never lifts a counter: it has to equal the client's service to the token.
+    # LCF never lifts a counter, so the counter must equal the client's service to the token.
     with sglang_server(
         tmp_path, *flags, environment=plugin_config("lcf", {}).environment()
     ) as server:
@@ -63,7 +63,9 @@ def test_every_token_is_booked_once(overlap, tmp_path):
 
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
 def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path):
-    """Two of 100 + 450 fill a pool of 1,200, in which an urgent one of 300 + 300 has no room."""
+    """Two requests of 100 + 450 fill a pool of 1,200, in which an urgent one of 300 + 300 has no
+    room.
+    """
     flags = ("--max-total-tokens=1200", *(() if overlap else ("--disable-overlap-schedule",)))
     settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is
     patient = burst("patient;due=,5000000,", 2, prefix=20, suffix=80, output=450)

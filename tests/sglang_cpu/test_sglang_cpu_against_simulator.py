@@ -1,8 +1,8 @@
 """Test a running SGLang server, whose radix tree is the Rust one, against the simulated engine.
 
-A large request fills the pool until all others wait. They arrive one by one, so that the one pass
-made meanwhile finds the first alone. After that, SGLang's admissions depend only on its queue and
-cache, not on time, and must equal the simulated ones batch by batch.
+A large request fills the pool until all others wait. They arrive one by one, so that the only pass
+made meanwhile finds the first one alone. After that, SGLang's admissions depend only on its queue
+and cache, not on time, and must equal the simulated ones batch by batch.
 """
 
 import random
@@ -25,10 +25,10 @@ pytestmark = [
 
 POOL, CHUNK, SLOTS, CONSERVATIVENESS = 4000, 512, 6, 1.4
 BLOCKER, BLOCKER_OUTPUT = 1000, 2900
-BLOCKER_LEAST = 600  # by then the share of the outputs that is reserved has sunk to its minimum
-BLOCKED_STEP = 2  # by then our engine has computed the blocker's prompt
+BLOCKER_LEAST = 600  # by then, the reserved fraction of outputs has sunk to its minimum
+BLOCKED_STEP = 2  # by then, our engine has computed the blocker's prompt
 REQUESTS, OUTPUT = 90, 40
-EARLIER_PASSES = 1  # of the server: its own warm-up request
+EARLIER_PASSES = 1  # requests of the server itself: its warm-up request
 FLAGS = (
     f"--max-total-tokens={POOL}",
     f"--chunked-prefill-size={CHUNK}",
@@ -120,7 +120,8 @@ def ask_simulator(local, settings, made, blocker_output):
         schedule_conservativeness=CONSERVATIVENESS,
         clients=("blocker", "x", "y"),
     )
-    home.worker.waiting._unmatched_passes = EARLIER_PASSES  # every 32nd touches the queue's head
+    # every 32nd pass touches the queue's head
+    home.worker.waiting._unmatched_passes = EARLIER_PASSES
     first = FirstPrefills(home.clock)
     profile.worker, profile.heard = home.worker, lambda: first
     for number, (client, prompt) in enumerate(made):
@@ -145,7 +146,7 @@ def ask_simulator(local, settings, made, blocker_output):
     ],
     ids=["stock-fcfs", "stock-lpm", "our-dlpm"],
 )
-def test_the_same_batches_and_the_same_hits(local, settings, flags, environment, tmp_path):
+def test_batches_and_cached_tokens_are_the_same(local, settings, flags, environment, tmp_path):
     made = prompts()
     with sglang_server(tmp_path, *FLAGS, *flags, environment=environment) as server:
         server.flush()

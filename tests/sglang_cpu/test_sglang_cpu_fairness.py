@@ -1,7 +1,8 @@
 """Test two real SGLang servers on the CPU behind the router: client A floods, B is modest.
 
 Under fairbench's schedulers both get the same service while both wait; under SGLang's own B waits
-for A. A large request fills each server until all others wait, or on a very busy machine most.
+for A. A large request fills each server until all others wait, or most of them on a very busy
+machine.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ def two_servers(folder, *flags, environment=None):
 def our_router(name, servers, folder):
     """Yield the URL of ``fairbench serve`` in front of the servers."""
     command = [sys.executable, "-m", "fairbench", "serve", "--router", name, "--port=0"]
-    command += ["--no-client-limit"]  # the queues are to be at the servers
+    command += ["--no-client-limit"]  # the queues should be at the servers
     for server in servers:
         command += ["--worker-url", server.url]
     with (folder / "router.log").open("w") as log:
@@ -86,7 +87,7 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
     got = services_while_all_wait(flooding + modest)
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
     assert jain(got.values()) >= 0.95
-    # B asks for a fifth of all, so it is done in about 40% of the time.
+    # B asks for a fifth of all service, so it ends after about 40% of the time.
     start_s = min(sent.first_s for sent in flooding)
     assert last(modest) - start_s < 0.8 * (last(flooding) - start_s)
     assert len(reports) == 2
@@ -98,7 +99,7 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])
-def test_stock_sglang_does_not(policy, tmp_path):
+def test_stock_sglang_does_not_share_the_servers_fairly(policy, tmp_path):
     with two_servers(tmp_path, f"--schedule-policy={policy}") as servers:
         assert [fetch_report(server.url) for server in servers] == [[], []]
         flooding, modest = flood("round-robin", servers, tmp_path)

@@ -23,7 +23,7 @@ pytestmark = [
 
 AT_ONCE = 4
 STOCK = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
-FLOOD, MODEST = 24, 6  # requests that each has waiting or under way
+FLOOD, MODEST = 24, 6  # number of requests that each client has waiting or running
 PROMPT, OUTPUT = 64, 32
 REQUESTS = 80
 POLICIES = {

@@ -1,4 +1,4 @@
-"""Test that harm which one client can do to a real SGLang server is stopped by the router."""
+"""Test that the router prevents harm that one client can do to a real SGLang server."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
-DEADLY = {"input_ids": [5, 60_000]}  # of a vocabulary of 2,048
+DEADLY = {"input_ids": [5, 60_000]}  # ids of a vocabulary of 2,048
 PREFIXES = "0123456789abcdef"
 
 
@@ -25,7 +25,9 @@ async def answer_of(under_test, body):
 
 
 async def refused(url):
-    """No request that would end the server reaches it; the ids are those of its own report."""
+    """Check that no request that would end the server reaches it; the ids are those that it
+    reports.
+    """
     async with router_before([WorkerAddress(url)]) as under_test:
         for body in (DEADLY, {"input_ids": [5], "sampling_params": {"stop_token_ids": [60_000]}}):
             status, said = await answer_of(under_test, body)
@@ -35,7 +37,9 @@ async def refused(url):
 
 
 async def not_aborted(url):
-    """The client uses all prefixes of an id as its own ids and leaves: SGLang aborts by prefix."""
+    """Check that a client that uses all prefixes of an id as its own ids, and leaves, aborts no
+    other request: SGLang aborts by prefix.
+    """
     async with router_before([WorkerAddress(url)]) as under_test:
         sampling = {"max_new_tokens": 300, "ignore_eos": True}
         modest = [
@@ -55,7 +59,9 @@ async def not_aborted(url):
 
 
 async def killed_once(url):
-    """Let through, the request ends the server, and is not tried at the other worker."""
+    """Check that the request, if let through, ends the server, and is not tried at the other
+    worker.
+    """
     other = Worker()
     await other.start()
     try:

@@ -21,7 +21,7 @@ EVICTION_HOOKS = Hooks(
 ).by_target()
 TREE = "sglang.srt.mem_cache.radix_cache.RadixCache"
 UNIFIED = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
-EVICTION_CALLS = {  # around and by ``EvictableTree`` and ``Eviction``, beside hooks
+EVICTION_CALLS = {  # by ``EvictableTree`` and ``Eviction``, in addition to hooks
     f"{TREE}.checkpoint": ("self", "req"),
     f"{TREE}.evict": ("self", "params"),
     f"{TREE}.insert": ("self", "params"),
@@ -32,7 +32,7 @@ EVICTION_CALLS = {  # around and by ``EvictableTree`` and ``Eviction``, beside h
     f"{UNIFIED}.checkpoint": ("self", "req"),
     f"{UNIFIED}.on_release": ("self", "req"),
 }
-CALLED = {  # by ``Preemption``, beside hooks
+CALLED = {  # by ``Preemption``, in addition to hooks
     f"{ADDER}._get_running_request_total_token_offset": ("self", "req"),
     f"{ADDER}._lock_node": ("self", "last_node"),
     f"{ADDER}.budget_state": ("self",),
@@ -78,7 +78,7 @@ def test_a_hook_fits_the_functions_around_it(release, target):
 
 @pytest.mark.parametrize("release", EVICTING)
 @pytest.mark.parametrize("target", [*sorted(EVICTION_HOOKS.keys() - HOOKS.keys()), *EVICTION_CALLS])
-def test_an_eviction_policy_fits(release, target):
+def test_an_eviction_policy_fits_the_functions_around_it(release, target):
     root = source_root(release)
     hook = EVICTION_HOOKS.get(target)
     expected = hook.expected if hook else EVICTION_CALLS[target]

@@ -24,8 +24,9 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-STALL_S = 20.0  # machines are busy: the tiny model takes milliseconds for a token
-LOOK_S = STALL_S / 8  # between two looks of the watchdog
+# a long limit, because machines are busy: the tiny model takes milliseconds per token
+STALL_S = 20.0
+LOOK_S = STALL_S / 8  # seconds between two checks of the watchdog
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
 SHORT = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
 LONG = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 4_000, "ignore_eos": True}}
@@ -85,7 +86,7 @@ def beside_another(server, test):
 
 
 async def sent_to_server(under_test, other, body):
-    """Send a request and return once it is under way at worker 0."""
+    """Send a request and return once it runs at worker 0."""
     other.healthy = False
     await until(lambda: under_test.up == {0})
     asked = asyncio.create_task(answer_of(under_test, body))
@@ -110,7 +111,7 @@ async def down_in_time(under_test, server, asked):
     print(f"down {took_s:.1f} s after it hung; --stall-timeout is {STALL_S:g} s")
 
 
-def test_a_stopped_scheduler_is_down_in_time_and_back_once_it_decodes(server):
+def test_a_stopped_scheduler_is_down_in_time_and_returns_once_it_decodes(server):
     async def test(under_test, other):
         with stopped(server):
             asked = await sent_to_server(under_test, other, LONG)

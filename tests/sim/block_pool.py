@@ -130,7 +130,7 @@ def watch_blocks(cache, hear):
 
 
 def nodes_of(cache):
-    """Return every node of the tree but the root."""
+    """Return every node of the tree except the root."""
     stack = [cache.root]
     while stack:
         node = stack.pop()
@@ -150,7 +150,7 @@ def claims_of(cache):
 
 
 def residency_of(cache, blank=()):
-    """Return each client's tokens by a walk: cached ones, and those of ``blank`` blocks."""
+    """Return each client's tokens by a walk: the cached ones, and those of ``blank`` blocks."""
     held = defaultdict(Fraction)
     for node in nodes_of(cache):
         for client in node.holders:

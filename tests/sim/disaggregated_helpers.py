@@ -27,12 +27,12 @@ from tests.invariants import (
 )
 from tests.worker_invariants import check_kv_conservation, check_locks, check_tree, holders_of
 
-PREFILLS_EVERY = 8  # events: walking over their trees takes long
+PREFILLS_EVERY = 8  # number of events between checks, because walking over their trees takes long
 POOLS = {"tot": 9_000, "judge": 9_000, "chat": 2_500}
 
 
 def small(workload="tot", scheduler="d2lpm", *, prefill=2, decode=2, engine=None, **more):
-    """Return a spec that runs in a fraction of a second, short of memory on both sides."""
+    """Return a spec that runs in a fraction of a second and lacks memory on both sides."""
     flags = {"scheduler": scheduler, "workload": workload, "prefill": prefill, "decode": decode}
     flags |= {"num_programs": 2, "request_rate": 4.0, "seed": 0}
     pool = POOLS[workload]
@@ -124,7 +124,7 @@ def check(spec, result) -> None:
 
 
 def with_first_tokens(requests: dict, spec) -> dict:
-    """Return the requests, adding SGLang's first tokens under way, which only the log has."""
+    """Return the requests, adding SGLang's first tokens in transit, which only the log has."""
     if spec.engine is not None:
         return requests
     computed = ~np.isnan(requests["computed_s"]) & np.isnan(requests["first_token_s"])

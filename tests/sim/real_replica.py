@@ -19,7 +19,7 @@ class RealReplica:
     """A replica around a real engine.
 
     A subclass has ``engine`` and defines what ``fits``, how it takes a sequence in (``_take_in``),
-    how many wait there (``_waiting_count``), how many tokens the engine's request has made
+    how many wait there (``_waiting_count``), how many tokens the engine's request has produced
     (``_produced``), and how an iteration begins (``_start``: False if there is none).
     """
 
@@ -34,15 +34,15 @@ class RealReplica:
         self.engine = None
         self._tell_evicted = parts.on_evict
         self._inbox = []
-        self._sequences = {}  # by the engine's request, while it is here
-        self._per_client = {}  # how many decode
+        self._sequences = {}  # counted by the engine's request while it is here
+        self._per_client = {}  # number of decoding requests
         self._stretch = None
-        self._first = {}  # each client's part of its first step
+        self._first = {}  # each client's part of the first step
         self._idle = True
 
     @property
     def batch(self):
-        return types.SimpleNamespace(sequences=())  # ``settle`` has counted their outputs
+        return types.SimpleNamespace(sequences=())  # requests whose outputs ``settle`` has counted
 
     @property
     def queued_count(self):

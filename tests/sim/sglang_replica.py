@@ -1,9 +1,10 @@
 """Workers of the simulated cluster whose every decision SGLang's own classes take.
 
-``sglang_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator has the
-clock, programs, router and records, and iterations take the time of its timing profile. Queue,
-order, admission, chunks, new-token ratio, retraction, radix cache and memory are SGLang's. FCFS and
-LPM are SGLang's too; any other scheduler runs in the plugin, as in a real server.
+``sglang_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator
+provides the clock, programs, router and records, and iterations take the time of its timing
+profile. Queue, order, admission, chunks, new-token ratio, retraction, radix cache and memory are
+SGLang's. FCFS and LPM are SGLang's too; any other scheduler runs in the plugin, as in a real
+server.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ class SGLangReplica(RealReplica):
         if hooks:
             self.scheduler = hooks.home.scheduler
         self._tokens, self._hooks, self._switch = tokens, hooks, switch
-        self._prefills = []  # of the iteration under way
+        self._prefills = []  # requests of the current iteration
         self._numbers = count()
-        self._prefilling = set()  # those between the first and the last chunk of their prompts
+        self._prefilling = set()  # requests between the first and the last chunk of their prompts
 
     @property
     def cache(self):
@@ -133,7 +134,7 @@ class SGLangReplica(RealReplica):
             capacity=self.limits.pool_tokens,
             free=scheduler.token_to_kv_pool_allocator.available_size(),
             evictable=scheduler.tree_cache.evictable_size(),
-            abandon=lambda: None,  # the engine's own
+            abandon=lambda: None,  # the engine's own requests
         )
 
     def fits(self, request):
@@ -164,7 +165,7 @@ class SGLangReplica(RealReplica):
 
     def settle(self):
         super().settle()
-        for prefill in self._prefills:  # an unfinished iteration has not happened
+        for prefill in self._prefills:  # an unfinished iteration does not count
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
 

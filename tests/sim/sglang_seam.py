@@ -263,7 +263,7 @@ class Iteration:
 
     prefills: list  # (request, cached tokens, computed tokens)
     retracted: list
-    evicted: list  # (token ids of the prefix, tokens of it that went)
+    evicted: list  # (token ids of the prefix, number of evicted tokens)
     finished: list
     decoding: int = 0
 
@@ -315,7 +315,7 @@ def _apply(hooks):
 class RealEngine:
     """A SGLang scheduler with an empty KV pool, within ``configured``.
 
-    With the plugin's ``hooks`` these decide, and ``policy`` must be "fcfs". No request with its
+    With the plugin's ``hooks``, these decide, and ``policy`` must be "fcfs". No request with its
     output may be longer than ``longest``. ``on_evict`` gets the evicted nodes of the radix tree,
     which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names.
     """
@@ -369,7 +369,7 @@ class RealEngine:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            batch = self._turn()  # before 0.5.23 a turn may only drop what has finished
+            batch = self._turn()  # before 0.5.23, a turn may only drop finished requests
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
         return batch
@@ -392,7 +392,7 @@ class RealEngine:
         else:
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        if self._hooks:  # SGLang's process_batch_result calls one of these two, and much else
+        if self._hooks:  # SGLang's process_batch_result calls one of these two, and does much else
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in requests if req.finished()]
         for req in finished:

@@ -22,7 +22,7 @@ from tests.sim.sim_helpers import PLAIN, Home
 
 STEP_PS = PS_PER_S // 1000  # every iteration takes this long, so that time counts iterations
 STEP_S = STEP_PS / PS_PER_S
-SPACE = 1 << 20  # token ids a segment key
+SPACE = 1 << 20  # token ids per segment key
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Arrival:
     output: int
     max_new: int
     client: str = "x"
-    first_ms: int | None = None  # what is left until its first token is due
-    end_ms: int | None = None  # and its last
+    first_ms: int | None = None  # time left until its first token is due
+    end_ms: int | None = None  # and until its last one
 
     @property
     def due(self):
@@ -103,7 +103,7 @@ def random_stream(seed):
 
 def _outputs(draw, kind):
     """Return the tokens that a request will produce, and those that it may produce."""
-    if kind == "retracting":  # the small reservation lets outputs outgrow the pool
+    if kind == "retracting":  # so small a reservation lets outputs exceed the pool
         output = draw.choice([1, 40, 60, 70])
         return output, draw.choice([output, 70])
     if kind == "wide":  # around the 4,096 outputs that are reserved at most
@@ -113,7 +113,7 @@ def _outputs(draw, kind):
 
 
 def random_prompt(draw, earlier, number, longest):
-    """Draw a follow-up turn of an earlier request or a shared prefix, then tokens of its own."""
+    """Draw a follow-up turn of an earlier request or a shared prefix, then new tokens."""
     head = ()
     if earlier and draw.random() < 0.3:
         at = draw.randrange(len(earlier))
@@ -172,7 +172,7 @@ def ask_sglang(policy, stream, hooks=None, **engine):
 
 
 class StepProfile:
-    """A timing profile with equal iterations, which is told of each start."""
+    """A timing profile with equal iterations, which records each start."""
 
     context_ps = 0
     shared_read = 1.0
@@ -219,12 +219,13 @@ def ask_ours(name, settings, stream, cap=inf, **home):
 
 
 def ask_ours_under(cls, params, stream, cap=inf, **home):
-    """Run the simulated engine under a scheduler of this class. ``cap`` limits the
-    running context.
+    """Run the simulated engine under a scheduler of this class.
+
+    ``cap`` limits the running context.
     """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
-    # Its own way to a cap needs step costs, which this profile lacks.
+    # The engine's own load cap needs step costs, which this profile lacks.
     with mock.patch.object(loop_module, "load_cap", return_value=LoadCap(cap)):
         home = Home(
             scheduler,
@@ -248,10 +249,11 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
         heard(1).finished.append(sequence.request.request_id)
 
     profile.worker, profile.heard, scheduler.heard = home.worker, heard, heard
-    home.worker._costs = ProfileCosts(PLAIN)  # dividing time: the profile gets steps only
+    # times are not divided, because the profile gets steps only
+    home.worker._costs = ProfileCosts(PLAIN)
     home.worker.cache.on_evict = evicted
     for number, arrival in enumerate(stream.arrivals):
-        tokens.of((Segment(f"out-{number}", arrival.output),))  # same ids as in ask_sglang
+        tokens.of((Segment(f"out-{number}", arrival.output),))  # the same ids as in ask_sglang
         tokens.of(arrival.prompt)
         sent = home.send(
             arrival.prompt,

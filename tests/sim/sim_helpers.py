@@ -16,7 +16,7 @@ from tests.worker_invariants import watch
 
 US = PS_PER_S // 10**6
 
-# An iteration takes 1,000 us and 10 us per token through the linear layers. Nothing else.
+# An iteration takes 1,000 us, and 10 us per token in the linear layers. Nothing else.
 PLAIN = TimingProfile(
     "plain",
     {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},

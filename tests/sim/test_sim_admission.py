@@ -28,7 +28,7 @@ def same(one, other, but=()):
             assert np.array_equal(column, other[name], equal_nan=name.endswith("_s")), name
 
 
-def test_off_nothing_changes():
+def test_admission_control_that_is_off_changes_nothing():
     plain = busy()
     assert not [key for key in plain.settings if key.startswith("admission")]
     off, none = simulate(busy("off")), simulate(plain)
@@ -48,7 +48,7 @@ def test_without_deadlines_nothing_changes(policy, scheduler):
     assert not one.get("demoted", np.zeros(1)).any()
 
 
-def test_refused_requests_are_counted_and_averaged_nowhere():
+def test_refused_requests_are_counted_and_left_out_of_averages():
     result = simulate(busy("refuse", ahead="all"))
     check_all(result)
     summary, table = result.summary, columns(result)
@@ -61,7 +61,7 @@ def test_refused_requests_are_counted_and_averaged_nowhere():
     assert summary["mean_ttft_ms"] == pytest.approx(1000 * done_s.mean())
     by_client = {row["client"]: row for row in summary["clients"]}
     assert by_client["client-3"]["latency_refused"] == 0  # the request has no deadline
-    assert by_client["client-0"]["goodput_ratio"] < 1  # refused is missed
+    assert by_client["client-0"]["goodput_ratio"] < 1  # a refused request counts as missed
     assert summary["admission"] == "refuse"
 
 
@@ -78,9 +78,9 @@ def test_demoted_requests_are_marked_and_all_are_served():
     assert not held_s[~demoted].any()
 
 
-def test_a_flood_that_is_refused_leaves_room_for_whom_nothing_was_promised():
+def test_refusing_a_flood_leaves_room_for_requests_without_deadlines():
     flood = {"workload": "chat", "scenario": "s1", "num_programs": 8, "request_rate": 1.5}
-    promised = {"client-3.ttft": "300ms"}  # the flood itself is in a hurry
+    promised = {"client-3.ttft": "300ms"}  # only the flood has deadlines
     waits = {}
     for policy in ("off", "refuse"):
         result = simulate(busy(policy, "fcfs", goodput=promised, ahead="all", flags=flood))

@@ -15,18 +15,18 @@ TINY = {"workload": "chat", "num_programs": 4}
 
 
 @pytest.mark.parametrize("profile_id", profile_ids())
-def test_a_slowed_profile_takes_so_many_times_as_long(profile_id):
+def test_a_slowed_profile_takes_several_times_as_long(profile_id):
     profile = load_profile(profile_id)
     slow = slowed(profile, 3)
     chunks = [(0, 700), (2_000, 5), (16, 16)]
     assert slow.prefill_ps(chunks) == pytest.approx(3 * profile.prefill_ps(chunks), rel=1e-9)
-    # Coefficients are whole picoseconds, of which some GPUs need few for a token of context.
+    # Coefficients are whole picoseconds, and some GPUs need only a few per token of context.
     assert slow.decode_ps(40, 9_000) == pytest.approx(3 * profile.decode_ps(40, 9_000), rel=1e-5)
     assert slow.pool.host_gb_s == profile.pool.host_gb_s / 3
     assert replace(slow.pool, host_gb_s=profile.pool.host_gb_s) == profile.pool
 
 
-def test_a_slowed_cluster_takes_so_many_times_as_long():
+def test_a_slowed_cluster_takes_several_times_as_long():
     # One program: calls wait only for the engine and for think times, which stay the same.
     spec = resolve({"workload": "tot", "num_programs": 1, "clients": 1, "scenario": "none"})
     (plan,) = spec.client_plans()
@@ -40,7 +40,7 @@ def test_a_slowed_cluster_takes_so_many_times_as_long():
     assert latency_s(4) == pytest.approx(4 * latency_s(1), rel=1e-6)
 
 
-def test_the_only_client_of_a_cluster_is_alone_already():
+def test_the_only_client_of_a_cluster_is_already_alone():
     flags = {"clients": 1, "scenario": "none", "num_programs": 30, "scheduler": "lpm"}
     spec = resolve({"workload": "judge", **flags})
     (row,) = simulate_alone(spec)
@@ -65,7 +65,7 @@ def test_the_cohort_is_that_of_the_shared_run(flags):
         assert row["latency_n"] == shared[row["client"]] > 0
 
 
-def test_the_window_ends_with_the_last_arrival_of_anyone(monkeypatch):
+def test_the_window_ends_with_the_last_arrival_of_any_client(monkeypatch):
     # Half of the arrivals are after twice the warm-up, so the window is not the whole run.
     flags = {"workload": "chat", "num_programs": 60, "warmup_s": 5.0, "request_rate": 1.0}
     spec = resolve(flags)
@@ -102,7 +102,7 @@ def test_each_percentile_is_the_better_of_both_routers(monkeypatch):
 
 
 def test_a_client_that_does_not_fit_its_part_has_no_latency():
-    # A third of the pool holds no document.
+    # a third of the pool, which holds no document
     spec = resolve({"workload": "long-qa", "num_programs": 2}, {"engine.max_total_tokens": 45_000})
     rows = simulate_alone(spec)
     assert [row["p50_s"] for row in rows] == [None, None]

@@ -34,7 +34,7 @@ ENGINE = {
     "engine__max_running_requests": [8, 2_048],
     "engine__chunked_prefill_size": [512, 8_192],
 }
-# Of a cluster only those for which there is a theorem.
+# for clusters, only those for which there is a theorem
 PAIRS = [("round-robin", "vtc", 1), ("round-robin", "dlpm", 1), ("least-loaded", "dlpm", 1)]
 PAIRS += [("client-round-robin", "vtc", 2), ("d2lpm", "dlpm", 2), ("d2lpm", "dlpm", 1)]
 
@@ -65,7 +65,7 @@ def test_no_gap_exceeds_the_bound_that_is_printed_beside_it():
         elif gap is not None:
             assert gap <= bound, (gap, bound, spec.settings)
             near.append(gap / bound)
-    assert len(near) >= 12  # otherwise it would have said nothing
+    assert len(near) >= 12  # otherwise the test would prove nothing
     assert max(near) > 0.1
 
 
@@ -96,7 +96,7 @@ def test_a_scheduler_with_other_charges_has_no_bound_on_service():
         ("round-robin+dlpm", None),
     ],
 )
-def test_a_theorem_on_a_cluster_is_of_a_router_and_a_local_scheduler(scheduler, source):
+def test_a_theorem_for_a_cluster_needs_a_router_and_a_local_scheduler(scheduler, source):
     router, local = split_pair(scheduler)
     flags = {"num_programs": 2, "request_rate": 4.0, "router": router, "local": local}
     summary = simulate(small_spec("fcfs", "chat", dp=2, flags=flags)).summary

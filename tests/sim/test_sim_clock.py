@@ -27,8 +27,8 @@ def test_events_run_in_order(events):
 
 
 @given(st.lists(EVENT, max_size=12), st.data())
-def test_soon_is_as_if_it_had_waited_its_turn(events, data):
-    """``soon`` runs at once only what ``at`` would run next."""
+def test_soon_gives_the_same_order_as_waiting(events, data):
+    """``soon`` runs immediately only what ``at`` would run next."""
     followers = [data.draw(st.integers(0, 2)) for _ in events]
 
     def heard_with(soon):
@@ -50,7 +50,7 @@ def test_soon_is_as_if_it_had_waited_its_turn(events, data):
     assert heard_with(soon=True) == heard_with(soon=False)
 
 
-def test_soon_lets_earlier_events_of_this_instant_go_first():
+def test_soon_lets_earlier_events_of_the_same_instant_go_first():
     clock, heard = Clock(), []
 
     def end():

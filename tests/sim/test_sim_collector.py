@@ -21,7 +21,7 @@ def state():
     return gc.isenabled(), gc.get_freeze_count() > 0
 
 
-def test_inside_the_collector_is_off_and_sees_only_new_objects():
+def test_in_a_simulation_the_collector_is_off_and_sees_only_new_objects():
     before = [[]]
     with no_collector():
         inside = [[]]
@@ -49,7 +49,7 @@ def test_the_collector_is_restored_after_an_error_too(was_on, was_frozen):
         gc.enable()
 
 
-def test_a_simulations_memory_is_freed_before_its_metrics(monkeypatch):
+def test_the_memory_of_a_simulation_is_freed_before_its_metrics(monkeypatch):
     caches, alive = [], []
     made, summed = Simulation.__init__, "fairbench.sim.run.summarize"
 

@@ -30,7 +30,7 @@ def seen(monkeypatch):
     return found
 
 
-def test_requests_carry_when_they_are_due(seen):
+def test_requests_contain_their_deadlines(seen):
     simulate(spec("fcfs"))
     of = {f"client-{i}": [r for r in seen if r.client == f"client-{i}"] for i in range(4)}
     assert all(of.values())
@@ -45,7 +45,7 @@ def test_requests_carry_when_they_are_due(seen):
         assert request.deadline_s == request.arrival_s + 5 * lone.e2el_s
 
 
-def test_without_targets_they_carry_none(seen):
+def test_without_targets_requests_have_no_deadlines(seen):
     simulate(spec("fcfs", goodput=None))
     assert seen
     promised = {(one.first_token_by_s, one.deadline_s, one.token_every_s) for one in seen}
@@ -57,22 +57,22 @@ def test_without_targets_they_carry_none(seen):
     ("first", "end", "expected"),
     [(None, None, None), (3.0, None, 3.0), (None, 4.0, 4.0), (3.0, 4.0, 3.0), (5.0, 4.0, 4.0)],
 )
-def test_the_next_deadline_is_the_first(first, end, expected):
+def test_the_next_deadline_is_the_first_one(first, end, expected):
     request = Request(0, "a", 0, 0, (), 0, 1, 0.0, end, first_token_by_s=first)
     assert request.next_deadline_s == expected
 
 
-def test_edf_keeps_more_promises_than_the_order_of_arrival():
+def test_edf_meets_more_deadlines_than_the_order_of_arrival():
     by_local = {local: simulate(spec(local)).summary for local in ("fcfs", "edf")}
     ratio = {local: summary["goodput_ratio"] for local, summary in by_local.items()}
     assert ratio["edf"] > ratio["fcfs"] + 0.05
     assert by_local["edf"]["goodput_min_ratio"] >= by_local["fcfs"]["goodput_min_ratio"]
 
 
-def test_a_gateways_order_uses_the_first_deadline():
+def test_the_order_of_a_gateway_uses_the_first_deadline():
     def due(number, first, end):
         return Request(number, "a", 0, 0, (), 0, 1, float(number), end, first_token_by_s=first)
 
     requests = [due(0, 9.0, None), due(1, 8.0, 7.0), due(2, None, 6.0), due(3, None, None)]
-    order = EarliestDeadline(ttl_s=4.5, matched=lambda request: 0)  # the last: at 7.5
+    order = EarliestDeadline(ttl_s=4.5, matched=lambda request: 0)  # the last token: due at 7.5
     assert [one.request_id for one in order.in_order(requests)] == [2, 1, 3, 0]

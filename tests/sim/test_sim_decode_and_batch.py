@@ -21,7 +21,7 @@ def runs(draw):
 
 
 def ends(run):
-    """Return when each step ends, one by one."""
+    """Return the end of each step, one by one."""
     at, length, made = run.start_ps, run.first_ps, []
     for _ in range(run.steps):
         at += length
@@ -71,7 +71,7 @@ def sequences(draw, number):
 
 @given(st.data())
 def test_sums_over_the_batch_equal_a_walk(data):
-    batch, running = RunningBatch(), {}  # sequence -> tokens produced
+    batch, running = RunningBatch(), {}  # sequence -> number of tokens produced
     for number in range(data.draw(st.integers(1, 25))):
         action = data.draw(st.sampled_from(["join", "leave", "steps"]))
         if action == "join":
@@ -120,7 +120,7 @@ def test_sums_over_the_batch_equal_a_walk(data):
 def test_a_reservation_above_4096_shrinks_only_below_it():
     batch = RunningBatch()
     batch.join(sequence(0, 10, 5000, 4100, produced=1))
-    assert batch.reserved_tokens() == 4096  # 4,099 to go
+    assert batch.reserved_tokens() == 4096  # 4,099 tokens to go
     batch.steps += 3
     assert batch.reserved_tokens() == 4096
     batch.steps += 1
@@ -136,7 +136,7 @@ def test_fewest_outputs_then_longest_input_is_retracted_first():
     assert popped == [1, 2, 4, 0, 3]
 
 
-def test_a_retracted_sequence_that_comes_back_finishes_once():
+def test_a_retracted_sequence_that_returns_finishes_once():
     batch, one = RunningBatch(), sequence(0, 10, 8, 8, produced=1)
     batch.join(one)
     batch.steps += 2
@@ -170,16 +170,16 @@ def test_full_reservation_keeps_the_ratio_at_one():
     assert [ratio.at(step) for step in (0, 100, 1000)] == [1.0, 1.0, 1.0]
 
 
-def test_after_a_retraction_the_ratio_follows_from_the_survivors():
+def test_after_a_retraction_the_ratio_follows_from_the_remaining_requests():
     ratio, batch = NewTokenRatio(1.0, full_reservation=False), RunningBatch()
     batch.steps = 40
     batch.join(sequence(0, 10, 50, 100, produced=5))
     batch.join(sequence(1, 10, 50, 60, produced=9))
     ratio.after_retraction(batch)
     after = (5 + 9 + 2 * 20) / (100 + 60 + 1)
-    assert ratio.at(40) == ratio.at(41) == after  # the step that now runs does not count
+    assert ratio.at(40) == ratio.at(41) == after  # the current step does not count
     assert ratio.at(42) == pytest.approx(after - (0.7 - 0.098) / 600)
     few = RunningBatch()
     few.join(sequence(2, 10, 5, 6, produced=4))
     ratio.after_retraction(few)
-    assert ratio.at(1) == 1.0  # (4 + 20) / 7 is more than everything
+    assert ratio.at(1) == 1.0  # (4 + 20) / 7 is above 1

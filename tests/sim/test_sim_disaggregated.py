@@ -1,4 +1,4 @@
-"""Test prefill and decode workers: values by hand, invariants, equivalences, and waits."""
+"""Test prefill and decode workers: hand-computed values, invariants, equivalences, and waits."""
 
 from functools import partial
 
@@ -68,7 +68,7 @@ def times(sequence):
     return [us(getattr(sequence, name)) for name in names]
 
 
-# Known answers: a step takes 1,000 us and 10 a token.
+# Known answers: a step takes 1,000 us and 10 us per token.
 
 
 def test_one_request_takes_its_prefill_the_transfer_and_its_decode_steps():
@@ -81,7 +81,7 @@ def test_one_request_takes_its_prefill_the_transfer_and_its_decode_steps():
     assert one.gpu_ps == (2_000 + 4 * 1_010) * US
 
 
-def test_a_vllm_decode_worker_reserves_afterwards_and_makes_the_first_token():
+def test_a_vllm_decode_worker_reserves_afterwards_and_produces_the_first_token():
     home = Home(engine="vllm")
     one = home.send(100, 5)
     home.run()
@@ -116,12 +116,12 @@ def test_a_request_with_its_kv_cache_waits_for_its_turn():
     home = Home(engine__max_running_requests=1)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
-    # One prompt after the other, 2,000 us each; the second runs when the first has ended.
+    # One prompt after the other, 2,000 us each; the second begins when the first has ended.
     assert times(first)[2:] == [2_000, 5_200, 5_200, 9_240]
     assert times(second) == [0, 2_000, 4_000, 7_200, 9_240, 13_280]
 
 
-def test_sglang_computes_no_prompt_before_there_is_memory_and_vllm_reads_none():
+def test_sglang_waits_for_memory_before_the_prompt_and_vllm_before_the_transfer():
     """The decode worker's pool holds one request."""
     home = Home(engine__max_total_tokens=150)
     first, second = home.send(100, 5), home.send(100, 5)
@@ -157,7 +157,7 @@ def test_reservation_at_admission_follows_the_fair_order():
 
 
 @pytest.mark.parametrize(("charges", "units"), [(False, 100 + 2 * 1), (True, 100 + 2 * 5)])
-def test_outputs_are_charged_at_the_prefill_worker_when_asked(charges, units):
+def test_outputs_are_charged_at_the_prefill_worker_on_request(charges, units):
     home = Home("vtc", disaggregation__charge_outputs=charges)
     home.send(100, 5)
     home.run()
@@ -198,7 +198,7 @@ def test_the_same_seed_gives_the_same_records(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_memory_runs_out_at_decode_workers_and_all_is_generated(form):
+def test_decode_workers_run_out_of_memory_and_all_tokens_are_generated(form):
     result = run_checked(small("chat", "fcfs", prefill=3, decode=1, **form))
     requests = result.requests
     assert np.asarray(requests["retractions"]).sum() > 0
@@ -220,7 +220,7 @@ def test_a_run_that_is_cut_off_has_every_request_once(form):
     assert (status != FINISHED).any()
 
 
-def test_a_rate_limit_gives_the_reserved_memory_back():
+def test_a_rate_limit_returns_the_reserved_memory():
     result = run_checked(small("chat", "fcfs", local="rpm", rpm__limit=3))
     status = np.asarray(result.requests["status"].indices)
     assert (status == REFUSED).any()
@@ -250,7 +250,7 @@ def test_transfers_never_overlap_at_a_worker_and_keep_its_order(asked):
 
 
 def test_decoding_is_not_interrupted_by_prompts():
-    """One prefill and one decode worker give each token sooner than two colocated replicas."""
+    """One prefill and one decode worker produce each token sooner than two colocated replicas."""
     flags = {"prefill": 1, "decode": 1, "engine__max_total_tokens": 400_000}
     apart = simulate(small("judge", "fcfs", **flags))
     together = simulate(

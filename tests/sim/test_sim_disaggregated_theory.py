@@ -49,7 +49,9 @@ def most_in_a_pass(requests):
 @pytest.mark.parametrize("reserve", ["arrival", "admission"])
 @pytest.mark.parametrize("local", ["vtc", "dlpm"])
 @pytest.mark.parametrize("seed", range(3))
-def test_two_backlogged_clients_of_a_prefill_worker_differ_by_its_own_bound(local, reserve, seed):
+def test_two_backlogged_clients_of_a_prefill_worker_differ_by_at_most_its_bound(
+    local, reserve, seed
+):
     spec = small(
         "chat", "fcfs", local=local, seed=seed, prefill=1, decode=3, request_rate=200.0,
         num_programs=8, disaggregation__reserve=reserve, dlpm__quantum=500,
@@ -60,7 +62,7 @@ def test_two_backlogged_clients_of_a_prefill_worker_differ_by_its_own_bound(loca
     assert 0 < gap.tokens <= 2 * (unit + facts.bound.quantum_tokens)
 
 
-def test_no_bound_is_printed_for_the_whole_and_the_reason_is():
+def test_the_whole_cluster_has_no_bound_and_the_reason_is_printed():
     summary = simulate(small("chat", "vtc")).summary
     assert (summary["service_gap_bound"], summary["bound_source"]) == (None, None)
     assert "prefill side alone" in summary["notes"]["service_gap_bound"]

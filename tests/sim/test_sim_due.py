@@ -5,8 +5,10 @@ from fairbench.sim.run import simulate
 from tests.sim.sim_helpers import small_spec
 
 
-def test_an_idle_cluster_serves_everyone_and_is_not_contended():
-    """Conversations that begin before the window's end continue after it, so not all was due."""
+def test_an_idle_cluster_serves_every_client_and_is_not_contended():
+    """Conversations that begin before the window's end continue after it, so not all due service
+    was served.
+    """
     idle = {"scenario": "none", "request_rate": 0.05, "num_programs": None, "duration_s": 60.0}
     summary = simulate(small_spec("fcfs", "chat", flags=idle | {"warmup_s": 0.0})).summary
     assert summary["completed"] == summary["num_requests"] > 20
@@ -16,7 +18,7 @@ def test_an_idle_cluster_serves_everyone_and_is_not_contended():
     assert (summary["unfinished"], summary["failed"], summary["refused"]) == (0, 0, 0)
 
 
-def test_clients_with_shorter_prefixes_are_seen_to_starve():
+def test_clients_with_shorter_prefixes_starve_under_lpm():
     """The well-behaved clients make few calls under LPM, because their trees do not progress."""
     times = {"duration_s": 40.0, "warmup_s": 0.0, "max_drain_s": 0.0}
     crowded = times | {"scenario": "s1", "num_programs": None, "request_rate": 0.3}

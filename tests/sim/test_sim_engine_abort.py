@@ -1,4 +1,4 @@
-"""Test the abort of a request that nobody waits for."""
+"""Test the abort of a request whose client has left."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.worker_invariants import check_rest
 
 
 class Finishes(Spy):
-    """A scheduler that records which ends it was told."""
+    """A scheduler that records the ends of requests that it was told."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ def test_the_load_cap_learns_from_a_retracted_waiting_request():
     assert home.worker.cap._running.lengths.expected("x") == lost.produced > 10
 
 
-def test_a_request_that_arrived_and_left_within_an_iteration_is_unseen():
+def test_the_scheduler_never_sees_a_request_that_came_and_left_within_an_iteration():
     home = Home(Finishes())
     done = []
     home.send(10, 5)
@@ -67,8 +67,8 @@ def test_a_request_that_arrived_and_left_within_an_iteration_is_unseen():
     assert last.status == FINISHED
 
 
-def test_a_running_request_ends_with_the_step_under_way_and_the_others_go_on():
-    home = Home(Finishes())  # a step takes 1 ms and 10 us for each sequence
+def test_an_aborted_running_request_ends_with_the_current_step_and_the_others_continue():
+    home = Home(Finishes())  # a step takes 1 ms and 10 us per sequence
     first, second = home.send(10, 50), home.send(10, 50)
     prefill_us = 1000 + 10 * 20
     abort_at(home, first, prefill_us + 3 * 1020 + 7)
@@ -80,14 +80,14 @@ def test_a_running_request_ends_with_the_step_under_way_and_the_others_go_on():
     assert home.scheduler.finished == [0, 1]
 
 
-def test_an_aborted_requests_output_stays_cached():
+def test_the_output_of_an_aborted_request_stays_cached():
     home = Home()
     first = home.send(10, 50)
     again = home.send(prompt("own-0", 10, "out-0", 4), 1, at_ps=10_000 * US)
     abort_at(home, first, 1100 + 2 * 1010 + 1)
     home.run()
     assert first.produced == 4
-    assert again.cached_tokens == 13  # the prompt, and all outputs but the last
+    assert again.cached_tokens == 13  # the prompt, and all outputs except the last one
 
 
 def test_a_request_with_a_computed_prompt_ends_with_its_first_token():
@@ -114,7 +114,7 @@ REQUESTS = st.lists(
         st.integers(0, 20_000),  # arrival, us
         st.integers(1, 120),  # prompt
         st.integers(1, 40),  # output
-        st.none() | st.integers(1, 60_000),  # aborted so long after arrival, us
+        st.none() | st.integers(1, 60_000),  # time from arrival to abort, in us
     ),
     min_size=1,
     max_size=12,
@@ -122,7 +122,7 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS)
-def test_whenever_they_come_aborts_leave_no_trace(requests):
+def test_aborts_leave_no_trace_whenever_they_come(requests):
     home = Home(
         DLPM(DLPM.Params(quantum=50)),
         pool=170,

@@ -1,4 +1,4 @@
-"""Test admission, one rule of SGLang 0.5.23 at a time, by hand.
+"""Test admission on hand-computed examples, one rule of SGLang 0.5.23 at a time.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -20,7 +20,8 @@ def test_prefill_comes_first_and_decode_waits():
     first = home.send(10, 10)
     second = home.send(10, 2, at_ps=1500 * US)
     home.run()
-    # Second step of the first request ends at 1100 + 1010 = 2110, then 1,100 us of prefill.
+    # The second step of the first request ends at 1100 + 1010 = 2110, then 1,100 us of prefill
+    # follow.
     assert home.prefills() == [(0, 1, 10), (2110, 1, 10)]
     assert home.decodes() == [(1100, 1, 1), (3210, 1, 2), (4230, 7, 1)]
     assert second.admitted_ps == 2110 * US
@@ -28,7 +29,7 @@ def test_prefill_comes_first_and_decode_waits():
 
 
 @pytest.mark.parametrize(("arrival_us", "seen_us"), [(2109, 2110), (2110, 2110), (2111, 3120)])
-def test_an_arrival_is_considered_at_the_first_boundary_from_then_on(arrival_us, seen_us):
+def test_an_arrival_is_considered_at_the_first_boundary_after_it(arrival_us, seen_us):
     home = Home()
     home.send(10, 100)
     late = home.send(10, 2, at_ps=arrival_us * US)
@@ -36,37 +37,37 @@ def test_an_arrival_is_considered_at_the_first_boundary_from_then_on(arrival_us,
     assert late.admitted_ps == seen_us * US
 
 
-def test_the_head_of_the_queue_blocks_and_a_full_batch_is_not_asked_again():
+def test_the_head_of_the_queue_blocks_and_a_full_batch_makes_no_pass():
     home = Home(pool=100, full_reservation=True)
     first = home.send(30, 20)
     big = home.send(40, 20, at_ps=500 * US)
     small = home.send(5, 5, at_ps=500 * US)
     later = home.send(5, 5, at_ps=9000 * US)
-    # 100 - 30 in use - 19 reserved = 51 < 40 + 20 + 1, though the small one would fit.
+    # 100 - 30 in use - 19 reserved = 51 < 40 + 20 + 1, although the small request would fit.
     home.run(until_ps=20_000 * US)
     assert home.scheduler.passes == 2
-    # Steps end at 1300 + 1010 k. What arrives at 9000 is heard at 9380, the end of the 8th, which
-    # brings the counters up to date and leaves the run as it was.
+    # Steps end at 1300 + 1010 k. A request that arrives at 9000 is known at 9380, the end of the
+    # 8th step, which updates the counters and leaves the run unchanged.
     assert (home.worker.batch.steps, home.worker._run.steps) == (8, 11)
     home.run()
     assert home.decodes()[0] == (1300, 19, 1)
     assert first.finish_ps == (1300 + 19 * 1010) * US
-    # The batch shrank: the next pass is at that very boundary.
+    # The batch shrank, so the next pass is at the same boundary.
     assert big.admitted_ps == small.admitted_ps == later.admitted_ps == first.finish_ps
 
 
-def test_a_batch_that_is_full_is_asked_again_only_when_it_shrinks():
+def test_a_full_batch_makes_a_pass_only_when_it_shrinks():
     home = Home(pool=100, full_reservation=True)
     home.send(10, 30)
     short = home.send(10, 3)
     home.send(50, 20, at_ps=500 * US)
     home.run()
-    # Passes: the first two, no room at 1200, no room at the end of the short one, then room.
+    # Passes: the first two, no room at 1200, no room at the end of the short request, then room.
     assert home.scheduler.passes == 4
     assert home.prefills()[1][0] > short.finish_ps // US
 
 
-def test_the_last_token_of_room_is_not_given_away():
+def test_the_last_free_token_stays_free():
     home = Home(pool=100, full_reservation=True)
     home.send(10, 30)  # 100 - 10 in use - 29 reserved leaves 61
     fits, too_big = home.send(30, 30, at_ps=US), home.send(40, 20, at_ps=US)
@@ -93,8 +94,9 @@ def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
     back = come_back(home, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # At 1050 the fit test wants 70 + 10 + 1 < 145 - 5 - 39, the commit books 70 + 60 + 1. One pass
-    # later 70 are free and 39 + 9 reserved, so that the small one would fit if anybody asked.
+    # At 1050, the fit test needs 70 + 10 + 1 < 145 - 5 - 39, and the admission books 70 + 60 + 1.
+    # One pass later, 70 are free and 39 + 9 reserved, so that the small request would fit if there
+    # were a pass.
     assert back.admitted_ps == 1050 * US
     assert small.admitted_ps == back.finish_ps
 
@@ -105,14 +107,14 @@ def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
     back = come_back(home, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # As above in two chunks of 35. The second uses up the chunk budget, which would end the pass
-    # and leave the batch open, but the 60 outputs that it books use up the memory too.
+    # As above in two chunks of 35. The second chunk uses up the chunk budget, which would end the
+    # pass and leave the batch open, but the 60 outputs that it books use up the memory too.
     assert [prefill[0] for prefill in home.prefills()[:3]] == [0, 1050, 2400]
     assert small.admitted_ps == back.finish_ps
 
 
 class Skipping(Spy):
-    """A scheduler that tries every request, whether or not the one before it fitted."""
+    """A scheduler that tries every request, whether or not the previous one fitted."""
 
     def select(self, view, now_s):
         for request in view.queue_order():
@@ -125,9 +127,9 @@ def test_an_unfinished_chunk_leaves_and_opens_the_batch():
     big, chunk = home.send(20, 170, at_ps=US), home.send(60, 20, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # At 1050 the big one finds no room, then the first chunk is admitted. When that chunk leaves
-    # SGLang's batch so does the flag; the second one, at 2350, uses up the chunk budget before
-    # anybody is tried, and the small one is admitted at the pass after it.
+    # At 1050, the large request finds no room, then the first chunk is admitted. When that chunk
+    # leaves SGLang's batch, so does the flag; the second chunk, at 2350, uses up the chunk budget
+    # before any request is tried, and the small one is admitted in the following pass.
     assert [prefill[0] for prefill in home.prefills()[:4]] == [0, 1050, 2350, 3650]
     assert (chunk.admitted_ps, small.admitted_ps) == (1050 * US, 3650 * US)
     assert big.admitted_ps > small.finish_ps
@@ -149,7 +151,7 @@ def test_an_unfinished_chunk_reserves_no_outputs():
     come_back(home)
     small = home.send(5, 2, at_ps=2000 * US)
     home.run()
-    # The first pass books 10 + 40 + 1 and 30 + 1; with 60 outputs the batch would be full. At 2800
+    # The first pass books 10 + 40 + 1 and 30 + 1; with 60 outputs the batch would be full. At 2800,
     # 57 are free and 39 + 9 reserved.
     assert home.prefills()[:2] == [(0, 2, 40), (1400, 1, 40)]
     assert small.admitted_ps == 2800 * US
@@ -161,13 +163,13 @@ def test_the_prefix_is_locked_before_the_fit_test():
     other = home.send(prompt("other", 10), 40, at_ps=2000 * US)
     again = home.send(prompt("shared", 40, "more", 5), 5, at_ps=2000 * US + 1)
     home.run()
-    # 40 cached and evictable, 10 in use, 39 reserved: 51 remain, or 11 once the prefix is locked.
-    # 5 + 5 + 1 is below 51 and not below 11.
+    # 40 are cached and evictable, 10 in use, 39 reserved: 51 remain, or 11 once the prefix is
+    # locked. 5 + 5 + 1 is below 51 and not below 11.
     assert again.admitted_ps == other.finish_ps
     assert again.cached_tokens == 40
 
 
-def test_a_whole_prompt_in_the_cache_still_extends_by_one_token():
+def test_a_fully_cached_prompt_still_computes_one_token():
     home = Home()
     home.send(prompt("a", 40), 1)
     again = home.send(prompt("a", 40), 1, at_ps=5000 * US)
@@ -186,7 +188,7 @@ def test_siblings_admitted_together_both_pay_and_the_duplicate_is_freed():
     assert [s.cached_tokens for s in pair] == [0, 0]
 
 
-def test_lpm_lets_the_second_sibling_wait_for_the_first_ones_prefix():
+def test_lpm_lets_the_second_sibling_wait_for_the_prefix_of_the_first():
     home = Home(SpyLPM(), max_prefill_tokens=40)
     for _ in range(2):
         home.send(prompt("a", 40), 4)
@@ -194,7 +196,7 @@ def test_lpm_lets_the_second_sibling_wait_for_the_first_ones_prefix():
     assert home.scheduler.admissions == [(0, 40, False), (1, 1, False)]
 
 
-def test_outputs_are_cached_but_for_the_last_token():
+def test_outputs_are_cached_except_for_the_last_token():
     home = Home()
     home.send(prompt("a", 10), 5)
     follow_up = home.send((*prompt("a", 10), Segment("out-0", 5), Segment("b", 3)), 1, at_ps=10**12)
@@ -206,13 +208,14 @@ def test_outputs_are_cached_but_for_the_last_token():
     assert home.worker.cache.evictable == 10
 
 
-def test_a_long_prompt_is_prefilled_in_chunks_and_decode_stalls():
+def test_a_long_prompt_is_prefilled_in_chunks_while_decode_waits():
     home = Home(chunked_prefill_size=100)
     running = home.send(10, 4)
     long = home.send(250, 2, at_ps=500 * US)
     after = home.send(60, 2, at_ps=600 * US)
     home.run()
-    # 100 + 100 + 50, the rest of the third chunk's budget goes to the next request, then its rest.
+    # 100 + 100 + 50 tokens; the rest of the third chunk's budget goes to the next request, and its
+    # remainder follows.
     assert home.prefills() == [
         (0, 1, 10),
         (1100, 1, 100),
@@ -224,7 +227,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_decode_stalls():
     assert (after.admitted_ps, after.first_token_ps) == (5100 * US, 8200 * US)
     assert home.decodes()[0] == (8200, 1, 3)
     assert running.finish_ps == (8200 + 1030 + 2 * 1010) * US
-    # The whole prompt is charged with the first chunk, its tokens are computed chunk by chunk.
+    # The whole prompt is charged with the first chunk, and its tokens are computed chunk by chunk.
     columns = ("input_tokens", "extend_charged_tokens", "extend_tokens", "output_tokens")
     rows = [tuple(row[name] for name in columns) for row in home.rows()[:5]]
     assert rows == [
@@ -237,17 +240,17 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_decode_stalls():
     assert home.scheduler.admissions == [(0, 10, False), (1, 250, False), (2, 60, False)]
 
 
-def test_nothing_is_admitted_while_the_chunk_budget_is_used_up():
+def test_no_request_is_admitted_while_the_chunk_budget_is_used_up():
     home = Home(chunked_prefill_size=100)
     home.send(250, 2)
     small = home.send(10, 2)
     home.run()
-    # Waits for the third iteration, in which 50 of the budget are left.
+    # This request waits for the third iteration, in which 50 of the budget are left.
     assert home.prefills() == [(0, 1, 100), (2000, 1, 100), (4000, 2, 60)]
     assert small.admitted_ps == 4000 * US
 
 
-def test_the_input_budget_stops_a_pass_after_the_commit_that_uses_it_up():
+def test_the_input_budget_ends_a_pass_after_the_admission_that_uses_it_up():
     home = Home(max_prefill_tokens=100)
     for _ in range(3):
         home.send(60, 5)
@@ -255,7 +258,7 @@ def test_the_input_budget_stops_a_pass_after_the_commit_that_uses_it_up():
     assert home.prefills() == [(0, 2, 120), (2200, 1, 60)]  # and the batch is not full
 
 
-def test_request_slots():
+def test_request_slots_limit_the_batch():
     home = Home(max_running_requests=2)
     short, _, third = home.send(10, 3), home.send(10, 9), home.send(10, 3)
     home.run()
@@ -265,7 +268,7 @@ def test_request_slots():
 
 
 @pytest.mark.parametrize("max_new", [49, 60])
-def test_a_request_that_can_never_fit_is_refused_at_once(max_new):
+def test_a_request_that_can_never_fit_is_refused_immediately(max_new):
     home, told = Home(pool=100), []
     home.send(10, 5)
     refused = home.send(50, 5, max_new=max_new, at_ps=700 * US, on_done=told.append)
@@ -286,10 +289,10 @@ def test_the_largest_request_that_fits_runs_to_its_end():
 @pytest.mark.parametrize(
     ("full_reservation", "admitted_us"), [(False, 1100), (True, 1100 + 99 * 1010)]
 )
-def test_the_ratio_scales_running_requests_reservations(full_reservation, admitted_us):
+def test_the_ratio_scales_reservations_of_running_requests(full_reservation, admitted_us):
     home = Home(pool=200, full_reservation=full_reservation)
     home.send(10, 100)
-    # 190 free; 99 to go reserve 69.3 or 99; the second needs 10 + 80 + 1 = 91.
+    # 190 are free; 99 future outputs reserve 69.3 or 99; the second request needs 10 + 80 + 1 = 91.
     second = home.send(10, 80, at_ps=US)
     home.run()
     assert second.admitted_ps == admitted_us * US
@@ -315,9 +318,7 @@ def test_under_other_policies_the_head_of_the_queue_is_touched_every_32nd_pass()
 @pytest.mark.parametrize(
     ("reserved", "tokens", "last"), [(10.0, 40, True), (70.5, 29, False), (100.5, 40, True)]
 )
-def test_a_continued_chunk_is_cut_to_the_memory_that_is_left_if_there_is_any(
-    reserved, tokens, last
-):
+def test_a_continued_chunk_is_cut_to_the_remaining_memory_if_there_is_any(reserved, tokens, last):
     """40 tokens remain, chunks have 50, and 90, 29.5 or no tokens are free; 0 means no limit."""
     attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 50, 8192, 9))
     text = prompt("p", 80)

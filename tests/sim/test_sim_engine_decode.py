@@ -1,4 +1,5 @@
-"""Test decoding by hand: the new-token ratio, retraction, eviction while decoding, counters.
+"""Test decoding on hand-computed examples: the new-token ratio, retraction, eviction while
+decoding, counters.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -53,9 +54,9 @@ RETRACTED_US = 2300 + 35 * 1020
 def test_the_ratio_of_a_retraction_ends_when_the_worker_is_idle():
     home = retraction(step_by_step=True)
     home.run(until_ps=RETRACTED_US * US)
-    assert ratio(home) == 1.0  # (36 made + 20) / (40 allowed + 1), and never above 1
+    assert ratio(home) == 1.0  # (36 produced + 20) / (40 allowed + 1), and never above 1
     home.run(until_ps=(RETRACTED_US + 1010) * US)
-    assert ratio(home) == 1.0  # the step that was about to run does not count
+    assert ratio(home) == 1.0  # the next step does not count
     home.run(until_ps=(RETRACTED_US + 2 * 1010) * US)
     assert ratio(home) == pytest.approx(1.0 - DECAY)
     home.run()
@@ -66,7 +67,8 @@ def test_a_retraction_makes_room_for_twenty_steps():
     """Pool 100, inputs 60 and 10: both decode from 2,700 on, and after 15 steps 100 tokens are in
     use.
 
-    The first loses its 15 outputs, fewer than the 20 that the other needs, so its prompt goes too.
+    The first request loses its 15 outputs, fewer than the 20 that the other needs, so its prompt
+    goes too.
     """
     home = Home(pool=100)
     home.send(60, 17)
@@ -77,7 +79,7 @@ def test_a_retraction_makes_room_for_twenty_steps():
     assert (cache.free, cache.evictable, cache.locked) == (75, 0, 10)
 
 
-def test_of_equal_outputs_the_longer_input_is_retracted():
+def test_among_equal_outputs_the_longer_input_is_retracted():
     home = retraction()
     home.run(until_ps=RETRACTED_US * US)
     first, second = home.sent
@@ -85,12 +87,12 @@ def test_of_equal_outputs_the_longer_input_is_retracted():
     assert (first.retractions, first.retracted_ps) == (1, RETRACTED_US * US)
     assert first.total == 20 + 36
     assert second.retractions == 0
-    # Its outputs are gone, its prompt is still cached.
+    # Its outputs are gone, but its prompt is still cached.
     cache = home.worker.cache
     assert (cache.free, cache.evictable, cache.locked) == (35, 20, 10)
 
 
-def test_the_ratio_after_a_retraction():
+def test_the_ratio_after_a_retraction_equals_a_hand_computation():
     home = retraction()
     home.run(until_ps=RETRACTED_US * US)
     assert ratio(home) == 1.0  # (36 + 20) / (40 + 1), at most 1
@@ -105,12 +107,13 @@ def test_the_ratio_after_a_retraction():
 def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
     home = retraction().run()
     first, second = home.sent
-    # 54 are free or evictable then; 20 would be locked and 3 are reserved: 36 + 4 + 1 is too much.
+    # At that time, 54 are free or evictable; 20 would be locked and 3 are reserved: 36 + 4 + 1 is
+    # too much.
     assert first.readmitted_ps == second.finish_ps == (RETRACTED_US + 4 * 1010) * US
     assert home.scheduler.admissions == [(0, 20, False), (1, 10, False), (0, 36, True)]
     assert (first.cached_tokens, first.extend_tokens, first.recompute_tokens) == (0, 20, 36)
     assert (first.first_token_ps, first.produced) == (1200 * US, 40)
-    # Its prefill gives token 37, three steps the rest.
+    # Its prefill produces token 37, and three steps produce the rest.
     assert first.finish_ps == first.readmitted_ps + (1360 + 3 * 1010) * US
     rows = home.rows()
     assert sum(row["extend_tokens"] for row in rows) == 30
@@ -121,38 +124,39 @@ def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
 
 
 def test_a_retracted_request_reserves_only_its_remaining_output():
-    # Inputs 20 and 5, both decode from 2250 on; after 35 steps all of 95 tokens are in use.
+    # Inputs 20 and 5, both decode from 2250 on; after 35 steps, all 95 tokens are in use.
     home = Home(pool=95)
     first = home.send(20, 40)
     second = home.send(5, 40, at_ps=500 * US)
     home.run()
     assert (first.retractions, second.retractions) == (1, 0)
-    # Alone again, its prompt cached, it computes 36 outputs and has 4 to make: 36 + 4 + 1 < 75.
-    # With all 40 once more it would wait for ever.
+    # Alone again, with its prompt cached, the request computes 36 outputs and has 4 to produce: 36
+    # + 4 + 1 < 75. If it reserved all 40 again, it would wait permanently.
     assert first.recompute_tokens == 36
     assert first.readmitted_ps == second.finish_ps
     assert first.produced == 40
 
 
-def test_fewest_outputs_are_retracted_first():
+def test_the_request_with_fewest_outputs_is_retracted_first():
     home = Home(pool=103)
     home.send(10, 30)
     home.send(20, 30, at_ps=500 * US)
-    # Joins after ten steps with the shortest input. 50 in use, 2 * 19 * 0.69 reserved, 26 needed.
+    # It joins after ten steps with the shortest input: 50 in use, 2 * 19 * 0.69 reserved, 26
+    # needed.
     late = home.send(5, 20, at_ps=12_000 * US)
     home.run()
     assert late.admitted_ps == (2300 + 10 * 1020) * US
     assert home.scheduler.retracted == [2]
 
 
-def test_one_running_request_is_never_retracted():
+def test_a_lone_running_request_is_never_retracted():
     home = Home(pool=100)
     home.send(50, 48)
     home.run()
     assert home.scheduler.retracted == []
 
 
-def test_cached_prompts_are_evicted_before_anything_is_retracted():
+def test_cached_prompts_are_evicted_before_any_request_is_retracted():
     home = retraction()
     old = prompt("old", 30)
     before = Home(pool=130)
@@ -171,7 +175,7 @@ def test_a_decode_step_evicts_only_the_missing_tokens():
     home.send(10, 40, at_ps=10_000 * US)
     home.send(10, 40, at_ps=10_500 * US)
     home.run()
-    # 77 are free for two requests: 38 steps, and the 39th lacks one token.
+    # 77 tokens are free for two requests: 38 steps, and the 39th lacks one token.
     assert home.evicted == [(prompt("a", 1), 1)]
 
 
@@ -183,7 +187,8 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
     home.send(prompt("b", 30), 1, at_ps=5000 * US)
     home.send(prompt("c", 10), 60, at_ps=10_000 * US)
     home.run()
-    # 20 are free from 11,100 on: step 21 needs the 40 of a, step 61 would need those of b.
+    # 20 tokens are free from 11,100 on: step 21 needs the 40 of a, and step 61 would need those of
+    # b.
     assert evicted_us == [11_100 + 20 * 1010]
     assert home.decodes() == [(11_100, 59, 1)]
 
@@ -193,16 +198,17 @@ def test_an_arrival_takes_effect_after_the_iteration(step_by_step):
     home, heard = Home(pool=100, full_reservation=True, step_by_step=step_by_step), []
     home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
-    home.send(60, 20, at_ps=500 * US)  # never room beside the first: the batch is full
+    home.send(60, 20, at_ps=500 * US)  # never room beside the first request: the batch is full
     for at_us in (1300 + 3 * 1010, 1300 + 3 * 1010 + 1, 1300 + 7 * 1010 - 1):
         home.send(5, 5, at_ps=at_us * US)
     home.run()
-    # At 0 nothing runs. 500 is in the prefill, which yields a token at 1300; steps follow of 1010
-    # each: the third ends with the third arrival, the fourth and the seventh after the others.
+    # At 0 no request runs. The arrival at 500 is in the prefill, which yields a token at 1300;
+    # steps of 1010 each follow: the third ends with the third arrival, the fourth and the seventh
+    # after the others.
     assert heard == [0, 1, 1 + 3, 1 + 4, 1 + 7]
 
 
-def test_an_arrival_counts_as_queued_at_once():
+def test_an_arrival_counts_as_queued_immediately():
     home = Home()
     running = home.send(10, 5)
     arrived = home.send(10, 5, at_ps=500 * US)  # the prefill ends at 1,100
@@ -215,7 +221,7 @@ def test_an_arrival_counts_as_queued_at_once():
     assert home.worker.queued_count == 0
 
 
-def test_requests_under_way_are_known_at_any_time():
+def test_requests_in_flight_are_known_at_any_time():
     home = Home(chunked_prefill_size=100, max_running_requests=2)
     sent = [home.send(*shape) for shape in ((10, 30), (250, 5), (10, 5))]
     home.run(until_ps=1500 * US)
@@ -244,7 +250,7 @@ arrivals = st.lists(
     chunk=st.sampled_from([16, 50, 8192]),
     slots=st.sampled_from([2, 2048]),
 )
-def test_any_requests_are_all_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots):
+def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots):
     """The invariants hold after every event: see Home."""
     ends = []
     for step_by_step in (False, True):

@@ -1,4 +1,4 @@
-"""Test rules of SGLang 0.5.23 on caching, eviction and touching, by hand.
+"""Test rules of SGLang 0.5.23 on caching, eviction and touching, on hand-computed examples.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -25,24 +25,25 @@ def test_a_retraction_makes_room_for_20_steps_of_the_others():
     home.send(40, 20)
     home.send(40, 20)
     until_a_retraction(home)
-    # 23 free tokens last 11 steps, one remains. The retraction gives back 11 decoded tokens, and
-    # for 20 the prompt goes too, though the next step would need but one.
+    # 23 free tokens last for 11 steps, and one remains. The retraction returns 11 decoded tokens,
+    # and for 20 steps the prompt goes too, although the next step would need only one.
     assert home.scheduler.retracted == [1]
     assert home.evicted == [(prompt("own-1", 40), 40)]
 
 
-def test_before_a_retraction_everything_evictable_goes():
+def test_before_a_retraction_all_evictable_tokens_go():
     home = Home(pool=212, schedule_conservativeness=0.01)
     home.send(2, 1)
     for _ in range(3):
         home.send(30, 60, at_ps=5000 * US)
     until_a_retraction(home)
-    # 120 free tokens last 40 steps, then 3 are needed and 2 are evictable. The 40 that are given
-    # back are enough for 20 steps of the other two, so that the evictable ones could have stayed.
+    # 120 free tokens last for 40 steps, then 3 are needed and 2 are evictable. The 40 that are
+    # returned are enough for 20 steps of the other two, so that the evictable ones could have
+    # stayed.
     assert home.evicted == [(prompt("own-0", 2), 2)]
 
 
-def test_a_retraction_leaves_the_batch_in_the_order_in_which_it_looked_for_a_victim():
+def test_a_retraction_leaves_the_batch_in_the_order_of_the_search_for_a_victim():
     home = Home(pool=180, schedule_conservativeness=0.01)
     ends = {}
 
@@ -54,7 +55,7 @@ def test_a_retraction_leaves_the_batch_in_the_order_in_which_it_looked_for_a_vic
     home.run()
     assert home.scheduler.retracted == [2]
     assert longer.finish_ps == shorter.finish_ps
-    assert ends["out-1"] < ends["out-0"]  # the shorter one was ahead, and is stored first
+    assert ends["out-1"] < ends["out-0"]  # the shorter request was ahead, and is stored first
 
 
 def test_a_request_that_ends_with_its_prefill_is_stored_in_its_turn():
@@ -68,7 +69,7 @@ def test_a_request_that_ends_with_its_prefill_is_stored_in_its_turn():
     assert ends["out-0"] < ends["own-1"]
 
 
-def test_after_a_retraction_the_outputs_are_a_node_of_their_own():
+def test_after_a_retraction_the_outputs_are_a_separate_node():
     home = Home(pool=103, schedule_conservativeness=0.01)
     home.send(40, 20)
     back = home.send(40, 20)
@@ -78,7 +79,7 @@ def test_after_a_retraction_the_outputs_are_a_node_of_their_own():
     assert prompt("own-1", 40) in ends
 
 
-def test_of_simultaneous_ends_the_earlier_in_the_batch_is_stored_first():
+def test_among_simultaneous_ends_the_earlier_in_the_batch_is_stored_first():
     batch = RunningBatch()
     sequences = [_sequence(number) for number in range(3)]
     for sequence in sequences:
@@ -128,11 +129,11 @@ def test_waiting_prefixes_are_touched_in_the_order_of_the_list_before_the_sort()
     queue = Queue(prompt("b", 5), prompt("c", 9), prompt("a", 1))
     for key, length in (("b", 5), ("a", 1), ("c", 9)):
         queue.arrive(prompt(key, length, "more", 5))
-    queue.sort()  # to c, b, a, but the list was b, a, c
+    queue.sort()  # sorted to c, b, a, but the list was b, a, c
     assert queue.keys_by_eviction() == ["b", "a", "c"]
 
 
-def test_the_next_sort_touches_them_in_the_order_that_the_last_one_left():
+def test_the_next_sort_touches_prefixes_in_the_order_of_the_last_one():
     queue = Queue(prompt("b", 5), prompt("c", 9), prompt("a", 1))
     for key, length in (("b", 5), ("a", 1), ("c", 9)):
         queue.arrive(prompt(key, length, "more", 5))
@@ -147,8 +148,8 @@ def test_requests_that_cut_one_node_touch_the_rest_in_list_order():
     queue.arrive(prompt("b", 4, "x", 9))
     queue.arrive(prompt("a", 20, "x", 9))
     queue.sort()
-    # The first cuts at 30 and touches all of a; then b; then the last cuts at 20 and touches what
-    # it cut, up to 30. So 30-40 is older than b, and 20-30 younger.
+    # The first request cuts at 30 and touches all of a; then b; then the last cuts at 20 and
+    # touches what it cut, up to 30. Thus 30-40 is older than b, and 20-30 is younger.
     queue.cache.evict(100)
     assert queue.gone == [
         (prompt("a", 40), 10),
@@ -179,10 +180,10 @@ def test_above_its_limit_lpm_touches_the_head_of_the_list_as_other_policies_do(l
     next(scheduler.select(queue.waiting, 0.0))
     queue.waiting.end_pass()
     assert (queue.cache.refresh_stamp == before) == touched
-    assert queue.keys_by_eviction() == ["b", "a"]  # either way a is protected
+    assert queue.keys_by_eviction() == ["b", "a"]  # a is protected in both cases
 
 
-def test_a_policy_that_looks_twice_makes_one_pass():
+def test_a_policy_that_searches_twice_makes_one_pass():
     queue = Queue()
     queue.arrive(prompt("a", 5))
     touches = []
@@ -194,7 +195,7 @@ def test_a_policy_that_looks_twice_makes_one_pass():
     assert touches == [128, 128]
 
 
-def test_a_chunk_alone_does_not_count_as_a_pass_that_matches_nothing():
+def test_a_lone_chunk_does_not_count_as_a_pass_without_matches():
     home = Home(pool=200, chunked_prefill_size=5)
     touches = []
     home.worker.waiting.touch_head = lambda count: touches.append(home.clock.now_ps // US)

@@ -16,7 +16,7 @@ from tests.worker_invariants import watch
 
 
 class Listener(Spy):
-    """A scheduler that records its tokens at every arrival, and when it was asked."""
+    """A scheduler that records its tokens at every arrival, and the times of its passes."""
 
     def __init__(self, clock):
         super().__init__()
@@ -52,12 +52,14 @@ def pair(step_by_step, slots=2048):
 
 @pytest.mark.parametrize("step_by_step", [False, True])
 @pytest.mark.parametrize(("finishing", "deciding"), [(1, 0), (0, 1)])
-def test_a_boundary_at_the_instant_of_an_arrival(step_by_step, finishing, deciding):
+def test_a_boundary_at_the_instant_of_an_arrival_is_booked_as_in_single_steps(
+    step_by_step, finishing, deciding
+):
     """A step ends on both workers when the third request arrives.
 
     Both workers prefill until 1,100 us (one token) and then step every 1,010 us; the fourth step
-    ends then. Whether the deciding worker's end is booked before the arrival (it is worker 0) or
-    after it, the request is heard then and has a pass at once.
+    ends then. Whether the deciding worker's end is booked before the arrival (if it is worker 0) or
+    after it, the request is known then and has a pass immediately.
     """
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))
@@ -87,7 +89,7 @@ def test_a_full_batch_continues_but_reads_arrivals_at_that_boundary(
     assert scheduler.asked_us[:2] == [0, 1100 + 19 * 1010]
 
 
-def test_an_arrival_at_an_iterations_end_is_routed_before_its_ends():
+def test_an_arrival_at_the_end_of_an_iteration_is_routed_before_the_ends():
     clock, workers, send = pair(step_by_step=False)
     end_ps, loads = 1100 * US, []
     clock.at(0, ARRIVE, 0, lambda: send(0, 0, 1))
@@ -109,7 +111,7 @@ def test_an_arrival_at_a_boundary_shortly_before_the_end_of_a_run(step_by_step, 
 
 
 @pytest.mark.parametrize("step_by_step", [False, True])
-def test_a_run_that_is_cut_off_at_a_boundary_has_booked_it(step_by_step):
+def test_a_run_cut_off_at_a_boundary_has_booked_its_step(step_by_step):
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(0, 0, 10))
     limit_ps = (1100 + 3 * 1010) * US

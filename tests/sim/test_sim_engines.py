@@ -17,7 +17,7 @@ from tests.sim.sim_helpers import small_spec
 from tests.sim.vllm_invariants import watch_vllm
 from tests.slow_params import slow
 
-# Without what a minibatch costs beyond the timing profile.
+# Omits what a minibatch costs beyond the timing profile.
 LIGHTLLM = {
     "lightllm__max_total_tokens": 6_000,
     "lightllm__prefill_overhead_ms": 0.0,
@@ -90,8 +90,8 @@ def test_a_run_on_vllm_keeps_its_invariants_and_repeats(scheduler):
     assert_same_records(result, simulate(spec))
 
 
-def test_in_closed_form_or_step_by_step_a_run_is_the_same():
-    # Routers hear of evictions, and the local scheduler of every token.
+def test_a_run_is_the_same_in_closed_form_and_step_by_step():
+    # Routers are told of evictions, and the local scheduler of every token.
     spec = vllm_spec("d2lpm", dp=2)
     slow = spec.model_copy(update={"settings": {**spec.settings, "vllm.step_by_step": True}})
     assert_same_records(simulate(spec), simulate(slow))
@@ -130,7 +130,7 @@ def test_a_run_on_lightllm_that_is_cut_off_keeps_its_records_right():
         ({"engine": "vllm", "backend": {"kind": "emulator"}}, {}, "backend emulator has its own"),
     ],
 )
-def test_settings_that_no_engine_would_obey_are_refused(given, settings, said):
+def test_settings_that_no_engine_supports_are_refused(given, settings, said):
     with pytest.raises(UsageError, match=said):
         resolve(given, settings)
 
@@ -143,6 +143,6 @@ def test_settings_that_vllm_would_refuse_are_refused():
 @pytest.mark.parametrize(
     ("gpu", "tokens", "sequences"), [("h100", 8_192, 1_024), ("a100", 2_048, 256)]
 )
-def test_defaults_equal_the_api_servers(gpu, tokens, sequences):
+def test_defaults_equal_those_of_the_api_servers(gpu, tokens, sequences):
     limits = vllm_limits(VLLMParams(), load_profile(resolve({"gpu": gpu}).gpu))
     assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (tokens, sequences)

@@ -35,7 +35,7 @@ def experiment(scheduler, workload, *, seed=0, dp=1, **more):
 
 
 CELLS = [(scheduler, workload) for scheduler in PAIRS for workload in CASES]
-# Each scheduler on a workload, and each workload.
+# Each scheduler on one workload, and each workload under one scheduler.
 COVER = [*zip(PAIRS, itertools.cycle(["judge", "chat"])), ("fcfs", "long-qa"), ("d2lpm", "tot")]
 
 
@@ -46,7 +46,7 @@ def test_step_by_step_gives_the_same_tables(scheduler, workload):
     fast = run_checked(experiment(scheduler, workload))
     slow = simulate(experiment(scheduler, workload, engine__step_by_step=True))
     assert_same_records(fast, slow)
-    # In any order, all clients finally get the same service.
+    # In whatever order, all clients finally get the same service.
     assert (np.asarray(fast.requests["status"].indices) == FINISHED).all()
     assert served(fast) == served_by_fcfs(workload)
     assert min(served(fast)) > 0

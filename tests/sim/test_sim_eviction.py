@@ -108,7 +108,7 @@ TestLRU, TestLFU, TestRetention = machine("lru"), machine("lfu"), machine("reten
 TestQuota, TestLending, TestMaxMin = machine("quota"), machine("quota-lending"), machine("max-min")
 
 
-# With one client.
+# With a single client.
 
 steps = st.lists(
     st.one_of(
@@ -217,7 +217,7 @@ def test_lru_lets_a_flood_evict_tokens_that_max_min_keeps():
     assert hits("max-min") == hits("quota") == hits("quota-lending") == [0, 40, 40, 40]
 
 
-def test_a_static_quota_binds_where_memory_is_free_and_a_lent_one_does_not():
+def test_a_static_quota_binds_while_memory_is_free_and_a_lent_one_does_not():
     for name, kept in (("quota", 40), ("quota-lending", 80)):
         pool = Pool(name, 100, {"x": 1.0, "y": 1.0}, **{f"{name}.percent": {"x": 40.0}})
         for number in range(4):
@@ -270,7 +270,7 @@ def test_named_lru_gives_the_records_of_the_default():
     assert_same_records(named, simulate(small_spec("lpm", "tot", **cell)))
 
 
-def test_quotas_that_cannot_be_are_refused_in_one_line():
+def test_impossible_quotas_are_refused_in_one_line():
     setup = Setup(("ann", "bob"), {}, 100)
     cases = [
         ({"ann": 80.0, "bob": 30.0}, "percent: the quotas add up to 110%, and at most 100%"),
@@ -293,7 +293,8 @@ def test_max_min_takes_the_largest_unpinned_part_over_weight():
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
-    # All are below their shares; the client nearest to its share, with its requests, loses.
+    # All are below their shares; the client that is nearest to its share, including its requests,
+    # loses.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 
@@ -306,7 +307,7 @@ def test_retention_keeps_a_session_until_its_expected_return():
         return Request(1, "x", program, 0, (), 1, 1, arrival_s, calls_left=left)
 
     assert policy.on_finish(call(1, 0.0), 2.0) == 10.0
-    policy.on_start(call(1, 6.0))  # back after 4 s, which is what is expected from now on
+    policy.on_start(call(1, 6.0))  # returns after 4 s, which is expected from now on
     assert policy.on_finish(call(2, 6.0), 20.0) == 24.0
     assert policy.on_finish(call(3, 6.0, left=0), 30.0) == 30.0
 

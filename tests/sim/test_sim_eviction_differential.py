@@ -1,8 +1,8 @@
 """Test fairbench's eviction policies in SGLang 0.5.23's own prefix trees, against the simulator.
 
 For the same policy and random streams, every eviction is the same, in the same order. Only the
-iteration may differ, since SGLang allocates a step's tokens before the step and the simulator after
-it.
+iteration may differ, because SGLang allocates a step's tokens before the step and the simulator
+after it.
 """
 
 import random
@@ -49,7 +49,7 @@ def hooks_of(scheduler, policy):
     settings = SCHEDULERS[scheduler] | POLICIES.get(policy, {})
     config = plugin_config(scheduler, settings, CLIENTS, Evicting(policy, tuple(CLIENTS)))
     hooks = Hooks(config, VERSION)
-    hooks.home.scheduler.prepare(Setup())  # the weights are for the eviction alone
+    hooks.home.scheduler.prepare(Setup())  # the weights apply to the eviction only
     return hooks
 
 
@@ -73,7 +73,7 @@ def evictions(done):
 
 @contextmanager
 def watched():
-    """Return what SGLang evicts from an opaque tree, as the prompts that no longer match."""
+    """Return the evictions of SGLang from an opaque tree, as the prompts that no longer match."""
     gone, drop = [], EvictableTree._drop
 
     def watching(tree, node):
@@ -108,7 +108,7 @@ def test_sglang_evicts_in_the_order_of_the_simulator(policy, scheduler):
 
 @pytest.mark.parametrize("tree", ["rust", "python"])
 @pytest.mark.parametrize("policy", ["lfu", "max-min", "quota"])
-def test_each_of_its_trees_evicts_in_this_order(policy, tree):
+def test_each_tree_of_sglang_evicts_in_this_order(policy, tree):
     for seed in range(12):
         stream = stream_of(seed)
         with watched() as gone:
@@ -116,7 +116,7 @@ def test_each_of_its_trees_evicts_in_this_order(policy, tree):
         assert gone == simulated("lpm", policy, stream), stream
 
 
-def test_tokens_of_clients_that_a_run_does_not_name_go_first():
+def test_tokens_of_unknown_clients_go_first():
     """Requests of these clients are served like others."""
     gone = 0
     for seed in range(12):
@@ -131,7 +131,7 @@ def test_tokens_of_clients_that_a_run_does_not_name_go_first():
     assert gone > 100
 
 
-def test_lru_is_sglangs_own_and_installs_nothing():
+def test_lru_is_the_default_of_sglang_and_installs_nothing():
     plain = Hooks(plugin_config("fcfs", {}), VERSION)
     assert hooks_of("fcfs", "lru").by_target().keys() == plain.by_target().keys()
     assert hooks_of("fcfs", "max-min").by_target().keys() > plain.by_target().keys()

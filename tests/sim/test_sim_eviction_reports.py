@@ -31,12 +31,12 @@ def heard(seed=0, **params):
     return router.heard
 
 
-def test_all_of_it_comes_after_the_delay_in_order():
+def test_all_reports_come_after_the_delay_in_order():
     assert heard(eviction_delay_s=0.25) == [(str(n), 10, 1, 0.25) for n in range(PIECES)]
     assert heard(eviction_delay_s=0.25, eviction_loss=0.0) == heard(eviction_delay_s=0.25)
 
 
-def test_nothing_comes_if_all_is_lost():
+def test_no_report_comes_if_all_are_lost():
     assert heard(eviction_loss=1.0) == []
 
 

@@ -1,4 +1,4 @@
-"""Test that a long service log in files gives the same tables, summary and parquet."""
+"""Test that a long service log in files gives the same tables, summary and Parquet files."""
 
 from itertools import pairwise
 
@@ -35,7 +35,7 @@ def test_a_run_is_the_same_with_its_log_in_files(tmp_path, scheduler):
         assert files[0] == files[1]
 
 
-def test_no_part_cuts_an_instant_and_all_have_all_rows():
+def test_no_part_divides_an_instant_and_the_parts_have_all_rows():
     spec = small_spec("fcfs", "tot", dp=2, pool=9_000)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()

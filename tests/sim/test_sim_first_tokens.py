@@ -4,7 +4,7 @@ from fairbench.sim.run import Simulation
 from tests.sim.sim_helpers import small_spec
 
 
-def test_a_router_learns_every_first_token_just_before_the_end():
+def test_a_router_learns_every_first_token_immediately_before_the_end():
     spec = small_spec("preble", "chat", dp=2, flags={"num_programs": 4, "request_rate": 50.0})
     simulation = Simulation(spec, spec.client_plans(), spec.source())
     router, heard, open_requests = simulation.router, {}, []

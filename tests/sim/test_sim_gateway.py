@@ -48,7 +48,7 @@ def test_every_request_is_served_and_waits_before_the_cluster(gateway):
     assert (held_s >= 0).all()
     assert (table["admitted_s"] >= table["routed_s"]).all()
     assert held_s.max() > 1.0
-    # At no time are more than 2 x 2 under way.
+    # At no time are more than 2 x 2 in flight.
     ups = [(at, 1) for at in table["routed_s"]] + [(at, -1) for at in table["finish_s"]]
     assert np.cumsum([step for _, step in sorted(ups)]).max() == 4
 
@@ -58,13 +58,13 @@ def test_the_same_seed_gives_the_same_records():
     assert_same(one, other)
 
 
-def test_without_a_gateway_none_is_mentioned():
+def test_without_a_gateway_no_record_mentions_one():
     result = simulate(small_spec("fcfs", "chat"))
     assert "routed_s" not in result.requests
     assert "gateway" not in result.summary
 
 
-def test_a_gateway_that_always_lets_go_changes_nothing():
+def test_a_gateway_that_never_holds_requests_changes_nothing():
     plain = small_spec("fcfs", "chat", dp=2, flags=BUSY)
     one, other = columns(simulate(plain)), columns(simulate(busy("drr", "none")))
     assert np.array_equal(other.pop("routed_s"), other["arrival_s"])
@@ -82,7 +82,7 @@ def test_requests_that_wait_too_long_are_refused_before_the_cluster():
     assert (table["routed_s"] - table["arrival_s"])[~refused].max() <= 3.0
 
 
-def test_utilization_is_late_and_lets_a_herd_through():
+def test_utilization_is_late_and_lets_several_requests_through():
     limits = {"engine__max_running_requests": 4, "utilization__poll_s": 0.1}
     spec = busy("fcfs", "utilization", dp=1, **limits)
     made = Simulation(spec, spec.client_plans(), spec.source())
@@ -98,14 +98,14 @@ def test_utilization_is_late_and_lets_a_herd_through():
     made.clock.step = watched
     assert made.run()
     table = columns(made.result(True, None))
-    assert longest > 5  # the detector's limit, which it sees 100 ms late
+    assert longest > 5  # the detector's limit, which the gateway sees 100 ms late
     held = table["routed_s"] > table["arrival_s"]
     assert held.any()
     polls = np.round(table["routed_s"][held] / 0.1, 9)
     assert np.allclose(polls, np.round(polls))  # held requests are released at polls
 
 
-def test_before_vllm_too():
+def test_a_gateway_before_vllm_serves_all_requests_too():
     result = simulate(busy("drr", flags={"engine": "vllm"}, **TIGHT))
     assert result.summary["completed"] == result.summary["num_requests"]
     assert (columns(result)["routed_s"] > columns(result)["arrival_s"]).any()
@@ -133,7 +133,7 @@ def test_a_killed_run_is_recovered_with_queued_requests(tmp_path):
     assert np.array_equal(found["routed_s"], whole["routed_s"])
 
 
-def test_alone_there_is_no_gateway():
+def test_clients_alone_have_no_gateway():
     flags = {"num_programs": 2}
     with_one = busy("drr", dp=1, flags=flags, concurrency__requests=1)
     assert simulate_alone(with_one) == simulate_alone(
@@ -141,7 +141,7 @@ def test_alone_there_is_no_gateway():
     )
 
 
-def test_no_bound_is_claimed_behind_a_gateway():
+def test_behind_a_gateway_no_bound_is_claimed():
     local, router = VTC(VTC.Params()), RoundRobin(RoundRobin.Params(), 1)
     assert cluster_bound(router, local, 1)[0] is not None
     bound, reason = cluster_bound(router, local, 1, "drr")

@@ -18,7 +18,7 @@ from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt, small_spec
 from tests.slow_params import slow
 
-READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_K": 0.01})  # 10 us a token
+READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_K": 0.01})  # 10 us per token
 VLLM = {"vllm__max_num_batched_tokens": 256, "vllm__num_gpu_blocks_override": 200}
 ENGINES = {
     "sglang": {"pool": 2_500, "engine__chunked_prefill_size": 128},
@@ -42,7 +42,7 @@ def ran(spec):
 
 
 def busy_ps(simulation, worker=0):
-    """Return how long the worker computed, by the service log."""
+    """Return the worker's computing time by the service log."""
     simulation.cluster.settle()
     log = simulation.log
     columns = (log.column(name).tolist() for name in ("worker", "start_ps", "end_ps"))
@@ -52,7 +52,7 @@ def busy_ps(simulation, worker=0):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_vtcs_charges_are_the_busy_time_to_the_picosecond(engine):
+def test_the_charges_of_vtc_are_the_busy_time_to_the_picosecond(engine):
     """INV-23 for counters without lift, which are sums of charges."""
     flags = {"request_rate": 30.0}  # so that requests lose their memory
     simulation = ran(charging("vtc", engine, flags=flags, vtc__lift="none"))
@@ -65,13 +65,13 @@ def test_vtcs_charges_are_the_busy_time_to_the_picosecond(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_dlpms_charges_are_the_busy_time(engine):
+def test_the_charges_of_dlpm_are_the_busy_time(engine):
     """INV-23: the granted quanta less the remaining credit."""
     spec = charging("dlpm", engine, dlpm__quantum=300)
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
     credits_ = scheduler.credits
-    credits_.let_go = lambda client: None  # remaining credit stays on the books
+    credits_.let_go = lambda client: None  # remaining credit stays in the books
     granted, refill = [], credits_.refill
 
     def watched(*told):
@@ -88,12 +88,12 @@ def test_dlpms_charges_are_the_busy_time(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_d2lpms_final_charges_are_each_workers_busy_time(engine):
+def test_the_final_charges_of_d2lpm_are_the_busy_time_of_each_worker(engine):
     """INV-23, request by request: charged ahead at dispatch, corrected at the end."""
     more = {"d2lpm__charge": "gpu-time", "d2lpm__worker_quantum": 10**9}
     simulation = ran(charging("vtc", engine, dp=2, flags={"router": "d2lpm"}, **more))
     router = simulation.router
-    granted = 10**9 * router._charging.token_ps()  # once to each client
+    granted = 10**9 * router._charging.token_ps()  # once per client
     for worker in range(2):
         spent = sum(granted - credit[worker] for credit in router.credit.values())
         assert busy_ps(simulation, worker) > 0
@@ -110,9 +110,9 @@ def test_step_by_step_charges_the_same(local, engine):
 
 
 def charged(local, weights=None, **params):
-    """Run two clients with constant work: x's prompts share 400 cached tokens, y's have 20.
+    """Run two clients with constant work: x's prompts share 400 cached tokens, those of y 20.
 
-    Both make 20 to 26 tokens a request; reading 400 tokens in every step takes far more time.
+    Both produce 20 to 26 tokens per request; reading 400 tokens in every step takes far more time.
     """
     scheduler = local(local.Params(**params))
     scheduler.prepare(Setup(weights=weights or {}, costs=ProfileCosts(READS)))
@@ -135,12 +135,13 @@ def test_a_context_that_is_read_in_every_step_is_paid_for(local):
     assert charged(local, charge="gpu-time", **more) == pytest.approx(1, abs=0.1)
 
 
-def test_weights_are_honoured():
+def test_charges_obey_weights():
     assert charged(VTC, {"x": 2.0}, charge="gpu-time") == pytest.approx(2, rel=0.1)
 
 
 def test_predictions_are_corrected_by_hand_computed_values():
-    # A prompt of 10 tokens takes 1,100 us, two together 1,200: each its own 90, and half the rest.
+    # A prompt of 10 tokens takes 1,100 us, two together 1,200: each pays its own 90 and half of the
+    # rest.
     scheduler = VTC(VTC.Params(charge="gpu-time"))
     scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
     home = Home(scheduler)
@@ -180,7 +181,7 @@ def test_impossible_charging_is_refused():
     [("input", {}), ("gpu-time", {}), ("gpu-time", {"routers": 2})],
     ids=["input", "gpu-time", "of-two-routers"],
 )
-def test_each_requests_gpu_time_is_counted_if_its_router_asks(charge, more):
+def test_the_gpu_time_of_each_request_is_counted_if_its_router_asks_for_it(charge, more):
     flags = {"num_programs": 2, "scheduler": "d2lpm"} | more
     simulation = ran(small_spec("d2lpm", "chat", dp=2, flags=flags, d2lpm__charge=charge))
     workers = simulation.cluster.workers
@@ -189,7 +190,7 @@ def test_each_requests_gpu_time_is_counted_if_its_router_asks(charge, more):
     assert any(worker.batch._time.each > 0 for worker in workers) == (charge == "gpu-time")
 
 
-def test_a_router_that_receives_gpu_time_requests_it():
+def test_a_router_with_a_method_for_gpu_time_asks_for_it():
     class Hearing(RoundRobin):
         def on_gpu_time(self, request, worker, gpu_s):
             self.heard_s = gpu_s

@@ -69,7 +69,7 @@ def held_by(router):
     return made
 
 
-def test_a_router_may_hold_requests_until_something_changes():
+def test_a_router_may_hold_requests_until_an_event():
     router = Choosy()
     made = held_by(router)
     assert made.run()
@@ -77,7 +77,7 @@ def test_a_router_may_hold_requests_until_something_changes():
     assert result.summary["completed"] == result.summary["num_requests"] > 20
     assert router.most == 3
     assert router.asked > result.summary["num_requests"]
-    assert router.sent == sorted(router.sent)  # numbered as they arrived
+    assert router.sent == sorted(router.sent)  # numbered in order of arrival
 
 
 def test_requests_queued_at_the_end_are_recorded_without_a_worker():
@@ -157,10 +157,10 @@ def behind_gateway(scheduler):
     ],
 )
 def test_a_gateway_charges_exactly_inputs_and_outputs(scheduler):
-    # Without a lift a counter is the client's total charge: its input and output tokens.
+    # Without a lift, a counter is the client's total charge: its input and output tokens.
     made = behind_gateway(scheduler)
     assert made.run()
-    while made.clock.next_ps() is not None:  # the router does not know the last end yet
+    while made.clock.next_ps() is not None:  # the router does not know of the last end yet
         made.clock.step()
     table = made.result(True, None).requests
     clients = np.array(table["client"].to_pylist())

@@ -18,7 +18,7 @@ def after(polls):
 
 @pytest.mark.parametrize("scheduler", ["lpm", "vtc", "d2lpm"])
 @pytest.mark.parametrize("polls", [0, 7, 333, *slow(1, 50, 1000)])
-def test_everything_so_far_is_kept_and_consistent(scheduler, polls, monkeypatch):
+def test_all_records_so_far_are_kept_and_consistent(scheduler, polls, monkeypatch):
     monkeypatch.setattr("fairbench.sim.run.EVENTS_AT_ONCE", 1)
     result = simulate(
         small_spec(scheduler, "tot", pool=9_000, dp=2, flags={"num_programs": 4}),

@@ -33,7 +33,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.locks = []  # (node, tokens)
         self.waiting = []  # (waiter, tokens)
         self.private = 0
-        self.wanted = 0  # tokens that are being evicted for
+        self.wanted = 0  # tokens for which memory is being freed
         self.arrived = 0
 
     # The model.
@@ -75,7 +75,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         return sum(not self.is_locked(tokens) for tokens in self.touched)
 
     def look(self, text):
-        """Match a prompt and touch what is found of it."""
+        """Match a prompt and touch the matched part."""
         tokens = tokens_of(text)
         self.cut(tokens)
         node, place = self.cache.match(text, len(tokens))
@@ -274,7 +274,7 @@ def collector(capacity):
     return KVCache(capacity, lambda prefix, tokens: gone.append((prefix, tokens))), gone
 
 
-def test_the_leaf_used_longest_ago_goes_first_and_whole():
+def test_the_leaf_unused_for_longest_goes_first_and_whole():
     cache, gone = collector(100)
     for key in "abc":
         stored(cache, prompt(key, 10))

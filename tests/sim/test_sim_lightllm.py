@@ -61,10 +61,10 @@ class Server:
         ]
 
 
-def test_a_lone_request_starts_at_once_and_decodes_to_its_end():
+def test_a_lone_request_starts_immediately_and_decodes_to_its_end():
     server = Server()
     server.send(5, 3, at_us=100)
-    # prefill 1,000 + 5 * 10, which makes the first token; then two steps of 1,000 + 10
+    # prefill 1,000 + 5 * 10, which yields the first token; then two steps of 1,000 + 10
     assert server.run().times() == [(100, 1_150, 3_170)]
 
 
@@ -91,19 +91,22 @@ def test_a_new_minibatch_waits_for_ten_steps():
     assert server.run().times()[1][0] == 1_050 + 10 * 1_010
 
 
-def test_after_ten_steps_each_step_tries_with_the_previous_queue():
-    """Arrivals during a step are read after the decision at its end: at the 13th, too late."""
+def test_after_ten_steps_each_step_tries_the_queue_as_read_before():
+    """Arrivals during a step are read after the decision at its end; at the 13th step, that is too
+    late.
+    """
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_050 + 12 * 1_010 + 5)
     assert server.run().times()[1][0] == 1_050 + 14 * 1_010
 
 
-def test_a_step_that_ends_a_request_lets_the_server_read_before_it_decides():
+def test_a_step_that_ends_a_request_reads_arrivals_before_its_decision():
     server = Server()
     server.send(5, 100)
     server.send(5, 14)
-    server.send(5, 100, at_us=1_100 + 12 * 1_020 + 5)  # in the 13th step, the last of the second
+    # in the 13th step, the last one of the second request
+    server.send(5, 100, at_us=1_100 + 12 * 1_020 + 5)
     assert server.run().times()[2][0] == 1_100 + 13 * 1_020
 
 
@@ -111,13 +114,14 @@ def test_arrivals_during_a_prefill_are_read_before_the_next_decision():
     server = Server(max_wait_tokens=1)
     server.send(5, 100)
     server.send(5, 100, at_us=500)
-    server.send(5, 100, at_us=1_060)  # in the one step between two minibatches: too late for it
+    # in the only step between two minibatches: too late for the decision
+    server.send(5, 100, at_us=1_060)
     times = server.run().times()
     assert times[1][0] == 1_050 + 1_010
     assert times[2][0] == 1_050 + 1_010 + 1_050 + 1_020
 
 
-def test_an_idle_server_looks_every_so_often():
+def test_an_idle_server_checks_for_arrivals_at_fixed_intervals():
     server = Server(idle_poll_ms=10.0)
     server.send(5, 1)
     server.send(5, 1, at_us=1_060)  # idle since 1,050
@@ -135,7 +139,7 @@ def test_a_prefill_computes_whole_tiles():
     server = Server(prefill_tile=8)
     server.send(5, 1)
     server.send(9, 1, at_us=5_000)
-    # 1,000 and 10 a row: 8 rows, then 16
+    # 1,000 and 10 per row: 8 rows, then 16
     assert server.run().times() == [(0, 1_080, 1_080), (5_000, 6_160, 6_160)]
 
 
@@ -143,7 +147,7 @@ def test_the_ten_steps_count_from_the_last_minibatch():
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_060)
-    server.send(5, 100, at_us=11_160)  # while the second is prefilled, until 12,200
+    server.send(5, 100, at_us=11_160)  # while the second minibatch is prefilled, until 12,200
     assert server.run().times()[2][0] == 1_050 + 10 * 1_010 + 1_050 + 10 * 1_020
 
 
@@ -154,7 +158,7 @@ def test_the_wait_ends_early_when_the_batch_is_empty():
     assert server.run().times()[1][0] == 1_050 + 2 * 1_010
 
 
-def test_a_minibatch_holds_so_many_tokens_and_nothing_overtakes():
+def test_a_minibatch_has_a_limit_on_tokens_and_keeps_the_order():
     server = Server(max_prefill_tokens=10)
     for tokens in (4, 6, 8, 1):
         server.send(tokens, 100)
@@ -173,13 +177,15 @@ def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
 
 
 def test_a_request_waits_until_memory_suffices_for_the_whole_batch():
-    """After prefill each of two has 11 tokens and 9 to go, so they peak at 2 * 11 + 9 * 2 = 40."""
+    """After prefill, each of two requests has 11 tokens and 9 to go, so they peak at 2 * 11 + 9 * 2
+    = 40.
+    """
     for pool, together in ((40, False), (41, True)):
         server = Server(pool=pool)
         for tokens, output in ((10, 10), (10, 10), (1, 1)):
             server.send(tokens, output)
         first, second, small = server.run().times()
-        # The small one fits in either pool, but never before its turn.
+        # The small request fits in either pool, but never before its turn.
         assert [second[0], small[0]] == [0 if together else first[2]] * 2
 
 
@@ -200,7 +206,7 @@ def test_the_number_of_running_requests_is_limited():
     assert [t[0] for t in times] == [0, 0, times[0][2]]
 
 
-def test_a_request_that_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_immediately():
     server = Server(pool=30, max_prefill_tokens=20)
     outsized, long, largest = server.send(21, 1), server.send(20, 10), server.send(20, 9)
     server.run()
@@ -208,7 +214,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
     assert server.done == [outsized, long, largest]
 
 
-def test_a_rate_limit_refuses_and_the_others_go_on():
+def test_a_rate_limit_refuses_requests_and_the_others_continue():
     server = Server(RPM(RPM.Params(limit=1)))
     server.send(5, 2)
     server.send(5, 2, at_us=10)
@@ -217,7 +223,9 @@ def test_a_rate_limit_refuses_and_the_others_go_on():
 
 
 def test_the_scheduler_gets_every_token_before_the_next_question():
-    """a has had 20 + 2 * 6 when the pool is free again, b 12 + 2 * 6: b's next goes first."""
+    """a has had 20 + 2 * 6 when the pool is free again, and b 12 + 2 * 6: b's next request goes
+    first.
+    """
     server = Server(LCF(LCF.Params()), pool=60)
     server.send(20, 6, client="a")
     server.send(12, 6, client="b")
@@ -233,13 +241,13 @@ RUNNING = st.lists(st.tuples(st.integers(1, 30), st.integers(2, 30)), max_size=6
 
 @given(RUNNING, st.integers(0, 29), st.tuples(st.integers(1, 30), st.integers(1, 30)),
        st.integers(1, 300), st.integers(0, 20))  # fmt: skip
-def test_the_fit_test_against_stepping_into_the_future(running, age, new, pool, client_tokens):
+def test_the_fit_test_equals_stepping_into_the_future(running, age, new, pool, client_tokens):
     batch = RunningBatch()
     for number, (tokens, output) in enumerate(running):
         sequence = make(number, tokens, output, client=f"c{number % 2}")
         sequence.produced = 1
         batch.join(sequence)
-    steps = min([age, *(output - 2 for _, output in running)])  # all are still running
+    steps = min([age, *(output - 2 for _, output in running)])  # all requests are still running
     batch.steps += steps
     lengths = [(tokens + 1 + steps, output - 2 - steps) for tokens, output in running]
     lengths.append((new[0] + 1, new[1] - 1))
@@ -275,9 +283,9 @@ def test_all_requests_end_and_the_pool_never_overflows(arrivals, pool, fair):
 
 
 def test_the_last_token_of_a_running_request_needs_no_memory():
-    """The running request has made 1 of 5, so its three more tokens add up to 14.
+    """The running request has produced 1 of 5 tokens, so with three more it has 14.
 
-    The new one then holds its prompt, the token of its prefill and three more: 14 + 14.
+    The new request then holds its prompt, the token of its prefill and three more: 14 + 14.
     """
     batch, running = RunningBatch(), make(0, 10, 5)
     running.produced = 1

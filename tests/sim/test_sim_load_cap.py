@@ -11,7 +11,7 @@ from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records, check_all
 from tests.sim.sim_helpers import PLAIN, Home, small_spec
 
-# 1,000 us a step, 10 us a request, 1 us a token of context: a request costs 10 tokens.
+# 1,000 us per step, 10 us per request, 1 us per token of context: a request costs 10 tokens.
 COEFFICIENTS = PLAIN.coefficients_ms | {"c0": 0.5, "c_w": 0.5, "c_K": 0.001}
 READS = replace(PLAIN, coefficients_ms=COEFFICIENTS)
 ENGINES = {"sglang": "engine", "vllm": "vllm", "lightllm": "lightllm"}
@@ -33,12 +33,12 @@ def test_two_requests_run_and_the_third_waits_for_one_of_them():
     assert home.worker.cap.tokens == 0
 
 
-def test_a_full_batch_is_not_asked_again_before_it_shrinks():
+def test_a_full_batch_makes_no_pass_before_it_shrinks():
     home = Home(profile=READS, load_cap=200)
     home.send(100, 50)
     home.send(100, 1)
     home.run()
-    assert home.scheduler.passes == 3  # for each, and when the first has finished
+    assert home.scheduler.passes == 3  # once per request, and when the first has finished
 
 
 def test_a_request_above_the_cap_runs_alone():
@@ -50,7 +50,7 @@ def test_a_request_above_the_cap_runs_alone():
 
 def test_learned_outputs_admit_more():
     home = Home(profile=READS, load_cap=2 * 174)
-    home.send(100, 2)  # from then on 2 are expected, so a request costs 111
+    home.send(100, 2)  # from then on 2 outputs are expected, so a request costs 111
     later = [home.send(100, 4, at_ps=10**11) for _ in range(4)]
     home.run()
     assert [one.admitted_ps for one in later[:3]] == [10**11] * 3
@@ -91,13 +91,13 @@ def test_step_by_step_gives_the_same_tables_also_with_retractions(scheduler):
     assert fast.requests["retractions"].sum() > 0
 
 
-def test_none_is_the_default_and_leaves_no_trace_in_an_experiment():
+def test_without_a_cap_an_experiment_has_no_trace_of_it():
     assert "load_cap" not in to_toml(resolve({}))
     named, huge = (simulate(capped_spec("sglang", cap)) for cap in ("none", 10**9))
     assert_same_records(named, huge)
 
 
 @pytest.mark.parametrize("wrong", ["many", 0, -5, 1.5, True])
-def test_invalid_caps(wrong):
+def test_invalid_caps_are_refused(wrong):
     with pytest.raises(UsageError, match=r"engine.load_cap = .*: must be auto, none or a number"):
         resolve({}, {"engine.load_cap": wrong})

@@ -11,11 +11,11 @@ from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
-STEP_US = 1_010  # of one sequence, and the prefill of one token
+STEP_US = 1_010  # time of one sequence, and of the prefill of one token
 
 
 class OneIsEnough(Spy):
-    """A scheduler that never admits a second request, though there is room."""
+    """A scheduler that never admits a second request, even if there is room."""
 
     def select(self, view, now_s):
         self.passes += 1
@@ -24,7 +24,7 @@ class OneIsEnough(Spy):
 
 
 @pytest.mark.parametrize(("every", "step"), [(1, 13), (10, 20), (13, 13), (20, 20)])
-def test_arrivals_in_between_wait_for_the_next_pass(every, step):
+def test_arrivals_between_passes_wait_for_the_next_pass(every, step):
     home = Home(num_continuous_decode_steps=every)
     home.send(1, 40)
     late = home.send(1, 1, at_ps=14_000 * US)  # during the 13th step
@@ -32,7 +32,7 @@ def test_arrivals_in_between_wait_for_the_next_pass(every, step):
     assert late.admitted_ps == (step + 1) * STEP_US * US
 
 
-def test_a_prefill_is_no_step_and_an_empty_batch_does_not_wait():
+def test_a_prefill_is_not_a_step_and_an_empty_batch_does_not_wait():
     home = Home(num_continuous_decode_steps=10, chunked_prefill_size=4)
     long = home.send(10, 3)  # three chunks, one after the other
     home.send(1, 1, at_ps=500 * US)
@@ -50,7 +50,8 @@ def test_passes_are_counted(every):
     home.send(1, 32)  # its prefill, then 31 steps
     home.send(1, 1)
     home.run()
-    # The first, then after steps 0, every, 2 every ..., and when nothing runs any more.
+    # The first pass, then passes after 0, every, 2 every ... steps, and when no request runs any
+    # more.
     assert home.scheduler.passes == 1 + ceil(31 / every) + 1
 
 
@@ -91,7 +92,7 @@ def test_a_delayed_sibling_finds_its_prefix_cached():
     assert computed == {True: {0: 45, 2: 45, 1: 5}, False: {0: 45, 1: 45, 2: 45}}
 
 
-def test_without_the_mark_of_a_full_batch_a_request_enters_once_reservations_have_shrunk():
+def test_without_the_full_mark_a_request_enters_once_reservations_have_shrunk():
     admitted = {}
     for mark in (True, False):
         home = Home(pool=1_100, marks_full_batch=mark)
@@ -99,8 +100,9 @@ def test_without_the_mark_of_a_full_batch_a_request_enters_once_reservations_hav
         late = home.send(400, 20, at_ps=5_000 * US)
         home.run()
         admitted[mark] = late.admitted_ps, first.finish_ps
-    # After n steps 1,089 - n tokens are free, and (999 - n) x (0.7 - n / 1,000) are reserved: about
-    # 390 remain when the second request arrives, which needs 421, and 0.7 more after each step.
+    # After n steps, 1,089 - n tokens are free, and (999 - n) x (0.7 - n / 1,000) are reserved:
+    # about 390 remain when the second request arrives, which needs 421, and 0.7 more after each
+    # step.
     assert admitted[True][0] == admitted[True][1]
     assert 30_000 * US < admitted[False][0] < 80_000 * US
 

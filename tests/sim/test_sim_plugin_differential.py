@@ -47,13 +47,13 @@ SCHEDULERS = {
     "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
     "dlpm-recompute": {"dlpm.quantum": 30, "dlpm.charge_recompute": True},
 }
-CAPPED = ["vtc", "dlpm-skip"]  # run under a load cap too
+CAPPED = ["vtc", "dlpm-skip"]  # also runs under a load cap
 
 
 @pytest.mark.parametrize(
     ("case", "cap"), [*((case, inf) for case in SCHEDULERS), *((case, 300) for case in CAPPED)]
 )
-def test_a_scheduler_admits_alike_in_both_hosts(case, cap):
+def test_a_scheduler_admits_the_same_requests_in_both_hosts(case, cap):
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     seen = Counter()
@@ -74,7 +74,7 @@ def test_a_scheduler_admits_alike_in_both_hosts(case, cap):
 
 @pytest.mark.parametrize("tree", ["radix", "rust", "python"])
 @pytest.mark.parametrize("case", ["lpm", "lpm-limited", "dlpm-skip"])
-def test_kept_matches_decide_as_matches_of_every_pass(case, tree):
+def test_kept_matches_decide_like_new_matches_in_every_pass(case, tree):
     """The test covers each of SGLang's trees; evictions are compared in the first."""
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
@@ -138,7 +138,7 @@ def hooked(scheduler):
 
 
 @pytest.mark.parametrize("cap", [inf, 300])
-def test_preemptions_and_retractions_are_alike_in_both_hosts(cap):
+def test_preemptions_and_retractions_are_the_same_in_both_hosts(cap):
     """The freed tokens agree too: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
     for seed in range(60):
@@ -174,7 +174,7 @@ def with_deadlines(seed):
 
 
 @pytest.mark.parametrize("progress", [0, 16])
-def test_edf_preempts_alike_in_both_hosts(progress):
+def test_edf_preempts_the_same_requests_in_both_hosts(progress):
     seen, params = Counter(), EDF.Params(progress=progress)
     for seed in range(60):
         stream = with_deadlines(seed)

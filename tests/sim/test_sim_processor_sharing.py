@@ -1,8 +1,8 @@
 """Test requests that decode together against recursions and formulas of queueing theory.
 
 With memory for all and every prompt one prefill, requests share the engine: a step gives each one
-token and takes the time of the profile's formula. The ends of requests then follow by hand from the
-lengths. Where a step's cost is proportional to the batch, they follow from the theory of processor
+token and takes the time of the profile's formula. The ends of requests then follow from the
+lengths. If a step's cost is proportional to the batch, they follow from the theory of processor
 sharing (Kleinrock): all are slowed down by 1 / (1 - rho) on average, whatever the distribution of
 the lengths. Times are picoseconds.
 """
@@ -54,7 +54,7 @@ def serve(profile, jobs):
     return sequences
 
 
-# The profile's formula, restated: coefficients in ms, whole picoseconds a step.
+# The profile's formula again: coefficients in ms, whole picoseconds per step.
 
 
 def linear_ms(profile, tokens):
@@ -93,18 +93,18 @@ def near(time_ps):
 
 
 @pytest.mark.parametrize("size", [1, 2, 17, 300])
-def test_equal_requests_end_together_at_the_formulas_time(size):
+def test_equal_requests_end_together_at_the_time_of_the_formula(size):
     tokens, outputs = 530, 200
     done = serve(A100, [(0, tokens, outputs)] * size)
     first = prefill_ps(A100, [tokens] * size)
-    contexts = [tokens + 1] * size  # the prompt and the token that its prefill gave
+    contexts = [tokens + 1] * size  # the prompt and the token from its prefill
     end = first + decode_ps(A100, contexts, outputs - 1)
     assert [s.first_token_ps for s in done] == [near(first)] * size
     assert [s.finish_ps for s in done] == [near(end)] * size
 
 
-def test_equal_requests_one_by_one_step_by_step():
-    # The same without any closed form: 200 requests, 49 steps, each added by hand.
+def test_equal_requests_end_as_in_single_steps():
+    # The same without any closed form: 200 requests, 49 steps, each added one by one.
     size, tokens, outputs = 200, 1_000, 50
     time = prefill_ps(A100, [tokens] * size)
     for made in range(1, outputs):
@@ -118,7 +118,7 @@ lengths = st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 400)), min_si
 @examples(40)
 @given(lengths)
 def test_requests_that_begin_together_end_by_the_recursion(pairs):
-    # Shortest first: between two ends the batch is the same.
+    # The shortest ends first; between two ends, the batch stays the same.
     done = serve(A100, [(0, tokens, outputs) for tokens, outputs in pairs])
     time, made = prefill_ps(A100, [tokens for tokens, _ in pairs]), 1
     ends = {}
@@ -170,7 +170,7 @@ def test_arrivals_are_prefilled_at_the_next_boundary_and_then_share(jobs):
     ]
 
 
-# Pure sharing: an iteration costs TOKEN a token, nothing else.
+# Pure sharing: an iteration costs TOKEN per token, and nothing else.
 
 TOKEN = 10 * US
 NAMES = ("c0", "c_w", "c_T", "c_A", "c_K", "c_nd", "c_npf")
@@ -200,8 +200,8 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_no_work_is_lost_and_none_is_made(lengths):
-    """The work in the system does not depend on how it is shared.
+def test_no_work_is_lost_or_added(lengths):
+    """The amount of work in the system does not depend on how the engine is shared.
 
     Therefore the engine is idle exactly when a queue served in order would be. Every busy period
     begins with an arrival and lasts as long as its work.
@@ -224,7 +224,7 @@ def test_the_slowdown_is_that_of_processor_sharing_for_any_lengths(lengths):
     """E[T | x] = x / (1 - rho): short and long requests are slowed down alike.
 
     In order of arrival the short kind would take 3.25 times as long as alone, the long one 1.32
-    times. The tolerance is four standard errors over independent regeneration cycles, and 1.5%
+    times. The tolerance is four standard errors over independent regeneration cycles, plus 1.5%
     because steps have a length: an arrival during a step waits for its end.
     """
     rho = 0.5

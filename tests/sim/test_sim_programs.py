@@ -61,7 +61,7 @@ async def value(awaitable):
     return await awaitable
 
 
-def test_branches_run_side_by_side_and_results_come_in_the_order_given():
+def test_branches_run_in_parallel_and_results_keep_the_given_order():
     fake = Fake()
 
     async def program():
@@ -71,7 +71,7 @@ def test_branches_run_side_by_side_and_results_come_in_the_order_given():
     assert fake.names == ["a", "b"]
 
 
-def test_calls_one_after_the_other_add_up_and_sleep_takes_its_time():
+def test_consecutive_calls_add_up_and_sleep_takes_its_time():
     fake = Fake()
 
     async def program():
@@ -82,7 +82,7 @@ def test_calls_one_after_the_other_add_up_and_sleep_takes_its_time():
     assert fake.run(program()) == ((Segment("a", 2), Segment("b", 3)), None, 5.25)
 
 
-def test_gather_of_nothing_and_of_finished_calls():
+def test_gather_of_no_calls_and_of_finished_calls():
     fake = Fake()
 
     async def ready():
@@ -174,7 +174,7 @@ def finish(cluster, log, until_ps=None, pool=100):
     return tables
 
 
-def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
+def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_continue():
     streams = [
         [(0.0, Calls(0, "x", (10, 3, 3), (90, 5, 30)))],
         [(0.001, Calls(1, "y", (10, 2, 2)))],
@@ -184,7 +184,7 @@ def test_a_program_with_a_refused_call_is_refused_and_its_other_calls_run_on():
     assert tables.requests.status.tolist() == [FINISHED, REFUSED, FINISHED]
     assert np.isnan(tables.programs.finish_s).tolist() == [True, False]
     assert tables.requests.output_tokens.tolist() == [3, 0, 2]
-    # Client y was next at 1,100 us: prefill, then both decode.
+    # Client y was next at 1,100 us: a prefill, then both decode.
     assert tables.requests.finish_s.tolist()[2] == pytest.approx(0.00322)
 
 
@@ -197,7 +197,7 @@ def test_a_cut_off_run_counts_finished_and_unfinished_work():
     assert tables.service.output_tokens.sum() == 5
 
 
-def test_outputs_are_cut_at_the_clients_limit():
+def test_outputs_are_cut_at_the_limit_of_the_client():
     tables = finish(*cluster_of([[(0.0, Calls(0, "x", (10, 40, 7)))]]))
     assert tables.requests.output_tokens.tolist() == [7]
 
@@ -208,7 +208,7 @@ def test_documents_that_do_not_fit_are_refused_and_the_others_are_served():
     assert states == {FINISHED, REFUSED}
 
 
-def test_a_workload_that_does_not_fit_at_all_is_a_usage_error():
+def test_a_workload_of_which_no_request_fits_is_a_usage_error():
     with pytest.raises(
         UsageError,
         match=(
@@ -219,7 +219,7 @@ def test_a_workload_that_does_not_fit_at_all_is_a_usage_error():
         simulate(small_spec("fcfs", "tot", pool=100))
 
 
-def test_a_client_that_watches_its_programs_starts_the_next_when_one_has_ended():
+def test_a_client_in_a_closed_loop_starts_the_next_program_when_one_ends():
     streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(3)]]
     together = finish(*cluster_of(streams)).programs
     assert together.arrival_s.tolist() == [0, 0, 0]
@@ -240,7 +240,7 @@ def test_a_reacting_client_holds_all_but_one_program():
     streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(5)]]
     found = finish(*cluster_of(streams, reaction=at_the_second))
     begun_s, ended_s = found.programs.arrival_s.tolist(), found.programs.finish_s.tolist()
-    # One at a time; the second to end has the third, and all others begin just then.
+    # One program at a time; the third starts when the second ends, and all others begin then too.
     assert begun_s == [0, ended_s[0], *[ended_s[1]] * 3]
     assert found.programs.status.tolist() == [FINISHED] * 5
     first = found.requests

@@ -1,8 +1,8 @@
 """Test M/D/1: constant requests, one at a time on the engine, against queueing theory.
 
-Poisson arrivals of four clients, equal prompts and outputs that nobody shares, one running request:
-a server with constant service time s. At load rho = lambda * s the theory says (Pollaczek and
-Khinchine, Takacs; W is the wait for admission)
+Poisson arrivals of four clients, with equal prompts and outputs that are not shared, one running
+request: a server with constant service time s. At load rho = lambda * s the theory says (Pollaczek
+and Khinchine, Takacs; W is the wait for admission)
 
     E[W] = rho s / (2 (1 - rho))        E[W^2] = 2 E[W]^2 + rho s^2 / (3 (1 - rho))
     P(W > 0) = rho                      P(queue empty) = (1 - rho) e^rho
@@ -108,7 +108,7 @@ def close(values, starts, theory, *, telling=0.2):
     return abs(mean - theory) <= STANDARD_ERRORS * error
 
 
-def test_every_wait_follows_from_the_one_before(queue):
+def test_every_wait_follows_from_the_previous_one(queue):
     # Lindley: W' = max(0, W + s - gap), to the picosecond's rounding.
     _, s, requests, _ = queue
     arrival, wait = requests["arrival_s"], requests["admitted_s"] - requests["arrival_s"]
@@ -118,7 +118,7 @@ def test_every_wait_follows_from_the_one_before(queue):
     assert requests["finish_s"] - requests["admitted_s"] == pytest.approx(s, abs=1e-8)
 
 
-def test_waits_equal_m_d_1(queue):
+def test_waits_are_those_of_m_d_1(queue):
     rho, s, requests, _ = queue
     wait = requests["admitted_s"] - requests["arrival_s"]
     wait[wait < 1e-9] = 0.0
@@ -133,7 +133,7 @@ def test_waits_equal_m_d_1(queue):
     assert close(wait > 0, starts, rho)
 
 
-def test_the_summary_agrees(queue):
+def test_the_summary_agrees_with_the_theory(queue):
     rho, s, requests, summary = queue
     wait = requests["admitted_s"] - requests["arrival_s"]
     prefill = requests["first_token_s"] - requests["admitted_s"]
@@ -143,8 +143,8 @@ def test_the_summary_agrees(queue):
     assert summary["output_throughput"] == pytest.approx(
         OUTPUT * len(wait) / requests["finish_s"].max(), rel=1e-9
     )
-    # How much of the time the queue is empty, cycle by cycle: a cycle's empty time is its length
-    # less what its requests waited one after the other, behind the one in service.
+    # The fraction of time in which the queue is empty, cycle by cycle: a cycle's empty time is its
+    # length minus the waits of its requests one after the other, behind the one in service.
     window = summary["window_end_s"] - summary["window_start_s"]
     starts = np.flatnonzero(wait < 1e-9)
     queued = [

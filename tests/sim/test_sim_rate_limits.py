@@ -1,4 +1,4 @@
-"""Test schedulers that delay requests on purpose, and schedulers in turns, on whole engines."""
+"""Test schedulers that delay requests on purpose, and schedulers with turns, on whole engines."""
 
 from collections import Counter
 from math import isnan
@@ -28,7 +28,7 @@ def rows_of(result):
 
 @pytest.mark.parametrize("window", ["sliding", "fixed"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_delayed_requests_are_all_served_and_never_more_of_them_a_minute(engine, window):
+def test_delayed_requests_are_all_served_and_never_too_many_in_a_minute(engine, window):
     result = run("rpm", engine, rpm__limit=4, rpm__over="delay", rpm__window=window)
     assert result.summary["refused"] == 0
     assert result.summary["completed"] == result.summary["num_requests"]
@@ -40,7 +40,7 @@ def test_delayed_requests_are_all_served_and_never_more_of_them_a_minute(engine,
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_refused_requests_are_counted_and_are_not_in_any_latency(engine):
+def test_refused_requests_are_counted_and_are_in_no_latency(engine):
     result = run("rpm", engine, rpm__limit=4)
     rows = rows_of(result)
     refused = [row for row in rows if row["status"] == "refused"]

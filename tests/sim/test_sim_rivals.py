@@ -27,7 +27,7 @@ LOCALS = {
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
-# Other policies that run on vLLM in the fast suite do the same.
+# In the fast suite, other policies run on vLLM in the same way.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 
@@ -51,7 +51,7 @@ def test_local_schedulers_break_no_rule_of_the_engine(name):
 
 
 @pytest.mark.parametrize("name", [*(name for name in LOCALS if name not in AKIN), *slow(*AKIN)])
-def test_they_serve_all_on_vllm_too(name):
+def test_local_schedulers_serve_all_requests_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
     flags |= {"num_programs": 4, "request_rate": 10.0, "gpu": GPU}  # over several steps
     pool = {"vllm.num_gpu_blocks_override": POOL_TOKENS // 16, "vllm.max_num_seqs": 256}
@@ -75,7 +75,7 @@ def test_routers_break_no_rule_of_a_cluster(name):
         ("d2lpm", "d2lpm.charge", "split"),
     ],
 )
-def test_any_payer_for_shared_instructions(scheduler, setting, rule):
+def test_every_rule_for_the_payment_of_shared_instructions_is_accepted(scheduler, setting, rule):
     flags = {"num_programs": 2, "request_rate": 20.0, "gpu": GPU}
     chosen = {"pool": 20_000, "flags": flags, setting: rule}
     assert run_checked(small_spec(scheduler, "judge", dp=2, **chosen)).summary["unfinished"] == 0

@@ -19,7 +19,7 @@ from tests.strategies import examples
 
 
 class Asking(FCFS):
-    """FCFS that asks at random which requests would have to go, preempts them, and tries."""
+    """FCFS that asks at random which requests would have to leave, and preempts them."""
 
     preempts = True
 
@@ -55,7 +55,7 @@ def vllm_home(policy, seed, **limits):
     return VLLMHome(policy, blocks=Random(seed).choice([8, 16]), max_num_seqs=16, **limits)
 
 
-# A request costs 10 tokens beside its context.
+# A request costs 10 tokens in addition to its context.
 READS = replace(PLAIN, coefficients_ms=PLAIN.coefficients_ms | {"c_w": 0.5, "c_K": 0.001})
 
 
@@ -89,7 +89,7 @@ def test_such_streams_have_both_answers_with_and_without_preemption():
 
 
 def rescuing(*requests):
-    """Return a pool of 1,000 under an EDF that rescues at once.
+    """Return a pool of 1,000 tokens under an EDF that rescues immediately.
 
     Requests are (prompt, outputs, arrival in us, deadline as Request has it).
     """
@@ -102,11 +102,11 @@ def rescuing(*requests):
     return home.run()
 
 
-def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
-    """Two run: 100 + 500 and, because only 0.7 of that is reserved, 100 + 500.
+def test_future_outputs_count_as_much_as_the_engine_reserves_for_them():
+    """Two requests run: 100 + 500 and, because only 0.7 of that is reserved, 100 + 500.
 
     The urgent one needs 480 and has 170; without the first it has 900 - 0.7 x 500. (900 - 500 would
-    not do.)
+    not be enough.)
     """
     home = rescuing(
         (100, 500, 0, {"deadline_s": 1000.0}),
@@ -119,9 +119,10 @@ def test_outputs_to_come_count_as_much_as_the_engine_keeps_for_them():
 
 
 def test_admissions_of_the_same_pass_count():
-    """200 + 100 run, and 300 + 200 get in before the 300 + 300 that could replace them.
+    """200 + 100 runs, and 300 + 200 is admitted before the 300 + 300 that could replace it.
 
-    800 are free, but only 229 of them for the last one, and 499 without the first are not enough.
+    800 are free, but only 229 of them for the last request, and the 499 without the first are not
+    enough.
     """
     home = rescuing(
         (200, 100, 0, {"deadline_s": 1000.0}),

@@ -40,7 +40,7 @@ def premium_to_regular(flags=None, settings=None):
 
 
 @given(skew=st.floats(1, 1000), number=st.integers(1, 64))
-def test_the_favourite_gets_so_many_times_what_the_least_liked_gets(skew, number):
+def test_the_favourite_gets_a_multiple_of_the_least_preferred(skew, number):
     parts = shares(skew, number)
     assert sum(parts) == pytest.approx(1)
     assert parts == sorted(parts, reverse=True)
@@ -48,7 +48,7 @@ def test_the_favourite_gets_so_many_times_what_the_least_liked_gets(skew, number
         assert parts[0] / parts[-1] == pytest.approx(skew)
 
 
-def test_requests_spread_by_the_skew_and_favourites_take_turns():
+def test_requests_spread_by_the_skew_and_favourites_rotate():
     params = RoutersParams(skew=9.0)
     arrives = arrivals(params, 2, ("a", "b"), seed=1)
     of = {c: Counter(arrives(asked(c, n)) for n in range(2000)) for c in ("a", "b")}
@@ -58,7 +58,7 @@ def test_requests_spread_by_the_skew_and_favourites_take_turns():
     assert Counter(one(asked("b", n)) for n in range(2000))[0] / 2000 > 0.85
 
 
-def test_where_a_clients_requests_arrive_does_not_depend_on_others():
+def test_the_router_of_a_clients_requests_does_not_depend_on_other_clients():
     alone, beside = (arrivals(RoutersParams(skew=3.0), 4, ("a", "b"), seed=7) for _ in range(2))
     for n in range(50):
         beside(asked("b", n))
@@ -73,7 +73,7 @@ def test_a_sticky_client_stays_and_clients_spread():
     assert min(Counter(homes.values()).values()) > 25
 
 
-def test_one_router_is_not_spelled_out():
+def test_a_single_router_is_not_in_names_or_files():
     without = small_spec("fcfs", "chat", dp=2, flags={"num_programs": 3, "request_rate": 50.0})
     assert identity(several(number=1)) == identity(without)
     assert "routers" not in simulate(several(number=1)).summary
@@ -104,7 +104,7 @@ def test_every_request_is_served_once(router, gateway, form):
 
 
 @pytest.mark.parametrize("router", ["dynamo", "preble-e2", "fair-finish", "vtc-basic", "oracle"])
-def test_other_routers_run_in_number_too(router):
+def test_several_routers_of_other_kinds_run_too(router):
     flags = {"router": router, "local": "dlpm"}
     result = simulate(several("d2lpm", 2, flags, routers__skew=10.0))
     check_all(result)
@@ -157,7 +157,7 @@ def test_routers_that_hear_of_each_other_keep_four_to_one():
     assert premium_to_regular(None, {"routers.form": "ledger"}) == pytest.approx(4, rel=0.05)
 
 
-def test_asking_a_ledger_takes_as_long_as_it_takes():
+def test_asking_a_ledger_takes_the_time_of_the_network():
     """The time is twice the network delay for every request; without delay it is zero."""
     for delay_s in (0.0, 0.25):
         spec = several("d2lpm", 2, routers__form="ledger", routers__delay_s=delay_s)
@@ -166,7 +166,7 @@ def test_asking_a_ledger_takes_as_long_as_it_takes():
         assert waited_s == pytest.approx(2 * delay_s)
 
 
-def test_d2lpm_routers_know_all_credits_where_there_is_a_ledger():
+def test_d2lpm_routers_know_all_credits_if_there_is_a_ledger():
     spec = several("d2lpm", 3, routers__form="ledger", routers__skew=10.0)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()

@@ -64,14 +64,14 @@ def test_a_preempted_request_waits_again_and_keeps_its_outputs():
     assert urgent.finish_ps < first.finish_ps
     assert (first.retractions, urgent.retractions) == (1, 0)
     assert (first.produced, urgent.produced) == (40, 10)
-    # Its prompt and what it had produced are computed again, and nothing else.
+    # Its prompt and the tokens that it had produced are computed again, and no others.
     kept = first.recompute_tokens + first.filled - first.total
     assert 0 < first.recompute_tokens <= 40 + 40
     assert kept >= 0
 
 
 @pytest.mark.parametrize("limit", [{"pool": 110}, {"pool": 1000, "max_running_requests": 1}])
-def test_an_arrival_may_preempt_at_the_next_step_though_the_batch_is_full(limit):
+def test_an_arrival_may_preempt_at_the_next_step_although_the_batch_is_full(limit):
     """A waiting request that does not fit has closed the batch; decode steps take 1.01 ms."""
     policy = Urgent()
     home = Home(policy, full_reservation=True, **limit)
@@ -102,7 +102,7 @@ def test_preemption_needs_a_running_request():
     assert policy.heard == [False]
 
 
-def test_preempting_all_and_admitting_none_is_no_deadlock():
+def test_preempting_all_and_admitting_none_is_not_a_deadlock():
     class Fickle(Policy):
         """A scheduler that preempts every request once, and admits none in that pass."""
 
@@ -138,7 +138,8 @@ def test_the_running_batch_is_visible():
     assert (nothing, none.requests, free) == ([], 0, 1000)
     [(number, produced)] = seen
     assert number == 0
-    # 2 ms of prefill, then steps of 1.01 ms: 1 + floor-ish of 18 ms, the step under way booked.
+    # 2 ms of prefill, then steps of 1.01 ms: 1 + the number of steps in 18 ms, including the
+    # current step.
     assert produced == home.sent[0].produced - 30 + produced == load.decode_steps
     assert (load.requests, load.held_tokens) == (1, 100 + produced)
     assert load.reserved_tokens == 30 - produced
@@ -146,7 +147,7 @@ def test_the_running_batch_is_visible():
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_retraction_follows_the_policy_where_it_has_an_order(backwards):
+def test_retraction_follows_the_policy_if_it_has_an_order(backwards):
     class Ordered(Policy):
         orders_retraction = True
 
@@ -195,7 +196,7 @@ class TestRoomLeftOnPurpose:
         home.run()
         assert 50_000 * US <= held.admitted_ps < 53_000 * US
 
-    def test_without_a_time_to_wake_up_it_waits_for_something_to_happen(self):
+    def test_without_a_wake_up_time_an_idle_worker_waits_for_an_event(self):
         class Silent(self.Reserved):
             def wake_s(self, view, now_s):
                 return None
@@ -209,13 +210,13 @@ class TestRoomLeftOnPurpose:
         assert held.status == FINISHED
 
 
-def test_costs_are_the_profiles():
+def test_costs_are_those_of_the_profile():
     costs = ProfileCosts(PLAIN)
-    assert costs.prefill_s(50, 100) == pytest.approx(0.002)  # 1 ms + 10 us a token
+    assert costs.prefill_s(50, 100) == pytest.approx(0.002)  # 1 ms + 10 us per token
     assert costs.decode_step_s(4, 1000) == PLAIN.decode_ps(4, 1000) / PS_PER_S
 
 
-def test_a_scheduler_that_took_over_gets_retractions():
+def test_a_scheduler_that_replaced_another_gets_retractions():
     """An emulated worker gets a new scheduler when its cache is flushed."""
     home, fresh = Home(Policy(), pool=130, schedule_conservativeness=0.01), Policy()
     home.worker.scheduler = fresh
@@ -226,7 +227,7 @@ def test_a_scheduler_that_took_over_gets_retractions():
     assert not home.scheduler.heard
 
 
-def test_the_batch_may_be_walked_while_its_requests_are_preempted():
+def test_the_batch_may_be_iterated_while_its_requests_are_preempted():
     class Sweep(Policy):
         preempts = True
 
@@ -245,7 +246,7 @@ def test_the_batch_may_be_walked_while_its_requests_are_preempted():
     assert all(one.status == FINISHED for one in home.sent)
 
 
-def test_an_idle_worker_is_woken_once_however_many_wait():
+def test_an_idle_worker_is_woken_once_however_many_requests_wait():
     class Sleepy(Policy):
         work_conserving = False
 
@@ -267,7 +268,7 @@ def test_an_idle_worker_is_woken_once_however_many_wait():
 
 
 def test_an_eviction_report_is_late():
-    """The eviction is at 5 ps and told at 5 + 7; events of that instant are heard in order."""
+    """The eviction is at 5 ps and reported at 5 + 7; that instant's events keep their order."""
     clock, heard = Clock(), []
 
     class Hears:

@@ -1,8 +1,8 @@
 """Test default cells, cut short, on SGLang 0.5.23's own classes: identical records.
 
 Several replicas run with their router and the workload's own programs (see sglang_replica.py). The
-pool is small, so that seconds contain what otherwise takes minutes: evictions, full batches,
-retractions. real_cells.py runs all cells, and longer.
+pool is small, so that seconds contain what would otherwise take minutes: evictions, full batches,
+retractions. real_cells.py runs all cells, and for longer.
 """
 
 import pytest
@@ -14,13 +14,13 @@ from tests.sim.sglang_replica import sglang_workers
 from tests.sim.sglang_seam import why_absent
 from tests.sim.token_ids import TokenIds
 
-NEWEST = SUPPORTED[-1:]  # whose requests sglang_replica.py reads
+NEWEST = SUPPORTED[-1:]  # the class whose requests sglang_replica.py reads
 WITH_SGLANG = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_absent(NEWEST)), reason=why_absent(NEWEST) or "present"),
 ]
 
-# workload, scheduler, programs a second, replicas, seconds of arrivals and after them, pool
+# workload, scheduler, programs per second, replicas, seconds of arrivals and after them, pool
 CELLS = [
     ("tot", "fcfs", 0.44, 4, 12, 8, 60_000),
     ("tot", "vtc", 0.44, 4, 12, 8, 60_000),
@@ -50,7 +50,7 @@ class TestCells:
     pytestmark = WITH_SGLANG
 
     @pytest.mark.parametrize("which", CELLS, ids=lambda which: f"{which[0]}-{which[1]}")
-    def test_sglangs_classes_give_the_simulators_records(self, which, retractions):
+    def test_the_classes_of_sglang_give_the_records_of_the_simulator(self, which, retractions):
         ours, theirs, lines = compare(short_cell(*which), sglang_workers)
         assert not lines
         assert ours.unlike(theirs) == 0
@@ -60,7 +60,7 @@ class TestCells:
     def test_requests_were_retracted(self, retractions):
         assert len(retractions) < len(CELLS) or sum(retractions) > 10
 
-    def test_another_scheduler_is_seen_in_the_records(self):
+    def test_another_scheduler_changes_the_records(self):
         """The simulator alone charges the whole input here, so the comparison must fail."""
         which, queue = CELLS[2], {"engine__max_running_requests": 8}
         ours = serve(short_cell(*which, vtc__charge="input", **queue))
@@ -71,7 +71,7 @@ class TestCells:
         assert any(line.startswith("service: ") for line in differences(ours, theirs))
 
 
-def test_token_ids_are_a_segments_own_and_lead_back_to_it():
+def test_token_ids_belong_to_one_segment_and_identify_it():
     tokens = TokenIds()
     system, question = Segment("system", 5), Segment("question", 3)
     first = tokens.of((system, question))

@@ -35,7 +35,7 @@ POLICIES = pytest.mark.parametrize("policy", ["fcfs", "lpm"])
 
 @POLICIES
 @pytest.mark.parametrize("first_seed", [0, 40, 80])
-def test_random_streams_are_served_alike(policy, first_seed):
+def test_random_streams_are_served_the_same(policy, first_seed):
     seen = Counter()
     for seed in range(first_seed, first_seed + 40):
         stream = random_stream(seed)
@@ -50,8 +50,8 @@ def test_random_streams_are_served_alike(policy, first_seed):
 
 @POLICIES
 @pytest.mark.parametrize("limit", [128, 10_000])
-def test_a_long_stream_is_served_alike(policy, limit):
-    """The limits are the server's own 128 and none; at times more requests wait."""
+def test_a_long_stream_is_served_the_same(policy, limit):
+    """The limits are the server's default of 128 and no limit; at times more requests wait."""
     draw = random.Random(1)
     stream = Stream(2000, 256, 16_384, 100, 1.0, limit, full=False)
     for number in range(600):

@@ -1,4 +1,6 @@
-"""Test rules in which SGLang's releases differ, by hand; release_check.py runs their classes."""
+"""Test rules that differ between SGLang's releases on hand-computed examples; release_check.py runs
+their classes.
+"""
 
 import pytest
 
@@ -27,7 +29,7 @@ def test_every_supported_release_has_rules():
     assert RULES[SUPPORTED[-1]] == NEWEST == limits_of({}).rules
 
 
-def test_the_parameter_chooses_rules_and_worker():
+def test_the_release_chooses_rules_and_worker():
     assert worker_class(limits_of({})) is Worker
     older = limits_of({"engine.release": "0.5.17"})
     assert older.rules == RULES["0.5.17"]
@@ -37,13 +39,13 @@ def test_the_parameter_chooses_rules_and_worker():
 
 
 def admitted_us(home):
-    """Return when each request was admitted, in order of sending."""
+    """Return the admission time of each request, in order of sending."""
     home.run()
     return [sent.admitted_ps // US for sent in home.sent]
 
 
 def decode_ends_us(home):
-    """Return when each stretch of decode steps ended, with its batch."""
+    """Return the end of each stretch of decode steps, with its batch."""
     return [(row["end_ps"] // US, row["batch_size"]) for row in home.rows() if row["steps"]]
 
 
@@ -62,11 +64,11 @@ def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, l
 
 @pytest.mark.parametrize(("release", "late"), [("0.5.23", False), ("0.5.22", True)])
 def test_a_finished_request_still_reserves_its_unused_part(release, late):
-    """The third needs 126 tokens: 182 are left, and 125 without the 57 of the first."""
+    """The third request needs 126 tokens: 182 are left, and 125 without the 57 of the first."""
     home = Home(pool=200, rules=RULES[release], full_reservation=True)
     home.send(10, 3, max_new=60)
     home.send(10, 9)
-    home.send(10, 115, at_ps=3000 * US)  # in the last step of the first
+    home.send(10, 115, at_ps=3000 * US)  # in the last step of the first request
     third = admitted_us(home)[2]
     assert home.sent[0].finish_ps // US == 3240
     assert third == 3240 + (1010 if late else 0)
@@ -83,7 +85,7 @@ def test_a_prompt_in_chunks_takes_two_slots(release, together):
 
 
 @pytest.mark.parametrize(("release", "together"), [("0.5.23", False), ("0.5.22", True)])
-def test_one_more_request_is_tried_when_a_chunk_used_up_the_input_budget(release, together):
+def test_one_more_request_is_tried_after_a_chunk_used_up_the_input_budget(release, together):
     limits = {"chunked_prefill_size": 40, "max_prefill_tokens": 20}
     home = Home(**limits, rules=RULES[release])
     home.send(60, 5)
@@ -94,7 +96,7 @@ def test_one_more_request_is_tried_when_a_chunk_used_up_the_input_budget(release
 
 
 @pytest.mark.parametrize("release", ["0.5.23", "0.5.22"])
-def test_no_request_is_admitted_when_a_chunk_used_up_the_chunk_budget(release):
+def test_no_request_is_admitted_after_a_chunk_used_up_the_chunk_budget(release):
     home = Home(chunked_prefill_size=20, rules=RULES[release])
     home.send(50, 5)
     home.send(10, 5)
@@ -103,9 +105,11 @@ def test_no_request_is_admitted_when_a_chunk_used_up_the_chunk_budget(release):
 
 @pytest.mark.parametrize(("release", "kept"), [("0.5.22", True), ("0.5.21", False)])
 def test_prefixes_of_waiting_requests_are_refreshed_from_0_5_22_on(release, kept):
-    """Behind a request that does not fit waits another, whose prefix is the oldest in the tree."""
+    """Behind a request that does not fit, another one waits, whose prefix is the oldest in the
+    tree.
+    """
     home = Home(Spy(), pool=100, rules=RULES[release], full_reservation=True)
-    home.worker.waiting._unmatched_passes = 30  # every 32nd refreshes
+    home.worker.waiting._unmatched_passes = 30  # every 32nd pass refreshes
     home.send(prompt("shared", 20), 2)
     home.send(prompt("other", 20), 2, at_ps=10**12)
     for parts, output in ((50, 20), (40, 30), (prompt("shared", 20, "own", 20), 2)):
@@ -123,7 +127,7 @@ def test_prefixes_of_waiting_requests_are_refreshed_from_0_5_22_on(release, kept
         ("never", [15], [15, 2]),
     ],
 )
-def test_outputs_computed_again_get_a_node_of_their_own(splits, prefilled, finished):
+def test_outputs_computed_again_get_a_separate_node(splits, prefilled, finished):
     """The prompt has 10 tokens, is retracted after 5 outputs, and finishes after 8."""
     cache = KVCache(100)
     request = Request(0, "x", 0, 0, prompt("own", 10), 10, 8)

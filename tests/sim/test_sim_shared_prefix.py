@@ -1,4 +1,4 @@
-"""Test the cost of decoding when sequences share a prefix, by hand."""
+"""Test the cost of decoding when sequences share a prefix on hand-computed examples."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 
-# A step takes 1,000 us, 10 us a sequence, and 1 us a token of context.
+# A step takes 1,000 us, 10 us per sequence, and 1 us per token of context.
 READING = replace(PLAIN, coefficients_ms={**PLAIN.coefficients_ms, "c_K": 0.001})
 
 
@@ -24,7 +24,7 @@ def test_a_shared_prefix_is_read_as_often_as_the_profile_says(shared_read, conte
     assert (row["end_ps"] - row["start_ps"]) // US == 1_000 + 2 * 10 + context_us
 
 
-def test_without_a_shared_prefix_nothing_is_saved():
+def test_without_a_shared_prefix_no_time_is_saved():
     ends = []
     for shared_read in (0.0, 1.0):
         home = Home(profile=replace(READING, shared_read=shared_read), pool=5_000)

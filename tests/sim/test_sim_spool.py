@@ -35,7 +35,7 @@ def test_a_run_gives_the_same_result_with_its_records_on_disk(tmp_path):
     assert plain(simulate(SPEC, folder=tmp_path)) == plain(simulate(SPEC))
 
 
-def test_the_rest_of_a_whole_run_is_the_whole_run(tmp_path):
+def test_a_whole_run_read_back_from_its_records_is_the_same_run(tmp_path):
     whole = simulate(SPEC, folder=tmp_path)
     left = recover(SPEC, tmp_path)
     assert not left.complete
@@ -66,13 +66,13 @@ def test_a_crash_leaves_every_finished_record(tmp_path):
     json.dumps(left.summary, allow_nan=False)
 
 
-def test_nothing_is_left_of_a_run_that_wrote_nothing(tmp_path):
+def test_a_run_without_records_leaves_no_files(tmp_path):
     (tmp_path / "requests.arrows").touch()
     assert recover(SPEC, tmp_path).summary["num_requests"] == 0
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
-def test_files_cut_off_anywhere_keep_their_complete_blocks(tmp_path_factory, values, data):
+def test_files_cut_off_at_any_point_keep_their_complete_blocks(tmp_path_factory, values, data):
     folder = tmp_path_factory.mktemp("cut")
     logs = {"a": Columns(("x", "y")), "b": Columns(("x",))}
     with spooled(logs, folder):
@@ -109,11 +109,12 @@ def fill(log, numbers):
         log.append(number)
 
 
-def test_an_oversized_record_is_reported_and_spoils_nothing(tmp_path):
+def test_an_oversized_record_is_reported_and_damages_no_other(tmp_path):
     first, log, found = (Columns(("x",)) for _ in range(3))
     with spooled({"first": first}, tmp_path):
         fill(first, range(7))
-    limit = file_size_limit((tmp_path / "first.arrows").stat().st_size)  # 1 block and some more
+    # one block and a part of the next
+    limit = file_size_limit((tmp_path / "first.arrows").stat().st_size)
     failure = pytest.raises(RunFailed, match=r"a\.arrows: cannot be written: File too large")
     with failure, spooled({"a": log}, tmp_path), limit:
         fill(log, range(14))

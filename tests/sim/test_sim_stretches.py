@@ -86,6 +86,6 @@ def test_rows_equal_those_made_one_by_one_in_the_order_of_the_log(written, rows_
 def test_shares_are_exact_for_any_product(drawn):
     found = shares_upto(*np.array(drawn, dtype=np.int64).T)
     assert found.tolist() == [total * upto // whole for total, upto, whole in drawn]
-    for total, upto, whole in drawn:  # also where none of the others needs wide integers
+    for total, upto, whole in drawn:  # also if none of the others needs wide integers
         one = shares_upto(*(np.array([value]) for value in (total, upto, whole)))
         assert one.tolist() == [total * upto // whole]

@@ -19,7 +19,6 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 from tests.sim.sim_helpers import PLAIN, US, prompt
 from tests.sim.vllm_invariants import watch_vllm
-from tests.strategies import examples
 
 
 class VLLMHome:
@@ -102,7 +101,7 @@ def test_arrivals_take_effect_between_steps(step_by_step):
 
 @pytest.mark.parametrize("shared_read", [1.0, 0.5, 0.0])
 def test_a_shared_prefix_is_read_as_often_as_the_profile_says(shared_read):
-    """A step takes 1,000 us, 10 us a token computed, and 1 us a token of context."""
+    """A step takes 1,000 us, 10 us per computed token, and 1 us per token of context."""
     reading = {**PLAIN.coefficients_ms, "c_K": 0.001}
     home = VLLMHome(profile=replace(PLAIN, coefficients_ms=reading, shared_read=shared_read))
     home.send(prompt("shared", 96), 1)  # leaves its prompt in the cache, six blocks
@@ -114,8 +113,8 @@ def test_a_shared_prefix_is_read_as_often_as_the_profile_says(shared_read):
     rows = zip(*(home.log.column(name).tolist() for name in columns), strict=True)
     lasted = {context: (end - start) // US for start, end, context in rows if context}
     saved = (1 - shared_read) * 96
-    # Both have 106 tokens of prompt. The late one is prefilled in a step with them: it reads the 96
-    # itself, and what two have in common is not more for that.
+    # Both have 106 tokens of prompt. The late request is prefilled in a step with them: it reads
+    # the 96 itself, and the common part of the two is not increased by that.
     assert lasted == {
         2 * 107: 1_000 + 2 * 10 + 2 * 107 - saved,
         2 * 108: 1_000 + (2 + 10) * 10 + 96 + 2 * 108 - saved,
@@ -128,7 +127,8 @@ def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():
     home.send(4, 5)
     home.send(20, 2)
     home.run()
-    # 4 of the first and 6 of the second; then one decodes, with 9 and the last 5 beside it.
+    # 4 tokens of the first and 6 of the second prompt; then one decodes, with 9 and the last 5
+    # beside it.
     assert home.steps() == [(0, 10, 0), (1100, 9, 5), (2200, 5, 6)]
 
 
@@ -142,7 +142,7 @@ def test_a_prompt_hits_whole_cached_blocks_and_never_completely():
     assert [s.cached_tokens for s in (again, longer, part)] == [16, 32, 16]
 
 
-def test_requests_of_one_step_share_blocks_under_computation():
+def test_requests_of_one_step_share_blocks_that_are_being_computed():
     home = VLLMHome()
     first, second = home.send(prompt("A", 40), 1), home.send(prompt("A", 40), 1)
     home.run()
@@ -157,18 +157,18 @@ def test_without_prefix_caching_nothing_is_shared():
     assert (first.cached_tokens, second.cached_tokens) == (0, 0)
 
 
-def test_the_last_admitted_is_preempted_and_finds_its_blocks_again():
+def test_the_request_admitted_last_is_preempted_and_finds_its_blocks_again():
     home = VLLMHome(blocks=6)
     first, second = home.send(40, 20), home.send(40, 20)
     home.run()
     assert (first.retractions, second.retractions) == (0, 1)
     assert first.status == second.status == FINISHED
-    # Both had 48 tokens and their next when the first took the block that was given back first.
+    # Both had 48 tokens and the next one when the first took the block that was returned first.
     assert second.retracted_ps < second.readmitted_ps == first.finish_ps
     assert second.recompute_tokens == 49 - 32
 
 
-def test_admission_wants_the_blocks_of_the_whole_prompt():
+def test_admission_needs_the_blocks_of_the_whole_prompt():
     def second_admitted(**limits):
         home = VLLMHome(blocks=8, max_num_batched_tokens=80, **limits)
         first, second = home.send(60, 5), home.send(80, 2)
@@ -180,15 +180,15 @@ def test_admission_wants_the_blocks_of_the_whole_prompt():
     assert second_admitted(scheduler_reserve_full_isl=False)[0] == 0
 
 
-def test_the_watermark_is_left_free_while_something_runs():
+def test_the_watermark_stays_free_while_a_request_runs():
     home = VLLMHome(blocks=9, watermark=0.5)
     first, second = home.send(64, 3), home.send(32, 3)
     home.run()
-    assert first.admitted_ps == 0  # alone it may fill everything
+    assert first.admitted_ps == 0  # a lone request may fill the whole pool
     assert second.admitted_ps == first.finish_ps
 
 
-def test_no_more_run_than_may():
+def test_no_more_requests_run_than_allowed():
     home = VLLMHome(max_num_seqs=2)
     sent = [home.send(5, 4) for _ in range(3)]
     home.run()
@@ -213,7 +213,7 @@ def test_a_request_that_loses_its_memory_amid_its_prompt_is_booked_once():
     assert sum(home.log.column("recompute_tokens").tolist()) == big.recompute_tokens
 
 
-def test_an_unfinished_step_admitted_no_request():
+def test_an_unfinished_step_has_admitted_no_request():
     home = VLLMHome()
     done, cut = home.send(16, 1), home.send(16, 1, at_ps=500 * US)
     home.run(until_ps=1_200 * US)  # the first step takes 1,160 us
@@ -229,7 +229,7 @@ def test_an_unfinished_step_admitted_no_request():
         ({"pool_tokens": 320, "max_num_batched_tokens": 100}, "max_num_batched_tokens = 100"),
     ],
 )
-def test_limits_that_vllm_does_not_start_with_are_refused(limits, named):
+def test_limits_that_vllm_refuses_at_its_start_are_refused(limits, named):
     with pytest.raises(ValueError, match=named):
         VLLMLimits(**limits)
 
@@ -260,7 +260,7 @@ def random_records(seed, scheduler, *, step_by_step):
 
 
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
-@examples(20)
+@settings(max_examples=20, deadline=None)
 def test_many_steps_at_once_leave_the_same_records_as_single_steps(seed, scheduler):
     at_once = random_records(seed, scheduler, step_by_step=False)
     one_by_one = random_records(seed, scheduler, step_by_step=True)
@@ -272,7 +272,7 @@ def test_many_steps_at_once_leave_the_same_records_as_single_steps(seed, schedul
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["fcfs", "lpm", "vtc", "dlpm"])
-def test_many_steps_at_once_leave_the_same_records_for_many_streams(scheduler):
+def test_many_steps_together_leave_the_same_records_for_many_streams(scheduler):
     preempted = 0
     for seed in range(150):
         at_once = random_records(seed, scheduler, step_by_step=False)

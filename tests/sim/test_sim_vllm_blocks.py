@@ -16,7 +16,7 @@ class SingleBlocks:
 
     def __init__(self):
         self.blank, self.numbers = POOL, iter(range(10**6))
-        self.unused = OrderedDict()  # next to be evicted first
+        self.unused = OrderedDict()  # the block to be evicted next comes first
         self.users, self.content = {}, {}
         self.cached = {}  # a prefix of whole blocks: the blocks that hold its last one
         self.evicted = []
@@ -134,7 +134,8 @@ class Both:
         assert order == [single.content[block] for block in single.unused]
 
 
-# Few names and lengths that are no multiple of a block, so that prompts part within blocks too.
+# Few names, and lengths that are not multiples of a block, so that prompts diverge within blocks
+# too.
 PROMPTS = st.lists(
     st.builds(Segment, st.sampled_from("abc"), st.integers(0, 14)), min_size=1, max_size=4
 ).filter(lambda prompt: sum(length for _, length in prompt) > 0)

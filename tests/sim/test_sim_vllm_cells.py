@@ -1,8 +1,9 @@
 """Test default cells, cut short, on vLLM 0.32.0's own classes: identical records.
 
 Several replicas run with their router and the workload's own programs (see vllm_replica.py). The
-pool is small, so that seconds contain what otherwise takes minutes: evictions and preemptions. FCFS
-is vLLM's own; other local schedulers replace its queue. real_cells.py runs all cells, and longer.
+pool is small, so that seconds contain what would otherwise take minutes: evictions and preemptions.
+FCFS is vLLM's own; other local schedulers replace its queue. real_cells.py runs all cells, and for
+longer.
 """
 
 import pytest
@@ -16,7 +17,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-# workload, scheduler, programs a second, replicas, seconds of arrivals and after them, blocks of 16
+# workload, scheduler, programs per second, replicas, seconds of arrivals and after them, blocks of
+# 16
 CELLS = [
     ("tot", "fcfs", 0.44, 4, 10, 5, 2_000),
     ("tot", "d2lpm+fcfs", 0.22, 2, 10, 5, 3_000),
@@ -45,7 +47,7 @@ def preemptions():
 
 
 @pytest.mark.parametrize("which", CELLS, ids=lambda which: f"{which[0]}-{which[1]}")
-def test_vllms_classes_give_the_simulators_records(which, preemptions):
+def test_the_classes_of_vllm_give_the_records_of_the_simulator(which, preemptions):
     ours, theirs, lines = compare(short_cell(*which), vllm_workers)
     assert not lines
     assert ours.unlike(theirs) == 0
@@ -57,7 +59,7 @@ def test_requests_were_preempted(preemptions):
     assert len(preemptions) < len(CELLS) or sum(preemptions) > 10
 
 
-def test_another_budget_is_seen_in_the_records():
+def test_another_budget_changes_the_records():
     """The budget differs only in the simulator, so the comparison must fail."""
     which = CELLS[0]
     ours = serve(short_cell(*which, vllm__max_num_batched_tokens=1_024))

@@ -11,7 +11,7 @@ SIZE = 16
 
 
 def lines_run(work):
-    """Return the lines of Python that ``work`` executes, a measure that no clock disturbs."""
+    """Return the number of Python lines that ``work`` executes, which no clock disturbs."""
     count = 0
 
     def trace(frame, event, argument):
@@ -57,7 +57,7 @@ def test_storing_a_prompt_costs_the_same_at_any_length():
     assert long == short
 
 
-def test_blocks_of_a_prompt_that_go_in_a_row_are_reported_once():
+def test_adjacent_blocks_of_a_prompt_that_go_together_are_reported_once():
     evicted = []
     cache, (system, question) = filled(100, evicted)
     cache.take(30)
@@ -70,13 +70,13 @@ def test_blocks_of_a_prompt_that_go_in_a_row_are_reported_once():
     assert evicted[2] == ((Segment("system", SIZE),), SIZE)
 
 
-def test_two_prompts_that_go_in_one_step_are_reported_apart():
+def test_two_prompts_evicted_in_one_step_are_reported_separately():
     evicted = []
     cache = BlockCache(6, SIZE, lambda prefix, tokens: evicted.append((prefix, tokens)))
     start = Segment("start", 2 * SIZE)
     one, other = (start, Segment("one", SIZE)), (start, Segment("other", SIZE))
     mine = keep(cache, "mine", one, 3)
-    theirs = keep(cache, "theirs", other, 3)  # the first two blocks hold the same twice
+    theirs = keep(cache, "theirs", other, 3)  # the first two blocks hold the same tokens
     mine()
     theirs()
     cache.take(6)

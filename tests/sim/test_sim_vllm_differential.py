@@ -14,7 +14,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("first_seed", [0, 40, 80])
-def test_random_streams_are_served_alike(first_seed):
+def test_random_streams_are_served_the_same(first_seed):
     seen = Counter()
     for seed in range(first_seed, first_seed + 40):
         stream = random_stream(seed)

@@ -73,7 +73,7 @@ TestLRU, TestLFU, TestRetention = machine("lru"), machine("lfu"), machine("reten
 TestQuota, TestLending, TestMaxMin = machine("quota"), machine("quota-lending"), machine("max-min")
 
 
-# Against vLLM's own order.
+# Comparison with vLLM's own order.
 
 steps = st.lists(
     st.one_of(
@@ -124,7 +124,7 @@ def test_a_working_set_within_the_share_is_all_hits_from_the_second_pass_on(
 ):
     """The exception is the tokens of a block that a returning request computes in any case."""
     pool = BlockPool(name, 30, SIZE, {"x": weight, "y": 1.0, "z": 1.0})
-    spare = int(pool.share("x")) - SIZE  # for the block that a returning request takes
+    spare = int(pool.share("x")) - SIZE  # for the block that a returning request computes
     working_set = [prompt(f"x{number}", length) for number in range(spare // 8)]
     for lap in range(3):
         for text in working_set:
@@ -193,7 +193,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
             assert held == {"x": 8, "y": 12}  # x has two blocks of its last two tokens
 
 
-def test_a_spare_block_goes_before_used_ones_and_claims_stay():
+def test_a_spare_block_is_evicted_before_used_ones_and_claims_stay():
     """x and y compute the same four tokens, so the last of two blocks exists twice."""
     pool = BlockPool("lfu", 5, SIZE, CLIENTS)
     common = prompt("common", 4)
@@ -220,7 +220,7 @@ def test_a_shared_prefix_outlives_the_claim_of_the_client_above_its_share():
     assert pool.cache.residency.held("x") == 4
 
 
-def test_a_static_quota_binds_where_memory_is_free_and_a_lent_one_does_not():
+def test_a_static_quota_binds_while_memory_is_free_and_a_lent_one_does_not():
     for name, kept in (("quota", 8), ("quota-lending", 16)):
         pool = BlockPool(name, 20, SIZE, {"x": 1.0, "y": 1.0}, **{f"{name}.percent": {"x": 20.0}})
         for number in range(4):

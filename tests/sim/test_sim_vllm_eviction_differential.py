@@ -38,7 +38,7 @@ def test_vllm_overwrites_blocks_in_the_order_of_the_simulator(policy, local):
     assert seen["unlike lru"] > 2
 
 
-def test_blocks_of_clients_that_a_run_does_not_name_go_first():
+def test_blocks_of_unknown_clients_go_first():
     """Requests of these clients are served like others."""
     for seed in range(8):
         stream, gone, engines = stream_of(seed), [], []
@@ -76,7 +76,7 @@ def test_a_flood_takes_nothing_from_another_client_under_max_min():
     assert (hit("lru"), hit("max-min")) == (0, 304)
 
 
-def test_a_reset_of_the_cache_begins_afresh():
+def test_a_reset_empties_the_cache_and_the_accounts():
     evicting = Evicting("max-min", ("ann",))
     engine = fair_engine(LIMITS, "lpm", {}, lambda: 0.0, evicting=evicting)
     scheduler = engine.scheduler
@@ -107,7 +107,7 @@ def test_unsupported_caches_end_the_server_with_a_line(change, says, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_function_that_does_not_fit_is_named(monkeypatch, capsys):
+def test_a_function_with_other_arguments_is_named(monkeypatch, capsys):
     from fairbench.live.plugins.vllm import eviction
 
     target = "vllm.v1.core.block_pool.BlockPool.free_blocks"

@@ -27,7 +27,7 @@ def test_the_plugin_decides_as_the_simulator_does(local):
     assert seen["requests passed by a later one"] > 20 or local in ("fcfs", "edf")
 
 
-def test_another_quantum_is_seen():
+def test_another_quantum_changes_the_decisions():
     """The quantum differs only in the simulator, so the comparison must fail."""
     differ = 0
     for seed in range(10):
@@ -140,7 +140,7 @@ def test_kept_matches_follow_the_cache_and_its_reset():
     assert order() == [(32, 2), (0, 1)]
     engine.hits.clear()
     assert order() == [(32, 2), (0, 1)]
-    assert engine.hits == {}  # nobody was looked up again
+    assert engine.hits == {}  # no request was looked up again
     for _ in range(2):
         assert scheduler.reset_prefix_cache()
         assert order() == [(0, 2), (0, 1)]
@@ -149,7 +149,7 @@ def test_kept_matches_follow_the_cache_and_its_reset():
     assert scheduler.home.idle
 
 
-def test_a_reset_of_an_idle_cache_begins_afresh():
+def test_a_reset_of_an_idle_cache_starts_afresh():
     engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     scheduler = engine.scheduler
     scheduler.add_request(engine.request(0, range(20), [7] * 9, client="a"))

@@ -1,4 +1,4 @@
-"""Test steps of the vLLM contract of the size that a scheduler sets."""
+"""Test steps of the vLLM contract whose size a scheduler sets."""
 
 import pytest
 
@@ -23,11 +23,11 @@ class Sizing(FCFS):
     ("tokens", "chunks"),
     [
         (40, [10, 39, 39, 22]),  # one block belongs to the running request
-        (10**6, [10, 100]),  # the engine's own limit is far
-        (0, [1] * 110),  # a token of a prompt at least
+        (10**6, [10, 100]),  # the engine's own limit is far away
+        (0, [1] * 110),  # at least one token of a prompt
     ],
 )
-def test_a_prompt_is_cut_to_the_schedulers_step_size(tokens, chunks):
+def test_a_prompt_is_cut_to_the_step_size_of_the_scheduler(tokens, chunks):
     home = VLLMHome(Sizing(tokens))
     home.send(10, 150)
     home.send(100, 2, at_ps=25_000 * US)

@@ -1,4 +1,4 @@
-"""Test that the incremental waiting queue orders exactly as sorting a list does."""
+"""Test that the incremental waiting queue orders exactly like sorting a list."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ class Both:
         self.slow.enter(request)
 
     def matched(self, request):
-        """Return the match token by token against all cached prompts."""
+        """Return the match, token by token, against all cached prompts."""
         tokens = self.tokens[request]
         ends = (tokens_of(path(node)) for node in self.cache.nodes())
         return max((common(tokens, end) for end in ends), default=0)
@@ -168,7 +168,7 @@ def test_siblings_with_a_cold_prefix_come_last_until_it_is_cached():
     other = both.arrive(prompt("b", 40))
     assert both.pass_over() == [first, other, second]
     both.store(prompt("a", 40))
-    # Both match 40 tokens now; a stable sort of the last order keeps first before second.
+    # Both match 40 tokens now; a stable sort of the previous order keeps first before second.
     assert both.pass_over() == [first, second, other]
     both.cache.evict(1000)
     assert both.pass_over() == [first, other, second]
@@ -182,11 +182,12 @@ def test_sharing_31_tokens_or_having_33_cached_is_not_deprioritised():
     b = [both.arrive(prompt("b", 33, own, 9)) for own in "rs"]
     c = [both.arrive(prompt("c", 32, own, 9)) for own in "tu"]
     assert both.pass_over() == [*b, *a, c[0], c[1]]
-    both.store(prompt("c", 32))  # 32 cached is still cold: the second goes on coming last
+    # 32 cached tokens still count as cold: the second request continues to come last
+    both.store(prompt("c", 32))
     assert both.pass_over() == [*b, c[0], *a, c[1]]
 
 
-def test_33_tokens_that_are_all_cached_are_not_cold_though_one_is_computed_again():
+def test_33_cached_tokens_are_not_cold_although_one_is_computed_again():
     both = Both()
     both.store(prompt("a", 33))
     a = [both.arrive(prompt("a", 33)) for _ in range(2)]
@@ -203,7 +204,7 @@ def test_a_cold_group_has_a_new_leader_when_the_first_is_admitted():
     assert both.pass_over() == [late, requests[1], requests[2]]
 
 
-def test_without_refresh_newcomers_are_at_the_tail_of_the_last_order():
+def test_without_refresh_newcomers_are_at_the_end_of_the_previous_order():
     both = Both()
     both.store(prompt("b", 40))
     a, b = both.arrive(prompt("a", 40)), both.arrive(prompt("b", 50))
@@ -213,7 +214,7 @@ def test_without_refresh_newcomers_are_at_the_tail_of_the_last_order():
     assert both.pass_over() == [b, warm, a]
 
 
-def test_a_retracted_request_waits_at_the_tail_with_its_outputs():
+def test_a_retracted_request_waits_at_the_end_with_its_outputs():
     both = Both()
     first, second = both.arrive(prompt("a", 10)), both.arrive(prompt("b", 10))
     both.pass_over(["admit"])
@@ -225,7 +226,7 @@ def test_a_retracted_request_waits_at_the_tail_with_its_outputs():
     assert both.pass_over() == [first, second]
 
 
-def test_a_scan_never_offers_a_request_twice_and_unskipping_does_not_go_back():
+def test_a_scan_never_offers_a_request_twice_and_never_goes_back():
     both = Both(cache_aware=False)
     for client in "xxyxy":
         both.arrive(prompt("a", 5), client)
@@ -233,7 +234,7 @@ def test_a_scan_never_offers_a_request_twice_and_unskipping_does_not_go_back():
     assert [r.client for r in offered] == list("xyxy")
 
 
-def test_a_candidate_is_matched_to_its_length_less_one_and_touched():
+def test_a_candidate_is_matched_to_one_token_less_than_its_length_and_touched():
     both = Both()
     request = both.arrive(prompt("a", 10))
     for survivor in (10, 9):
@@ -262,7 +263,7 @@ def test_waiting_requests_protect_their_prefixes():
     assert [path(node) for node in both.cache.nodes()] == [prompt("a", 10)]
 
 
-def test_the_head_is_touched_last_and_only_so_many():
+def test_the_head_of_the_queue_is_touched_last_and_in_limited_number():
     both = Both(cache_aware=False)
     for key in "abc":
         both.arrive(prompt(key, 10))

@@ -42,8 +42,8 @@ def test_vtc_serves_one_to_four_in_proportion():
 
 
 def test_equal_service_is_a_smaller_share_of_a_larger_entitlement():
-    """fcfs knows of no weights: at 3:1 and equal load, one gets 2/3 of its share, the other twice
-    its.
+    """fcfs ignores weights: at 3:1 and equal load, one client gets 2/3 of its share, the other
+    twice its share.
     """
     summary = simulate(overloaded("fcfs", (3.0, 1.0))).summary
     heavy, light = (client["entitlement_ratio"] for client in summary["clients"])
@@ -53,7 +53,7 @@ def test_equal_service_is_a_smaller_share_of_a_larger_entitlement():
     assert summary["jain_index"] == pytest.approx(0.8, abs=0.04)
 
 
-def test_another_spelling_is_the_same_experiment():
+def test_another_spelling_of_weights_is_the_same_experiment():
     """``vtc.weights`` is the older spelling, whose value is an entitlement."""
     plain = small_spec("vtc", "chat", flags={"weights": {"client-1": 2.0}})
     assert small_spec("vtc", "chat", vtc__weights={"client-1": 2.0}) == plain
@@ -71,7 +71,7 @@ def test_weights_of_one_change_nothing():
             np.testing.assert_array_equal(same, np.asarray(values), err_msg=f"{name}.{column}")
 
 
-def test_alone_a_client_has_the_part_that_its_weight_is():
+def test_a_client_alone_has_the_part_of_the_cluster_that_its_weight_gives():
     """At 1:1:2 the last client has half the cluster, like one of two clients of equal weight."""
     flags = {"num_programs": 6, "request_rate": 4.0, "scenario": "none"}
     by_weight = flags | {"clients": 3, "weights": {"client-2": 2.0}}

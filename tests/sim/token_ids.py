@@ -12,7 +12,7 @@ class TokenIds:
     """Token ids of segments, each with its own, assigned in order of use."""
 
     def __init__(self):
-        self._ids = {}  # of a segment key, as many as were ever asked for
+        self._ids = {}  # ids of a segment key, as many as were ever requested
         self._runs = [], []  # the start of each run of ids, its owner and its first id
         self._next = 1
 
@@ -52,7 +52,7 @@ class TokenIds:
 
 
 def _consecutive(ids, at, most):
-    """Return how many of the ``most`` ids from ``at`` on are consecutive."""
+    """Return the number of consecutive ids from ``at`` on, up to ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -34,7 +34,7 @@ def watched(gone):
 
     def watch(engine, _):
         pool, bare = engine.scheduler.kv_cache_manager.block_pool, vllm().kv_cache_utils
-        ended = {}  # where the tokens of a block end, by hash
+        ended = {}  # hash of a block -> the tokens up to its end
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
 
         def stored(request, blocks, num_cached_blocks, num_full_blocks, *args, **named):
@@ -57,7 +57,7 @@ def watched(gone):
 def simulated(stream, local, policy, gone):
     """Return the simulator's steps; ``gone`` gets the tokens of each overwritten block."""
     settings, tokens, size = SETTINGS.get(local, {}), Tokens(), stream.limits.block_size
-    for number, arrival in enumerate(stream.arrivals):  # as they are numbered for vLLM
+    for number, arrival in enumerate(stream.arrivals):  # numbered as for vLLM
         tokens.of(((f"out-{number}", arrival.output),))
         tokens.of(arrival.prompt)
 

@@ -57,7 +57,7 @@ def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
     scheduler = engine.scheduler
     if watch is not None:
         watch(engine, tokens)
-    scheduler.home.scheduler.prepare(Setup())  # of costs both know nothing
+    scheduler.home.scheduler.prepare(Setup())  # both know no costs
     waiting, preempted = list(enumerate(stream.arrivals)), []
     while True:
         while waiting and waiting[0][1].step <= clock:

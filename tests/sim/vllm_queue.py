@@ -21,7 +21,7 @@ class SchedulerQueue:
     def __init__(self, scheduler, clock, sequence_of, matched, admit):
         self._scheduler, self._clock = scheduler, clock
         self._sequence_of, self._admit = sequence_of, admit
-        self._theirs = {}  # vLLM's request, by ours
+        self._theirs = {}  # our request -> vLLM's request
         self._view = ListView(
             [],
             lambda request: matched(self._theirs[request]),

@@ -1,7 +1,7 @@
 """Workers of the simulated cluster whose every decision vLLM's own classes take.
 
-``vllm_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator has the
-clock, programs, router and records, and steps take the time of its timing profile. Queue, token
+``vllm_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator provides
+the clock, programs, router and records, and steps take the time of its timing profile. Queue, token
 budget, admission, chunks, preemption, block hashes, prefix cache and memory are vLLM's. FCFS is
 vLLM's too; any other local scheduler replaces vLLM's queue (vllm_queue.py).
 """
@@ -43,9 +43,9 @@ class VLLMReplica(RealReplica):
         self.engine = RealEngine(limits)
         self._tokens = tokens
         self._numbers = count()
-        self._prefilling = {}  # those whose prompts are incomplete, by request
-        self._joined = {}  # by request: its context when it began to decode
-        self._chunks = []  # of the step under way
+        self._prefilling = {}  # requests with incomplete prompts
+        self._joined = {}  # request -> its context when it began to decode
+        self._chunks = []  # requests of the current step
         self._booking = Booking()
         self._queue = None if stock else self._put_scheduler_in()
         self._watch_preemptions()
@@ -59,7 +59,7 @@ class VLLMReplica(RealReplica):
             capacity=self.limits.blocks * size,
             free=self.engine.free_blocks * size,
             evictable=0,
-            abandon=lambda: None,  # the engine's own
+            abandon=lambda: None,  # the engine's own requests
         )
 
     def fits(self, request):
@@ -82,7 +82,7 @@ class VLLMReplica(RealReplica):
 
     def settle(self):
         super().settle()
-        for chunk in self._chunks:  # a step that did not end has not happened
+        for chunk in self._chunks:  # a step that did not end does not count
             if chunk.first:
                 self._booking.take_back(chunk.sequence, chunk.cached)
 
@@ -102,7 +102,7 @@ class VLLMReplica(RealReplica):
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
                 assert tokens == 1
-                contexts.append((request, request.num_computed_tokens))  # with this step's
+                contexts.append((request, request.num_computed_tokens))  # including this step's
         if chunks:
             self._await_mixed(plan, chunks, contexts)
         else:
@@ -207,7 +207,8 @@ class VLLMReplica(RealReplica):
 
     def _watch_evictions(self, pool):
         """Report the tokens of every overwritten block that was the last of its kind."""
-        ended = {}  # where the tokens of a block end: a request's tokens, and how many of them
+        # hash of a block -> a request's tokens, and the number of them up to the block's end
+        ended = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self.limits.block_size
 

@@ -191,7 +191,7 @@ class RealEngine:
         return scheduled, hits, self._preempted, finished
 
     def plan(self):
-        """Return what vLLM's scheduler wants computed next, None if nothing.
+        """Return the work that vLLM's scheduler wants to compute next, None if there is none.
 
         A step that is empty because of preemptions takes no time.
         """

@@ -33,14 +33,14 @@ class Step:
     """The result of one engine step, requests by number."""
 
     scheduled: dict
-    hits: dict  # cached tokens of those that were admitted
+    hits: dict  # cached tokens of the admitted requests
     preempted: list
     finished: list
     free_blocks: int
 
 
 class Priority(FCFS):
-    """vLLM's policy "priority": the least number first, then the earliest.
+    """vLLM's policy "priority": the lowest number first, then the earliest arrival.
 
     Memory is taken back from the last in that order.
     """
@@ -98,7 +98,7 @@ def ask_vllm(stream):
     tokens, done, clock = Tokens(), {}, 0
     engine = RealEngine(stream.limits, stream.policy)
     waiting = list(enumerate(stream.arrivals))
-    preempted = []  # in a step that came out empty, which takes no time
+    preempted = []  # in an empty step, which takes no time
 
     def submit_until(step):
         while waiting and waiting[0][1].step <= step:
@@ -219,7 +219,7 @@ def assert_alike(theirs, ours, stream):
             assert want.preempted == [], f"step {number} of {stream}"
             assert want.finished == (got.finished if got else []), f"step {number} of {stream}"
             continue
-        if not got.free_blocks:  # the first of such a run
+        if not got.free_blocks:  # the first step of such a run
             got.free_blocks = want.free_blocks
         assert vars(got) == vars(want), f"step {number} of {stream}"
     assert not any(step.scheduled for step in ours.values())

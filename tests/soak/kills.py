@@ -3,8 +3,8 @@
 python -m tests.soak.kills KILLS [SEED]
 
 At a random moment after another point has finished, the command gets SIGKILL, SIGINT or SIGTERM.
-Finished points must be stored byte by byte, and no process may run on. A completed sweep must have
-each point once, with the records of a sweep that was never killed.
+Finished points must stay stored byte for byte, and no process may continue. A completed sweep must
+have each point once, with the records of a sweep that was never killed.
 """
 
 import json
@@ -26,9 +26,9 @@ from tests.live.live_cli import MARK, lasting
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 SIGNALS = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}
-POINTS = 24  # of a sweep
-LATEST_S = 0.5  # after a point has finished
-PATIENCE_S = 3600.0  # machines are busy
+POINTS = 24  # points of a sweep
+LATEST_S = 0.5  # seconds after a point has finished
+PATIENCE_S = 3600.0  # a long limit, because machines are busy
 TABLES = ("requests", "programs", "service")
 
 
@@ -58,7 +58,7 @@ def done_in(store):
 
 
 class Killer:
-    """A killer that runs one sweep after the other until there were ``left`` kills."""
+    """A killer that runs one sweep after the other until ``left`` kills have been made."""
 
     def __init__(self, folder, left, seed, tell):
         self.folder, self.left, self.tell = folder, left, tell
@@ -129,7 +129,7 @@ class Killer:
             for name in TABLES:
                 ours = pq.read_table(run.path / f"{name}.parquet").to_pylist()
                 theirs = pq.read_table(calm[identity].path / f"{name}.parquet").to_pylist()
-                if repr(ours) != repr(theirs):  # in which NaN is as NaN
+                if repr(ours) != repr(theirs):  # NaN equals NaN here
                     self.wrong.append(f"{run.path}: other {name} than without a kill")
 
 

@@ -1,4 +1,4 @@
-"""Measure a router's memory and CPU time for many client names that ask once each.
+"""Measure a router's memory and CPU time for many client names that each send one request.
 
 python -m tests.soak.names NAMES [FLAG ...]
 

@@ -35,12 +35,12 @@ from tests.soak.soak_recount import (
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"
-IDLE_S = 120.0  # nothing is under way after this time
+IDLE_S = 120.0  # no request is in flight after this time
 KEPT_S = 6.0  # unused connections are closed within this time
-SAMPLES = 200  # of memory in total, if there are enough requests
+SAMPLES = 200  # MiB of memory in total, if there are enough requests
 SLACK_MIB = 3.0
 ENGINE = ("--set", "engine.max_total_tokens=40000", "--set", "engine.max_running_requests=32")
-LOCAL = {"d2lpm": "dlpm", "fair-finish": "dlpm-hold"}  # the first router's schedulers
+LOCAL = {"d2lpm": "dlpm", "fair-finish": "dlpm-hold"}  # the schedulers of the first router
 
 
 class Router:
@@ -137,7 +137,7 @@ async def books_of(session, url):
 
 
 async def idle(session, url):
-    """Return metrics once nothing is under way; raise AssertionError if something stays."""
+    """Return metrics once no request is in flight; raise AssertionError if one stays."""
     over = time.monotonic() + IDLE_S
     while True:
         books = await books_of(session, url)
@@ -218,8 +218,8 @@ def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None)
 def memory(samples):
     """Return each router's MiB, the least of each quarter of the requests.
 
-    The least is what the router keeps: memory of 64 MiB bodies, also hostile ones, is freed twice a
-    minute.
+    The least is what the router keeps permanently: memory of 64 MiB bodies, including hostile ones,
+    is freed twice a minute.
     """
     quarter = len(samples) // 4
     parts = [samples[at : at + quarter] for at in range(0, 4 * quarter, quarter)]

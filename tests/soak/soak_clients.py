@@ -9,7 +9,7 @@ from aiohttp import ClientError
 from tests.soak.soak_plugin import LIE
 from tests.soak.soak_requests import REFUSED, hostile, valid
 
-LOST_S = 300.0  # without an end, after which a request counts as lost
+LOST_S = 300.0  # seconds without an end, after which a request counts as lost
 HOSTILE_SHARE = 0.05
 
 

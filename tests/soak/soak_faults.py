@@ -9,11 +9,11 @@ from pathlib import Path
 from aiohttp import ClientError
 
 KINDS = ("kill", "stop", "black hole", "garbage", "slow", "flapping")
-MOST_AT_ONCE = 2  # of four workers
+MOST_AT_ONCE = 2  # fault kinds of four workers
 
 
 def worker_pid(url):
-    """Return the process that serves there now, None while there is none."""
+    """Return the process that serves there now, or None."""
     port = url.rpartition(":")[2].encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -31,8 +31,8 @@ class Saboteur:
     """A saboteur with one fault after the other, each at one worker for ``last_s`` seconds.
 
     Faults are due at even distances of ``total`` requests. At most two last at a time, so one may
-    wait; requests then wait for it, one distance later (``turn``). On any machine each fault
-    therefore begins and ends before the last requests are sent.
+    have to wait; requests then wait for it, one distance later (``turn``). On any machine each
+    fault therefore begins and ends before the last requests are sent.
     """
 
     def __init__(self, session, urls, draw, count, last_s, total):
@@ -116,5 +116,5 @@ class Saboteur:
                 async with self._session.post(f"{url}/soak", json={"kind": kind}) as answer:
                     assert answer.status == 200
                     return
-            except (ClientError, OSError):  # it has not started again yet
+            except (ClientError, OSError):  # the worker has not started again yet
                 await asyncio.sleep(0.2)

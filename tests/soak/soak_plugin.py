@@ -24,7 +24,7 @@ from fairbench.schedulers.routing.least_loaded import LeastLoaded
 
 CREDITS_EVERY = 500  # requests
 JUNK_BYTES = 300
-LIE = "lie:"  # before the ``x-request-id`` of an answer that is well-formed and false
+LIE = "lie:"  # prefix of the ``x-request-id`` of an answer that is well-formed and false
 FALSE_ANSWER = {
     "meta_info": {"prompt_tokens": -5, "completion_tokens": 10**15, "cached_tokens": -(10**15)},
     "usage": {"prompt_tokens": 10**15, "completion_tokens": -7},
@@ -45,7 +45,7 @@ class Log:
 
 
 class _Logged:
-    """A layer before a router's own methods that logs them."""
+    """A class to put before a router in its bases, which logs calls of the router's methods."""
 
     def __init__(self, params, workers):
         super().__init__(params, workers)

@@ -12,7 +12,9 @@ def read_log(path):
 
 
 def compared_with_clients(log, ended, router):
-    """Return complaints unless every whole answer is in the log once, for its client and length."""
+    """Return complaints unless every whole answer is in the log once, for its client and with its
+    length.
+    """
     finishes = defaultdict(list)
     for row in log:
         if row[0] == "finish":
@@ -36,7 +38,7 @@ def compared_with_books(log, ended, router, books):
     """
     wrong, output, requests = [], Counter(), Counter()
     for row in log:
-        if row[0] in ("finish", "fail"):  # each time that one was sent to a worker
+        if row[0] in ("finish", "fail"):  # once for each time that a request was sent to a worker
             requests[row[3]] += 1
         if row[0] == "finish":
             output[row[3]] += row[5]
@@ -47,7 +49,8 @@ def compared_with_books(log, ended, router, books):
             wrong.append(f"{client}: {told} output tokens in /metrics, {output[client]} in the log")
         booked = sum(books("requests_total", client=client, outcome=name) for name in OUTCOMES)
         left = sum(one.how == "left" for one in mine if one.client == client)
-        if not requests[client] - left <= booked <= requests[client]:  # some before they were sent
+        # some log entries precede the sending
+        if not requests[client] - left <= booked <= requests[client]:
             wrong.append(f"{client}: {booked} requests in /metrics, {requests[client]} in the log")
         own = [one for one in mine if one.client == client]
         whole = sum(one.how == "ok" for one in own)
@@ -62,7 +65,7 @@ def compared_with_books(log, ended, router, books):
 
 
 def left_behind(log):
-    """Return the work that a fair-finish router still records when nothing is under way."""
+    """Return the work that a fair-finish router still records when no request is in flight."""
     return [row[1] for row in log if row[0] == "backlogs" and any(row[1].values())]
 
 

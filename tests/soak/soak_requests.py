@@ -12,13 +12,15 @@ REFUSED = (400, 401, 404, 405, 413, 415)
 
 @dataclass
 class Sent:
-    """A request. ``hostile`` names its defect, ``leave_s`` is when its client hangs up."""
+    """A request. A request: ``hostile`` names its defect, and ``leave_s`` is the time at which its
+    client hangs up.
+    """
 
     path: str
     body: bytes
     stream: bool = False
     output: int = 0
-    prompt: int | None = None  # tokens, where the answer has to say so
+    prompt: int | None = None  # number of tokens, if the answer must have exactly that many
     hostile: str = ""
     leave_s: float | None = None
     method: str = "POST"
@@ -29,7 +31,7 @@ def valid(draw):
     """Return a request that must be served."""
     path, stream = draw.choice((GENERATE, GENERATE, COMPLETIONS, CHAT)), draw.random() < 0.5
     output, length = draw.randint(1, 12), draw.randint(1, 120)
-    shared = draw.randrange(8)  # one of the prefixes that requests have in common
+    shared = draw.randrange(8)  # one of the prefixes that requests share
     ids = [shared + 16] * 64 + [draw.randrange(16, VOCABULARY) for _ in range(length)]
     words = " ".join(map(str, ids[:40]))
     prompt = len(ids)
@@ -62,7 +64,7 @@ def _chat(**changes):
     return json.dumps({**body, **changes})
 
 
-HOSTILE = {  # what is wrong -> (path, body)
+HOSTILE = {  # defect -> (path, body)
     "no JSON": (GENERATE, b"{"),
     "nothing": (CHAT, b""),
     "random bytes": (GENERATE, bytes(range(256)) * 4),

@@ -9,7 +9,7 @@ from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot
 
 
-def test_its_tables_match_the_file():
+def test_the_tables_of_the_page_match_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
     assert plot.put(page, plot.read()) == page
     assert page.count("±") >= len(plot.ROWS) * len(KNOWN) * 3
@@ -75,7 +75,7 @@ def test_the_text_on_attacks_on_the_cache_has_the_numbers_of_its_tables():
     assert sorted(set(numbers) - known) == []
 
 
-def test_a_run_of_the_study_repeats_itself(monkeypatch):
+def test_a_run_of_the_study_is_reproducible(monkeypatch):
     monkeypatch.setattr(memory, "DURATION_S", 400.0)
     rows = [memory.run("tool-use", "max-min", "pin", 200) for _ in range(2)]
     assert rows[0] == rows[1]

@@ -30,7 +30,7 @@ POINTS = {"fig1": 10, "fig7": 108, "fig8": 5, "fig9": 5, "fig10": 22, "fig11": 1
 
 
 @pytest.mark.parametrize(("name", "count"), POINTS.items())
-def test_a_sweep_has_the_points_of_the_papers_figure(name, count):
+def test_a_sweep_has_the_points_of_the_figure_in_the_paper(name, count):
     sweep = read_sweep(name)
     specs = points(sweep.model_copy(update={"num_runs": 1}))
     assert len(specs) == count
@@ -76,7 +76,7 @@ def test_a_figure_is_drawn_to_every_format_and_its_numbers_to_csv(tmp_path):
     assert (row["workers"], row["overhead_pct"]) == ("8", "25")
 
 
-def test_rows_as_csv(tmp_path):
+def test_rows_are_written_as_csv(tmp_path):
     write_rows(tmp_path / "x.csv", [{"a": 1.23456789, "b": None}, {"a": 2, "b": "x"}])
     assert (tmp_path / "x.csv").read_text() == "a,b\n1.23457,\n2,x\n"
 
@@ -93,12 +93,12 @@ def test_an_unknown_figure_is_named():
         ("fig7", "sweep.toml|index.json"),
     ],
 )
-def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
+def test_a_folder_that_is_not_a_store_is_an_error(tmp_path, name, complaint):
     with pytest.raises(DataError, match=complaint):
         FIGURES[name].read(tmp_path)
 
 
-def test_timings_of_another_shape_are_an_error(tmp_path):
+def test_timings_in_another_form_are_an_error(tmp_path):
     write_json(tmp_path / "timings.json", {"points": []})
     with pytest.raises(DataError, match="must hold the timings of a central scheduler"):
         FIGURES["fig4"].read(tmp_path)

@@ -35,7 +35,7 @@ def store(cache, request):
     cache.unlock(node)
 
 
-def test_the_scheduler_knows_each_processs_cache():
+def test_the_scheduler_knows_the_cache_of_each_process():
     pool_tokens, arrivals = 4_000, TreeOfThoughtArrivals(Random(1))
     central = CentralDLPM(DLPM.Params(), 2)
     evictions = []
@@ -59,7 +59,7 @@ def test_the_scheduler_knows_each_processs_cache():
     assert not multiprocessing.active_children()
 
 
-def test_arrivals_go_on_from_finished_requests_down_to_the_last_level():
+def test_arrivals_continue_finished_requests_down_to_the_last_level():
     arrivals, parents, depths = TreeOfThoughtArrivals(Random(0)), set(), set()
     for _ in range(300):
         request = arrivals.take()
@@ -72,7 +72,7 @@ def test_arrivals_go_on_from_finished_requests_down_to_the_last_level():
     assert depths == set(range(LEVELS))
 
 
-def test_overhead_is_messages_and_algorithm_over_a_decode_step():
+def test_overhead_is_messages_and_algorithm_relative_to_a_decode_step():
     cost = RoundCost(8, 200, 1.0, 50.0, 2.5, 0.5, decode_step_ms=16.0)
     assert cost.overhead_pct == 25.0
 
@@ -124,7 +124,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         time.sleep(0.05)
 
 
-def test_a_prompt_that_is_cached_already_changes_nothing():
+def test_a_fully_cached_prompt_changes_nothing():
     text = (Segment("a", 30),)
     with CentralWorkers(1, 40) as processes:
         for _ in range(3):

@@ -49,7 +49,7 @@ def test_the_score_counts_the_parts_that_were_tested(outcomes, expected):
     assert score([Part("x", one, "") for one in outcomes]) == expected
 
 
-def test_a_number_holds_in_its_band_and_a_shape_in_every_seed():
+def test_a_number_holds_within_its_band_and_a_shape_in_every_seed():
     assert [number("n", value, 1, 2, "").outcome for value in (1, 2, 2.1, float("nan"))] == [
         HOLDS,
         HOLDS,
@@ -62,7 +62,7 @@ def test_a_number_holds_in_its_band_and_a_shape_in_every_seed():
 
 
 def rates(**by_dp):
-    """Return cells of two schedulers: ``dp8=(2.0, 1.0)`` are D2LPM's and VTC's service rate."""
+    """Return cells of two schedulers: ``dp8=(2.0, 1.0)`` are the service rates of D2LPM and VTC."""
     return [
         cell(name, dp=int(dp[2:]), service_rate_tok_s=rate)
         for dp, pair in by_dp.items()
@@ -87,7 +87,7 @@ def test_a_gain_is_a_direction_and_a_size(cells, expected):
     assert told(OVER_VTC(cells)) == expected
 
 
-def test_a_gain_has_other_measures_that_do_not_count():
+def test_a_gain_has_other_measures_that_do_not_decide():
     cells = [
         cell("d2lpm", service_rate_tok_s=20.0, output_rate_tok_s=9.0, time_to_100pct_s=50.0),
         cell("vtc", service_rate_tok_s=10.0, output_rate_tok_s=10.0, time_to_100pct_s=150.0),
@@ -167,7 +167,7 @@ def test_preble_wins_in_only_one_configuration(there, elsewhere, expected):
     assert told(throughput.judge_preble(cells)) == expected
 
 
-def test_both_prebles_are_judged_and_named():
+def test_both_forms_of_preble_are_judged_and_named():
     cells = [
         cell("preble", service_rate_tok_s=200.0),
         cell("preble-code", service_rate_tok_s=50.0),
@@ -402,7 +402,7 @@ def test_a_part_that_cannot_be_tested_is_not_counted_as_judged_at_both(monkeypat
     assert "Of the 2 parts that are judged at both, 1 hold" in text
 
 
-def test_the_page_as_files(tmp_path, monkeypatch):
+def test_the_page_is_written_as_files(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench_studies.dlpm.claims.table._basis", str)
     markdown, table = write(*page(), tmp_path / "results")
     assert markdown.read_text() == claims_markdown(*page())

@@ -57,7 +57,7 @@ def on(axis, steps):
     return [(step.label, *step.changes.values()) for step in steps if step.axis == axis]
 
 
-def test_axes_vary_around_a_configurations_values():
+def test_axes_vary_around_the_values_of_a_configuration():
     steps = steps_round(SET, SCHEDULERS)
     assert list(dict.fromkeys(step.axis for step in steps)) == list(AXES)
     assert on(POOL, steps) == [("1",), ("1/2", 40_000), ("1/4", 20_000)]
@@ -71,12 +71,12 @@ def test_axes_vary_around_a_configurations_values():
     ]
 
 
-def test_a_default_that_is_on_the_axis_is_there_once():
+def test_a_default_that_is_also_on_its_axis_occurs_once():
     steps = steps_round(SET | {"engine.max_running_requests": 128}, SCHEDULERS)
     assert on(RUNNING, steps) == [("2,048", 2048), ("128",), ("32", 32)]
 
 
-def test_axes_that_nothing_is_on_are_left_out():
+def test_axes_without_effect_are_left_out():
     """An A10G has one profile, and neither LPM nor VTC has a quantum."""
     a10g = SET | {"gpu": "a10g-24gb/llama-3.2-3b", "model": "llama-3.2-3b"}
     steps = steps_round(a10g, ("lpm", "vtc"))
@@ -92,7 +92,7 @@ def test_the_map_has_the_compared_values_of_its_claims():
     assert [one.number for of in groups(quick=True) for one in of.claims] == [1, 2, 4, 5, 6, 9, 15]
 
 
-def test_the_load_of_a_workload_is_its_own_rate():
+def test_the_load_of_a_workload_is_relative_to_its_default_rate():
     spec = spec_of(CELL)
     own = spec.workload.scenario("s1").rate * 2
     assert on(LOAD, steps_round(CELL, SCHEDULERS))[1] == ("x2", 2 * own)
@@ -154,7 +154,7 @@ def test_a_picture_has_a_line_where_the_sign_flips():
 
     figure = draw_map(MAPPED[0], "Claim 1", two_cells(), "simulated on x")
     panels = figure.get_axes()
-    assert len(panels) == 2  # two cells, one axis
+    assert len(panels) == 2  # two cells on one axis
     for panel in panels:
         low, high = panel.get_ylim()
         assert low < 1 < high
@@ -195,7 +195,7 @@ def test_the_map_end_to_end_and_resumed(tiny):
 
 
 @pytest.mark.parametrize("count", [4, *slow(len(groups(quick=True)))])
-def test_a_chart_has_the_runs_of_its_own_claims_only(count):
+def test_a_chart_has_only_the_runs_of_its_own_claims(count):
     charts = [Chart.of(group, 1) for group in groups(quick=True)[:count]]
     runs = {
         identity(spec): StoredRun(Path(), {"chart": number}, {})

@@ -1,4 +1,4 @@
-"""Test the claims on figures 8, 9 and 12, by hand-made runs."""
+"""Test the claims on figures 8, 9 and 12 with hand-made runs."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def run_of(folder, name, responses=(), service=(), **summary):
         (80.0, 90.0, 60.0, [HOLDS, HOLDS, HOLDS, REVERSED]),
     ],
 )
-def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
+def test_conversations_are_judged(tmp_path, vtc_floods, lpm_good, reformed, expected):
     by_scheduler = {
         "lpm": [(lpm_good, 1.0)] * 2 + [(90.0, 9.0)] * 2,
         "vtc": [(9.0, 1.0)] * 2 + [(vtc_floods, 9.0)] * 2,
@@ -59,13 +59,13 @@ def test_conversations(tmp_path, vtc_floods, lpm_good, reformed, expected):
         (90.0, 90.0, [REVERSED, REVERSED, OFF]),
     ],
 )
-def test_the_order_of_completion(tmp_path, vtc_s, code_s, expected):
+def test_the_order_of_completion_is_judged(tmp_path, vtc_s, code_s, expected):
     ends_s = {"d2lpm": 100.0, "vtc": vtc_s, "preble-code": code_s}
     cells = [run_of(tmp_path, name, duration=end_s) for name, end_s in ends_s.items()]
     assert told(trees.judge_makespan(cells)) == expected
 
 
-def test_response_times_of_trees(tmp_path):
+def test_response_times_of_trees_are_judged(tmp_path):
     """D2LPM: 30 s on average, clients 1 and 2 at most 20 s."""
     by_scheduler = {
         "d2lpm": [(50.0, 50.0), (20.0, 20.0), (20.0, 20.0)],
@@ -112,7 +112,7 @@ def test_preble_leaves_workers_idle(tmp_path, preble, busy_workers, response_s, 
         ((10, 10), (10, 50), [HOLDS, HOLDS, REVERSED]),
     ],
 )
-def test_equal_computed_service(tmp_path, extend_tokens, input_tokens, expected):
+def test_equal_computed_service_is_judged(tmp_path, extend_tokens, input_tokens, expected):
     service = [
         {"client": f"client-{number}", "worker": number, "start_s": 1.0, "end_s": 2.0, "steps": 1,
          "input_tokens": inputs, "extend_tokens": extend}
@@ -131,7 +131,7 @@ def test_equal_computed_service(tmp_path, extend_tokens, input_tokens, expected)
         (99.0, 1.0, [REVERSED, HOLDS, HOLDS, REVERSED]),
     ],
 )
-def test_a_mix(tmp_path, dlpm_s, lpm_chat_s, expected):
+def test_a_mix_is_judged(tmp_path, dlpm_s, lpm_chat_s, expected):
     mixes = {
         "lpm": ([(lpm_chat_s, 1.0)] * 2 + [(20.0, 1.0)] * 2, 100.0, 0.90),
         "vtc": ([(50.0, 1.0)] * 4, 110.0, 0.99),
@@ -144,7 +144,7 @@ def test_a_mix(tmp_path, dlpm_s, lpm_chat_s, expected):
     assert told(mix.judge_mix(cells)) == expected
 
 
-def test_a_shape_must_be_there_in_every_seed(tmp_path):
+def test_a_shape_must_occur_in_every_seed(tmp_path):
     """LPM starves the well-behaved clients in only one of two seeds."""
     cells = []
     for name, good in (("lpm", (90.0, 12.0)), ("vtc", (9.0, 9.0)), ("d2lpm", (10.0, 10.0))):

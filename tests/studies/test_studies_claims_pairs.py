@@ -16,7 +16,7 @@ FASTER = Pair("rate", "service_rate_tok_s", "d2lpm", "vtc")
 FAIRER = Pair("index", "jain_index", "vtc", "d2lpm", 0.0, is_ratio=False)
 SOONER = Pair("makespan", "time_to_100pct_s", "vtc", "d2lpm")
 SEEDS = (0, 1, 2)
-T_2 = 4.302652729911275  # 97.5% of Student's t with 2 degrees of freedom
+T_2 = 4.302652729911275  # 97.5% quantile of Student's t with 2 degrees of freedom
 
 
 def at(d2lpm, vtc, metric="service_rate_tok_s", **more):
@@ -60,7 +60,7 @@ def test_the_sign_follows_the_claim():
     assert (FASTER.seen(runs).outcome, nearly.seen(runs).outcome) == (REVERSED, HOLDS)
 
 
-def test_a_difference_is_no_ratio():
+def test_a_difference_is_not_a_ratio():
     seen = FAIRER.seen(at((0.80, 0.81, 0.82), (0.90, 0.91, 0.92), "jain_index"))
     assert (seen.outcome, seen.value) == (HOLDS, pytest.approx(0.1))
 
@@ -81,7 +81,7 @@ def test_an_undefined_value_is_inconclusive():
     ("d2lpm", "vtc", "outcome", "bound"),
     [(900.0, None, HOLDS, ">"), (None, 900.0, REVERSED, "<"), (None, None, INCONCLUSIVE, "")],
 )
-def test_an_unfinished_program_took_at_least_the_run(d2lpm, vtc, outcome, bound):
+def test_an_unfinished_program_took_at_least_as_long_as_the_run(d2lpm, vtc, outcome, bound):
     """The run lasted 1,000 s."""
     seen = SOONER.seen(at((d2lpm,), (vtc,), "time_to_100pct_s"))
     assert (seen.outcome, seen.bound) == (outcome, bound)
@@ -94,7 +94,7 @@ def test_a_bound_on_the_wrong_side_is_inconclusive():
     assert SOONER.seen(runs).outcome is INCONCLUSIVE
 
 
-def test_a_configuration_counts_only_if_all_competed():
+def test_a_configuration_counts_only_if_all_clients_competed():
     runs = at((2.0,), (1.0,))
     assert contended(runs.values())
     limited = {0: {**runs["vtc"][0], "queue_empty_share": 0.06}}
@@ -103,11 +103,11 @@ def test_a_configuration_counts_only_if_all_competed():
     unhurt = {0: {**runs["vtc"][0], "notes": {"min_entitlement_ratio": idle}}}
     assert FASTER.seen({**runs, "vtc": unhurt}).outcome is UNCONTENDED
     others = {**runs, "lpm": limited}
-    assert FASTER.seen(others).outcome is HOLDS  # not compared here
+    assert FASTER.seen(others).outcome is HOLDS  # not compared in this test
 
 
 @pytest.mark.parametrize(("shares", "competed"), [((0.0, 0.1), True), ((0.01, 0.1), False)])
-def test_how_long_queues_were_empty_counts_on_average(shares, competed):
+def test_the_time_of_empty_queues_counts_on_average(shares, competed):
     runs = at((2.0, 2.0), (1.0, 1.0))
     vtc = {n: {**runs["vtc"][n], "queue_empty_share": share} for n, share in enumerate(shares)}
     assert contended([runs["d2lpm"], vtc]) is competed
@@ -127,7 +127,7 @@ def test_several_conditions_hold_together(parts, expected):
     assert joined(parts) is expected
 
 
-def test_all_pairs_of_an_order():
+def test_all_pairs_of_an_order_are_compared():
     order = All("order", (FAIRER, FASTER))
     runs = {
         "vtc": by_seed(cell("vtc", jain_index=0.9, service_rate_tok_s=1.0)),
@@ -138,7 +138,9 @@ def test_all_pairs_of_an_order():
 
 
 def five_places():
-    """Return five places: holds at 1 and 2, reversed at 4, inconclusive at 8, uncontended at 16."""
+    """Return five places: the claim holds at 1 and 2, is reversed at 4, inconclusive at 8,
+    uncontended at 16.
+    """
     logs = {1: (0.1, 0.1, 0.1), 2: (0.2, 0.2, 0.2), 4: (-0.3, -0.3, -0.3), 8: (0.0, 0.1, 0.3)}
     cells = []
     for dp, of_seeds in ({**logs, 16: (0.9, 0.9, 0.9)}).items():

@@ -69,8 +69,10 @@ def service_of(*rows):
     return Service.from_columns({**nothing, **dict(zip(names, columns, strict=True))})
 
 
-def test_a_lead_over_a_backlogged_client_by_hand():
-    """Client 0 waits from 2 to 8; meanwhile client 1 gets 100 and 2 x 5 tokens, itself 30."""
+def test_a_lead_over_a_backlogged_client_equals_a_hand_computation():
+    """Client 0 waits from 2 to 8; meanwhile client 1 gets 100 and 2 x 5 tokens, and client 0 gets
+    30.
+    """
     requests = requests_of((0, 2.0, 8.0), (1, 0.0, 0.0))
     service = service_of(
         (1, 0.0, 1.0, 500, 0),  # before

@@ -74,7 +74,7 @@ class TestFig7:
             for dp in (1, 2)
         ]  # fmt: skip
 
-    def test_a_panel_a_metric_with_a_line_a_scheduler(self):
+    def test_there_is_a_panel_per_metric_with_a_line_per_scheduler(self):
         figure = fig7.draw(self.cells())
         rate, jain, p50, p99 = figure.axes
         assert lines(rate) == [[(1, 2.0), (2, 4.0)], [(1, 3.0), (2, 6.0)]]
@@ -101,13 +101,13 @@ class TestFig7:
         assert not fig7.draw(self.cells()).axes[1].collections
         assert fig7.draw(self.cells(seeds=(0, 1))).axes[1].collections
 
-    def test_a_run_without_a_window_is_drawn_as_far_as_it_goes(self):
+    def test_a_run_without_a_window_is_drawn_to_its_end(self):
         nothing = dict.fromkeys([*METRICS, "victim_p50_s", "victim_p99_s"])
         rate, jain, *_ = fig7.draw([cell("vtc", **nothing), *self.cells()]).axes
         assert len(lines(rate)) == 2
         assert shown(jain)["max-min fair"] == [(1, 0.9), (2, 0.9)]
 
-    def test_an_undefined_latency_is_no_point(self):
+    def test_an_undefined_latency_is_not_drawn(self):
         cells = [*self.cells(), cell("vtc", **METRICS, victim_p50_s=None, victim_p99_s=None)]
         p50 = fig7.draw(cells).axes[2]
         assert len(marks(p50)) == 4
@@ -203,7 +203,7 @@ def test_fig4_stacks_the_parts_of_the_overhead():
 @pytest.mark.parametrize(
     ("module", "panels_a_column"), [(fig8, 2), (fig9, 3), (fig12, 2)], ids=lambda m: str(m)
 )
-def test_over_time_there_is_a_column_a_scheduler(tmp_path, module, panels_a_column):
+def test_over_time_there_is_a_column_per_scheduler(tmp_path, module, panels_a_column):
     service = [
         {"client": "client-0", "start_s": 0.0, "end_s": 1.0, "steps": 1, "input_tokens": 3000,
          "extend_tokens": 2000},
@@ -235,6 +235,6 @@ def test_over_time_there_is_a_column_a_scheduler(tmp_path, module, panels_a_colu
     first = rows[0]
     assert (first["start_s"], first["end_s"], first["response_s"]) == (0.0, 1.0, 30.0)
     assert first.get("service_ktok_s", 3.0) == 3.0
-    # What was computed is booked when the step ends, at the beginning of the next interval.
+    # The service computed is booked when the step ends, at the beginning of the next interval.
     assert rows[1].get("actual_service_ktok_s", 2.0) == 2.0
     assert origin(figure).startswith(f"simulated on {PROFILE}; seed 0. Response:")

@@ -59,7 +59,7 @@ class TestFrozen:
     def test_nothing_was_changed_since_the_first_test_run(self, preset):
         assert digest(preset) == FROZEN[preset]
 
-    def test_every_pair_is_in_every_form_and_the_cap_is_the_same_for_all(self, preset):
+    def test_every_pair_occurs_in_every_form_and_the_cap_is_the_same_for_all(self, preset):
         made = frozen(preset)
         assert len(made.configurations) == 3 * len(made.pairs) == 21
         capped = [made.settings(Configuration(pair, CAPPED)) for pair in made.pairs]
@@ -115,7 +115,7 @@ class TestPlan:
             ({"quick": True, "seeds": 2}, {"judge": (6, 7)}),
         ],
     )
-    def test_which_seeds_run(self, form, seeds):
+    def test_the_seeds_that_run(self, form, seeds):
         plan = Plan(TINY, **form)
         assert {one.workload: found for one, found in plan.seeds.items()} == seeds
 
@@ -136,12 +136,12 @@ class TestPlan:
             if (of[0].seed, of[0].cell.part) == (7, "test")
         )
         del stored[lost]
-        assert len(plan.identities) == 18  # no two forms are the same here
+        assert len(plan.identities) == 18  # no two forms are equal in this test
         found = plan.finished(stored)
         assert {(one.cell.workload, one.seed) for one in found} == {("chat", 0), ("judge", 6)}
         assert len(found) == 12
 
-    def test_a_capped_run_has_the_cap_instead_of_the_workloads_limit(self):
+    def test_a_capped_run_has_the_cap_instead_of_the_limit_of_the_workload(self):
         plan = Plan(TINY, quick=True)
         specs = {point.configuration: spec for point, spec in plan._points}
         capped = specs[Configuration("vtc", CAPPED)].settings
@@ -159,17 +159,17 @@ def test_runs_at_a_preset_have_its_settings():
 
 class TestEstimate:
     def test_a_mean_over_cells_with_the_error_of_their_seeds(self):
-        # Variances of means: 0.02 / 2 = 0.01 and 0; of the mean of both 0.01 / 4.
+        # Variances of the means: 0.02 / 2 = 0.01 and 0; of the mean of both, 0.01 / 4.
         found = estimate({"a": [0.1, 0.3], "b": [0.5, 0.5, 0.5]})
         assert found.gain == pytest.approx((0.2 + 0.5) / 2)
         assert (found.error, found.degrees) == (pytest.approx(0.05), 1)
 
-    def test_cells_that_differ_do_not_make_it_uncertain(self):
+    def test_differing_cells_do_not_increase_the_uncertainty(self):
         found = estimate({"a": [0.0, 0.0], "b": [9.0, 9.0]})
         assert (found.gain, found.error, found.degrees) == (4.5, 0.0, 2)
         assert found.p_above(0.0) == 0.0
 
-    def test_one_cell_is_the_usual_paired_t(self):
+    def test_one_cell_gives_the_usual_paired_t_test(self):
         # Differences 1, 2, 3: mean 2, error 1/sqrt 3, t = 3.464 with 2 degrees, two-sided 0.0742.
         found = estimate({"a": [1.0, 2.0, 3.0]})
         assert found.p_above(0.0) == pytest.approx(0.0742 / 2, abs=1e-4)
@@ -188,7 +188,7 @@ class TestEstimate:
         assert isnan(found.ratio)
         assert found.p_above(0.0) == found.p_below(0.0) == 1.0
 
-    def test_holm_by_hand(self):
+    def test_holm_equals_hand_computed_values(self):
         assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
         assert holm([0.9, 0.8]) == [1.0, 1.0]
 
@@ -231,13 +231,13 @@ class TestCompare:
         assert one.estimates["p95_s"].ratio == pytest.approx(0.5)
         assert one.count(Relation.TRADES) == 1
 
-    def test_a_little_worse_is_both_marks(self):
+    def test_slightly_worse_values_get_both_marks(self):
         """The scheduler is 1% behind, within the margin of 2%, and significantly so."""
         here = {OURS: outcome(), D2LPM: outcome(to_100_s=(198.0, 197.9, 198.1))}
         (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
         assert one.marks["to_100_s"] is Mark.A_LITTLE_WORSE
 
-    def test_cells_that_differ_in_replicas_count_each(self):
+    def test_cells_that_differ_in_replicas_count_separately(self):
         twice = {OURS: outcome(), D2LPM: outcome(to_90_s=200.0)}
         same = {OURS: outcome(), D2LPM: outcome()}
         cells = {cell(): twice, cell().model_copy(update={"dp": 8}): same}
@@ -260,7 +260,7 @@ class TestCompare:
 
 
 class TestHeadline:
-    def test_it_holds_where_both_halves_do(self):
+    def test_the_frontier_holds_if_it_holds_in_both_halves(self):
         here = {
             OURS: outcome(service_tok_s=990.0),
             D2LPM: outcome(p95_s=50.0),
@@ -273,7 +273,7 @@ class TestHeadline:
         assert first.latencies == 600
         assert (second.throughput_holds, second.latency_holds) == (False, False)
 
-    def test_few_latencies_are_no_p99(self):
+    def test_few_latencies_give_no_p99(self):
         here = dict.fromkeys((OURS, D2LPM, PREBLE), outcome(latencies=(40.0,) * 99))
         assert not any(one.latency_holds for one in headline({cell(): here}, OURS, 0.02))
 
@@ -292,12 +292,14 @@ def test_a_run_is_measured_by_its_worst_off_well_behaved_client():
         "simulated": True, "notes": {}, "censored": [],
     }  # fmt: skip
     found = measured(summary, 90.0)
-    assert (found.to_90_s, found.to_100_s) == (10.0, 99.0)  # never: at least the run's end
-    assert isnan(measured(summary | {"victim_p95_s": None}, 90.0).p95_s)  # among refused ones
+    # never finished: at least the end of the run
+    assert (found.to_90_s, found.to_100_s) == (10.0, 99.0)
+    # the percentile falls among refused requests
+    assert isnan(measured(summary | {"victim_p95_s": None}, 90.0).p95_s)
     assert bounds(summary) == {"to_100_s"}
     assert bounds(summary | {"censored": ["victim_p95_s"]}) == {"to_100_s", "p95_s"}
     assert found.served == 0.75
-    # Of 90 tokens/s c is due 20, a and b share 70: 35 each, and a got 10 of its 35.
+    # Of 90 tokens/s, 20 are due to c, and a and b share 70: 35 each, and a got 10 of its 35.
     assert found.share == pytest.approx(10 / 35)
 
 
@@ -317,7 +319,7 @@ class TestTable:
         assert f"{1.23**0.5:.2f}" in row
 
     def test_pairs_with_the_same_cap_are_compared_with_each_other(self):
-        """As published, both do equally well; capped, the rival has twice the P95."""
+        """As published, both are equally good; capped, the rival has twice the P95."""
         capped = {
             one._replace(form=CAPPED): outcome(p95_s=p95_s)
             for one, p95_s in ((OURS, 40.0), (D2LPM, 80.0))

@@ -1,4 +1,4 @@
-"""Test the Preble paper's figures and claims, from latencies made by hand."""
+"""Test the Preble paper's figures and claims with hand-made latencies."""
 
 import csv
 from itertools import pairwise
@@ -26,7 +26,7 @@ SPEEDS = (Speed("tool-use", 300.0), Speed("video-qa", 3000.0))
 
 
 def as_the_paper(key):
-    """Return latencies with which every claim holds."""
+    """Return latencies for which every claim holds."""
     if key.figure == "fig3":
         level = 1 + RATES[key.workload].index(key.value)
         gain = 1.0 + 0.1 * level if key.workload == "programming" else 1.0 + level
@@ -57,7 +57,7 @@ def scaled(factor, **where):
     return change
 
 
-def test_every_claim_holds_with_the_papers_latencies():
+def test_every_claim_holds_with_the_latencies_of_the_paper():
     judged = judge_preble(results())
     assert [one.claim.number for one in judged] == [30, 31, 32, 33, 34]
     assert {one.finding.verdict for one in judged} == {Verdict.REPRODUCED}
@@ -65,17 +65,17 @@ def test_every_claim_holds_with_the_papers_latencies():
 
 
 class TestEndToEnd:
-    def test_the_gain_is_largest_at_the_paper_s_point(self):
+    def test_the_gain_is_largest_at_the_point_of_the_paper(self):
         found = judge_end_to_end(results())
         assert "mean 1.10x to 4.0x" in found.ours
         assert "least on programming" in found.ours
 
-    def test_a_gain_beyond_the_papers_is_direction_only(self):
-        # 4.0x at the highest rate of agents becomes 20x.
+    def test_a_larger_gain_than_in_the_paper_reproduces_only_the_direction(self):
+        # 4.0x at the highest rate of agents becomes 20x
         top = {"workload": "agent", "value": 0.09, "system": "round-robin", "figure": "fig3"}
         assert judge_end_to_end(results(scaled(5.0, **top))).verdict == Verdict.DIRECTION_ONLY
 
-    def test_behind_anywhere_is_not_reproduced_and_everywhere_is_contradicted(self):
+    def test_slower_anywhere_is_not_reproduced_and_slower_everywhere_is_contradicted(self):
         one = {"workload": "agent", "value": 0.03, "system": "preble", "figure": "fig3"}
         assert judge_end_to_end(results(scaled(9.0, **one))).verdict == Verdict.NOT_REPRODUCED
         everywhere = scaled(9.0, system="preble", figure="fig3")
@@ -84,7 +84,7 @@ class TestEndToEnd:
 
 class TestAblation:
     @pytest.mark.parametrize("worse", [1.1, 1.02])
-    def test_a_step_that_hurts_however_little_is_not_reproduced(self, worse):
+    def test_a_harmful_step_is_not_reproduced_however_small_the_harm(self, worse):
         def change(key, one):
             if key.figure != "fig5" or key.system != "prefill/decode balancing":
                 return one
@@ -95,14 +95,14 @@ class TestAblation:
         assert found.verdict == Verdict.NOT_REPRODUCED
         assert "3 of 4 mechanisms help; no help: prefill/decode balancing" in found.ours
 
-    def test_groups_may_cost_the_mean(self):
+    def test_groups_may_increase_the_mean(self):
         def change(key, one):
             worse = key.figure == "fig5" and key.system == "priority groups"
             return one._replace(mean_s=one.mean_s * 1.1) if worse else one
 
         assert judge_ablation(results(change)).verdict == Verdict.REPRODUCED
 
-    def test_round_robin_the_best_contradicts(self):
+    def test_a_fastest_round_robin_contradicts_the_paper(self):
         best = scaled(0.1, figure="fig5", system="round-robin")
         assert judge_ablation(results(best)).verdict == Verdict.CONTRADICTED
 
@@ -112,14 +112,14 @@ class TestBaselines:
         fast = scaled(0.5, figure="baselines", system="oracle", workload="agent")
         assert judge_baselines(results(fast)).verdict == Verdict.NOT_REPRODUCED
 
-    def test_an_oracle_as_bad_everywhere_is_direction_only(self):
+    def test_an_oracle_that_is_equally_slow_everywhere_reproduces_only_the_direction(self):
         def change(key, one):
             oracle = key.figure == "baselines" and key.system == "oracle"
             return one._replace(mean_s=2.0) if oracle else one
 
         assert judge_baselines(results(change)).verdict == Verdict.DIRECTION_ONLY
 
-    def test_all_faster_than_preble_contradicts(self):
+    def test_preble_as_the_slowest_contradicts_the_paper(self):
         slow = scaled(10.0, figure="baselines", system="preble")
         assert judge_baselines(results(slow)).verdict == Verdict.CONTRADICTED
 
@@ -141,7 +141,7 @@ def test_the_window_may_change_the_mean_by_a_tenth(factor, found):
         (200.0, 3000.0, Verdict.NOT_REPRODUCED),
     ],
 )
-def test_decisions_a_second(tools, videos, found):
+def test_decisions_per_second_are_measured(tools, videos, found):
     speeds = (Speed("tool-use", tools), Speed("video-qa", videos))
     assert judge_speed(results(speeds=speeds)).verdict == found
 
@@ -161,7 +161,8 @@ def test_the_table_gives_reasons_where_a_claim_fails(tmp_path):
 
 def test_a_picture_has_its_numbers_beside_it(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(draw, "FIGURES", {"fig5": draw.FIGURES["fig5"]})  # each takes a second
+    # each request takes a second
+    monkeypatch.setattr(draw, "FIGURES", {"fig5": draw.FIGURES["fig5"]})
     files = draw.plot(results(), tmp_path, ["svg"])
     assert [file.name for file in files] == ["preble-fig5.svg", "preble-fig5.csv"]
     with (tmp_path / "preble-fig5.csv").open() as file:

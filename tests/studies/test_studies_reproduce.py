@@ -16,7 +16,7 @@ from fairbench_studies.dlpm.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIM
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
-PATIENCE_S = 300  # machines are busy
+PATIENCE_S = 300  # a long limit, because machines are busy
 
 
 def invoke(*arguments):
@@ -55,7 +55,7 @@ def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
 
 
-def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):
+def test_plot_draws_a_directory_of_the_user(swept, tmp_path):
     table = tmp_path / "out" / "table.tex"
     flags = ["--output-dir", tmp_path / "out", "--format", "svg,pdf", "--table", table]
     result = invoke("plot", swept, *flags)

@@ -57,7 +57,7 @@ def test_quick_then_whole_runs_only_missing_points(folders, tmp_path):
     assert "## Test configurations" in whole.stdout
 
 
-def test_seeds_are_of_the_frontier_alone():
+def test_seeds_are_a_flag_of_the_frontier_only():
     result = invoke("fig8", "--seeds", "2")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "fairbench: --seeds can be given only with frontier, not with fig8\n"

@@ -10,14 +10,14 @@ def drawn(capsys, seed):
     return capsys.readouterr().out.splitlines()
 
 
-def test_forty_sentences_of_four_kinds(capsys):
+def test_a_sample_has_forty_sentences_of_four_kinds(capsys):
     lines = drawn(capsys, "3")
     kinds = Counter(line.split()[0] for line in lines)
     assert kinds == {"document": 15, "docstring": 10, "message": 10, "help": 5}
     assert len(set(lines)) == 40
 
 
-def test_a_seed_draws_the_same_and_another_seed_others(capsys):
+def test_a_seed_draws_the_same_sentences_and_another_seed_others(capsys):
     first = drawn(capsys, "3")
     assert drawn(capsys, "3") == first
     assert drawn(capsys, "4") != first

@@ -53,7 +53,7 @@ def summary():
     return simulate(resolve({"workload": "chat", "scenario": "none", "num_programs": 2})).summary
 
 
-def test_a_row_keeps_a_runs_numbers(tmp_path, summary):
+def test_a_row_shows_the_numbers_of_its_run(tmp_path, summary):
     for label in ("b", "a"):
         run = tmp_path / label
         run.mkdir()
@@ -68,7 +68,7 @@ def test_a_row_keeps_a_runs_numbers(tmp_path, summary):
     assert float(rows[0]["service_rate_tok_s"]) == summary["service_rate_tok_s"]
 
 
-def test_rows_come_by_workload_and_scheduler(tmp_path, summary):
+def test_rows_are_in_order_of_workload_and_scheduler(tmp_path, summary):
     for workload, scheduler in (("chat", "vtc"), ("tot", "d2lpm"), ("tot", "fcfs")):
         run = tmp_path / f"{workload}-{scheduler}"
         run.mkdir()
@@ -82,7 +82,7 @@ def test_rows_come_by_workload_and_scheduler(tmp_path, summary):
     ]
 
 
-def test_bounds_and_alignment():
+def test_bounds_and_alignment_of_a_table():
     row = {"a": "957.2", "b": "31.46", "c": "", "at_least": "a"}
     assert [bounded(row, name) for name in "abc"] == ["> 957", "31.5", "-"]
     assert as_markdown(("x", "y"), [("a", "> 1"), ("2 b", "")]) == (
@@ -90,7 +90,7 @@ def test_bounds_and_alignment():
     )
 
 
-def test_the_49_cells_are_all_there():
+def test_all_49_cells_exist():
     cells = [
         (row["workload"], row["scenario"], row["scheduler"]) for row in table_store.read("cells")
     ]
@@ -119,7 +119,7 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     ]
 
 
-def test_a_stored_sweep_has_its_tables_columns(tmp_path):
+def test_a_stored_sweep_has_its_tables_columns(tmp_path, in_this_process):
     points = ["--workloads", "chat", "--scenarios", "none", "--schedulers", "fcfs", "--dp", "1"]
     few = ["--num-programs", "2", "--num-runs", "1", "--result-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["sweep", *points, *few])

@@ -1,4 +1,4 @@
-"""Test the textbook's scheduler in its replica against the printed numbers."""
+"""Test the textbook's scheduler in its replica against the numbers printed there."""
 
 from dataclasses import replace
 
@@ -12,20 +12,20 @@ from fairbench_studies.textbook.edf import TextbookEDF, victims
 from fairbench_studies.textbook.replica import InOrder, Replica, printed_load
 
 
-def test_its_printed_numbers():
+def test_the_replica_gives_the_printed_numbers():
     edf = TextbookEDF(TextbookEDF.Params(step_s=1.0))
     got = Replica(edf, printed_load()).run()
     assert (got.finished, got.on_time, got.short_on_time, got.steps) == (80, 65, 1.0, 948)
 
 
-def test_its_printed_numbers_in_order_of_arrival():
+def test_the_replica_gives_the_printed_numbers_in_order_of_arrival():
     got = Replica(InOrder(), printed_load()).run()
     assert (got.finished, got.on_time, round(got.short_on_time, 2), got.steps) == (
         *(80, 34), 0.46, 814
     )  # fmt: skip
 
 
-def test_it_breaks_its_own_budget_and_thrashes():
+def test_the_textbook_scheduler_exceeds_its_budget_and_thrashes():
     edf = Replica(TextbookEDF(TextbookEDF.Params(step_s=1.0)), printed_load()).run()
     fcfs = Replica(InOrder(), printed_load()).run()
     assert (fcfs.peak_blocks, fcfs.steps_over_budget) == (162, 408)

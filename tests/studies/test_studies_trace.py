@@ -1,4 +1,4 @@
-"""Test a run known only by its latencies: by hand, and by sampling."""
+"""Test measures of a run of which only latencies are known: hand-computed values, and sampling."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ SMALL = trace(
 )
 
 
-def test_rates_are_over_the_runs_own_duration():
+def test_rates_are_over_the_duration_of_the_run():
     assert SMALL.duration_s == 8 - 0.5
     assert throughput_tok_s(SMALL) == (70 + 50 + 40) / 7.5
 
@@ -45,32 +45,32 @@ def test_refused_requests_count_and_have_no_latency():
     assert np.isnan(ttft_s(SMALL, [2], 50))
 
 
-def test_ttft_of_several_clients_together():
+def test_ttft_of_several_clients_is_taken_together():
     assert ttft_s(SMALL, [0, 1], 50) == 0.5
     assert ttft_s(SMALL, [0, 1], 100) == 1.0
 
 
-def test_the_spread_of_service_by_hand():
+def test_the_spread_of_service_equals_a_hand_computation():
     """Client 2 gets none, so the spread is the largest sum so far: client 0's 160 at 8 s."""
     assert max_service_spread(SMALL, WEIGHTS) == pytest.approx(160)
 
 
-def test_the_spread_between_two_clients_by_hand():
+def test_the_spread_between_two_clients_equals_a_hand_computation():
     two = trace(*[
         (0, 40, 30, 0.5, 0.5, 2.5),
         (1, 20, 30, 1.0, 1.0, 5.0),
         (0, 20, 20, 3.5, 0.5, 4.5),
     ])  # fmt: skip
-    # Only events up to the last arrival at 3.5 count: at 3 client 0 has 100 and client 1 20.
+    # Only events up to the last arrival at 3.5 count: at 3, client 0 has 100 and client 1 has 20.
     assert max_service_spread(two, WEIGHTS) == pytest.approx(100 - 20)
 
 
-def test_service_at_one_instant_counts_whole():
+def test_service_at_one_instant_counts_fully():
     instant = trace((0, 10, 1, 0, 1, 1), (1, 1, 1, 5, 1, 2))
     assert max_service_spread(instant, WEIGHTS) == pytest.approx(12, rel=1e-4)
 
 
-def test_a_run_in_which_nothing_was_served():
+def test_a_run_without_served_requests():
     nothing = trace((0, 10, 1, 0, None, None), (1, 10, 1, 1, None, None))
     assert throughput_tok_s(nothing) == 0
     assert max_service_spread(nothing, WEIGHTS) == 0
@@ -87,7 +87,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_the_spread_of_service_against_sampling(rows):
+def test_the_spread_of_service_equals_sampling(rows):
     """All requests begin and end at whole seconds, where the spread is largest."""
     run = trace(*(
         (c, p, o, at, None if no else wait, None if no else wait + rest)

@@ -53,7 +53,7 @@ def test_every_run_of_a_figure_or_claim_is_an_experiment():
     assert [claim.number for claim in CLAIMS] == list(range(18, 30))
 
 
-def test_without_the_trace_the_rest_is_drawn_and_judged(tmp_path, monkeypatch):
+def test_without_the_trace_the_other_figures_are_drawn_and_judged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRBENCH_DATA", raising=False)
     assert {*possible()} == {*NO_TRACE}
@@ -71,13 +71,13 @@ def test_experiments_differ_and_can_be_resolved():
     assert {spec.engine for spec in specs} == {"lightllm"}
 
 
-def test_figure_3_by_hand():
+def test_figure_3_equals_hand_computed_values():
     even, uneven = served(30, 30), served(30, 60)
     named = {f"vtc-overload {name}": even for name in ("vtc", "mdrr")}
     difference, rate = panels_of(3, {**named, "vtc-overload fcfs": uneven})
     assert [curve.name for curve in difference.curves] == ["VTC", "FCFS", "MDRR"]
     assert difference.curves[0].value.max() == pytest.approx(0, abs=3)
-    # Half a minute more a second for 300 s of the run.
+    # Half a minute more per second for 300 s of the run.
     assert difference.curves[1].value[9] == pytest.approx(30 * 300, rel=0.02)
     assert rate.curves[1].value[30] == pytest.approx(30, rel=0.05)
     (first, *_) = table = rows([difference, rate])
@@ -93,7 +93,7 @@ def test_figure_3_by_hand():
         (served(30, 31), served(30, 31), Verdict.NOT_REPRODUCED),
     ],
 )
-def test_overload(vtc, fcfs, verdict):
+def test_claims_on_overload_are_judged(vtc, fcfs, verdict):
     named = {"vtc-overload vtc": vtc, "vtc-overload fcfs": fcfs}
     assert synthetic.judge_overload(results(named)).verdict is verdict
 
@@ -106,7 +106,7 @@ def test_overload(vtc, fcfs, verdict):
         ((75, 75, 75, 75), Verdict.NOT_REPRODUCED),
     ],
 )
-def test_weights(rates, verdict):
+def test_claims_on_weights_are_judged(rates, verdict):
     assert synthetic.judge_weights(results({"vtc-weighted vtc": served(*rates)})).verdict is verdict
 
 
@@ -120,7 +120,7 @@ def test_a_gap_beyond_the_bound_is_not_reproduced():
     assert synthetic.judge_poisson(beyond).verdict is Verdict.NOT_REPRODUCED
 
 
-def test_rate_limits_refuse_and_cost_throughput():
+def test_rate_limits_refuse_requests_and_cost_throughput():
     shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: 0.96}
     named = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
     named[f"{ARENA} vtc"] = served(300)
@@ -142,7 +142,7 @@ def test_the_table_names_cause_and_basis(tmp_path):
     assert table.read_text().count("\n") == 1 + len(judged)
 
 
-def test_other_verdicts_of_other_seeds_stand_beside():
+def test_different_verdicts_of_other_seeds_are_shown():
     shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: 0.96}
     same = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
     same[f"{ARENA} vtc"] = served(300)

@@ -1,4 +1,4 @@
-"""Test VTC-artifact's measures by hand, and against sums over requests."""
+"""Test VTC-artifact's measures: hand-computed values, and sums over requests."""
 
 import numpy as np
 import pytest
@@ -45,28 +45,28 @@ def test_service_is_spread_from_the_first_token_to_the_last():
     assert accumulated_difference(TWO, np.array([15.0, 30.0])).tolist() == [0.0, 100.0]
 
 
-def test_demand_counts_unrefused_arrivals():
+def test_demand_counts_arrivals_that_were_not_refused():
     found = demand_rates(TWO, np.array([0.0, 5.0, 50.0]), window_s=10.0)
     assert found.tolist() == [[20.0, 20.0, 0.0], [10.0, 10.0, 0.0]]
 
 
-def test_a_clients_lack_is_limited_by_its_demand():
-    # Around 25: client 0 gets 10, client 1 nothing, and none asked for anything.
+def test_the_lack_of_a_client_is_limited_by_its_demand():
+    # Around 25: client 0 gets 10, client 1 gets 0, and neither asked for service.
     assert windowed_difference(TWO, np.array([25.0]), window_s=10.0).tolist() == [0.0]
-    # Around 10 (5 to 15): both get 5; client 0 asked for nothing, client 1 for 10.
+    # Around 10 (5 to 15): both get 5; client 0 asked for 0, client 1 for 10.
     assert windowed_difference(TWO, np.array([10.0]), window_s=10.0).tolist() == [0.0]
     late = trace([(0, 100, 50, 0.0, 1.0, 21.0), (1, 100, 50, 0.0, 50.0, 70.0)])
-    # Around 10: client 0 gets 10 a second, client 1 nothing although it asked for 20.
+    # Around 10: client 0 gets 10 a second, client 1 gets 0 although it asked for 20.
     assert windowed_difference(late, np.array([10.0]), window_s=20.0).tolist() == [9.5]
 
 
-def test_response_times_are_means_by_when_the_first_token_came():
+def test_response_times_are_means_by_the_time_of_the_first_token():
     found = response_times(TWO, np.array([10.0, 60.0]), window_s=10.0)
     assert found[:, 0].tolist() == [10.0, 5.0]
     assert np.isnan(found[:, 1]).all()
 
 
-def test_points():
+def test_measuring_points():
     assert table_points()[[0, -1]].tolist() == pytest.approx([58.5, 571.5])
     assert len(table_points()) == 19
     assert even_points(100.0, 4).tolist() == [25.0, 50.0, 75.0]
@@ -94,7 +94,7 @@ requests = st.tuples(
 
 
 @given(st.lists(requests, min_size=1, max_size=20))
-def test_tables_against_plain_loops(rows):
+def test_tables_equal_plain_loops(rows):
     measured = trace(rows)
     expected = [plain_lack(rows, point, 60.0) for point in table_points()]
     found = differences(measured)

@@ -1,4 +1,5 @@
-"""InferGrid's experiment with a fair queue at its gateway, from its authors' code and logs.
+"""InferGrid's experiment with a fair queue at its gateway, reconstructed from its authors' code and
+logs.
 
 Source: coconut-labs/infergrid @a8d3ea8, results/gate2_fairness_20260419. A flooder sends 32
 requests a second for 120 s, a quiet client one. A request passes three queues: the load generator's
@@ -36,8 +37,8 @@ from fairbench.sim.sequence import Sequence
 FLOODER, QUIET = "flooder", "quiet"
 OUTPUT_TOKENS, PROMPT_TOKENS = 125, 60
 PATIENCE_S, ADMISSION_S, BUDGET, ENGINE_CONNECTIONS = 60.0, 30.0, 512, 100
-# Milliseconds of a step by its requests, engine and gateway together: 12.6 for 1 and 30.2 for 100
-# in the runs without a fair queue; everything else here is predicted from these.
+# Milliseconds of a step by its number of requests, engine and gateway together: 12.6 for 1 and 30.2
+# for 100 in the runs without a fair queue; all other values here are predicted from these.
 STEP = {"c0": 12.46, "c_w": 1e-6, "c_T": 1e-9, "p": 1, "c_A": 0, "c_K": 0}
 STEP |= {"c_nd": 0.177, "c_npf": 0}
 PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400_000))
@@ -78,7 +79,7 @@ class Experiment:
         self.pool = self._queue("fcfs", arm.connections)
         self.gate = self._queue(arm.policy, arm.limit)
         self.adapter = self._queue("fcfs", ENGINE_CONNECTIONS)
-        self.present = Counter()  # of each client at the gateway
+        self.present = Counter()  # limit of each client at the gateway
         self.at_gate, self.alive, self.over = set(), set(), []
         self._due = False
         for client, per_s in ((FLOODER, arm.flooder_per_s), (QUIET, 1.0)):
@@ -129,7 +130,7 @@ class Experiment:
             self.leave(request, "gave up")  # the gateway does not notice
 
     def leave(self, request, why):
-        """Free the connection of a client that has its answer or gave up."""
+        """Free the connection of a client that has its answer or has given up."""
         self.alive.remove(request)
         self.pool.finish(request, 0, self.now_s)
         if why:

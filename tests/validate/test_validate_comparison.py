@@ -23,7 +23,7 @@ SETTINGS = {"timing_profile": "some/profile", "fitted": {"c_T_ms": 0.2}}
 
 
 def comparison(name="VTC/overload", *, fitted=False, **changes):
-    """Return a run without a miss, with some numbers changed: (simulated, measured)."""
+    """Return a run without a miss, except for some changed numbers: (simulated, measured)."""
     numbers = {
         "throughput": (900, 880),
         "max_gap": (10_000, 8_000),
@@ -69,7 +69,7 @@ def test_errors_are_percent_of_the_measured_value(simulated, measured, error):
     assert not Pair(111, 100).within(10)
 
 
-def test_both_sides_go_through_the_same_functions():
+def test_both_sides_are_computed_by_the_same_functions():
     run = compare_run("a/b", "b", trace(), trace(scale=2.0), fitted=False)
     tokens = 4 * 11 + 4 * 12
     assert run.throughput == Pair(tokens / (7 + 8), tokens / (7 + 4))
@@ -78,7 +78,7 @@ def test_both_sides_go_through_the_same_functions():
     assert run.least_ttft_s == Pair(4, 2)
 
 
-def test_a_run_with_refusals():
+def test_a_run_with_refusals_is_compared():
     run = compare_run("a/b", "b", trace(refused=[0, 1, 2, 3]), trace(refused=[7]), fitted=False)
     assert run.refused == Pair(1, 4)
     assert run.service_rates[0].measured == 0
@@ -88,9 +88,9 @@ def test_a_run_with_refusals():
     json.dumps(run.as_dict(), allow_nan=False)
 
 
-def test_few_clients_are_shown_one_by_one_and_many_by_halves():
+def test_few_clients_are_shown_individually_and_many_by_halves():
     assert groups(trace(clients=3)) == {f"client {i}": [i] for i in range(3)}
-    # The higher its number, the more service a client asks for.
+    # The higher its number, the more service a client requests.
     assert groups(trace(clients=5)) == {"light half": [0, 1, 2], "heavy half": [3, 4]}
 
 
@@ -103,7 +103,7 @@ def test_few_clients_are_shown_one_by_one_and_many_by_halves():
         ({"refused": (94, 100)}, ["refused"]),
         ({"refused": (1, 0)}, ["refused"]),
         ({"p50_s": (1.4, 1.2)}, ["TTFT P50 of client 0"]),
-        ({"p50_s": (1.14, 1.0)}, []),  # not over 1 s: in seconds
+        ({"p50_s": (1.14, 1.0)}, []),  # above 1 s: in seconds
         ({"p50_s": (0.84, 1.0)}, ["TTFT P50 of client 0"]),
         ({"least_ttft_s": (0.1, 0.13)}, ["least TTFT"]),
         ({"least_ttft_s": (0.1, 0.2)}, []),  # measured on a busy server
@@ -118,12 +118,12 @@ def test_few_clients_are_shown_one_by_one_and_many_by_halves():
         ({"max_gap": (0, 0)}, []),
     ],
 )
-def test_targets(changes, missed):
+def test_targets_decide_hits_and_misses(changes, missed):
     run = comparison(**changes)
     assert [miss.split(":")[0] for miss in run.misses] == missed
 
 
-def test_a_refusal_more_is_a_miss_of_throughput_and_refusals():
+def test_one_more_refusal_is_a_miss_of_throughput_and_refusals():
     measured, simulated = trace(), trace(refused=[4])
     (miss, *_) = compare_run("a/b", "b", measured, simulated, fitted=False).misses
     assert miss.startswith("throughput")
@@ -133,11 +133,11 @@ def test_a_refusal_more_is_a_miss_of_throughput_and_refusals():
     assert "refused" in names
 
 
-def test_schedulers_are_ordered_where_measurements_differ_enough():
+def test_schedulers_are_ordered_if_measurements_differ_enough():
     better, worse = comparison("VTC/x"), comparison("FCFS/x", max_gap=(99_000, 90_000))
     (order,) = scheduler_orders([worse, better, comparison("VTC/alone")])
     assert (order.scenario, order.runs) == ("x", ("FCFS/x", "VTC/x"))
-    # Gaps differ; throughput, two rates, Jain, two latencies and refusals are equal.
+    # The gaps differ; throughput, two rates, Jain, two latencies and refusals are equal.
     assert (order.same, order.close, order.inverted) == (1, 7, ())
 
 
@@ -185,7 +185,7 @@ def test_the_table_keeps_to_its_width_and_cuts_nothing():
     assert text.count("c ") + text.count("c\n") == 90
 
 
-def test_files(tmp_path):
+def test_files_are_written(tmp_path):
     pytest.importorskip("matplotlib", reason="the figure needs the plot extra")
     runs = [comparison(fitted=True), comparison("FCFS/real", p50_s=(nan, nan))]
     whole = as_json_object(runs, scheduler_orders(runs), SETTINGS, None)
@@ -206,7 +206,7 @@ def test_files(tmp_path):
         assert words in svg
 
 
-def test_without_matplotlib_numbers_are_written_all_the_same(tmp_path, monkeypatch):
+def test_without_matplotlib_numbers_are_written_nevertheless(tmp_path, monkeypatch):
     monkeypatch.setattr(validation_files, "find_spec", lambda name: None)
     check_output(tmp_path / "new")
     whole = as_json_object([comparison()], [], SETTINGS, None)

@@ -55,7 +55,7 @@ def test_a_bad_file_is_named(tmp_path, content, complaint):
         crosschecks(write(tmp_path, content))
 
 
-def test_an_absent_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
         crosschecks(tmp_path / "absent.json")
 

@@ -1,4 +1,4 @@
-"""Files of measured runs that are damaged, in another form or order, or contradict themselves."""
+"""Test damaged, contradictory and differently ordered files of measured runs."""
 
 import gzip
 import json
@@ -140,7 +140,7 @@ def test_a_prediction_of_another_form_is_left_out(tmp_path, said):
     assert re.search(r"\bnan\b", result.stdout) is None
 
 
-def test_a_file_is_known_by_its_first_whole_run(tmp_path):
+def test_a_file_is_recognised_by_its_first_complete_run(tmp_path):
     broken = {"run_id": "broken", "path": "results/fixed/c1.csv", "engine": "sglang"}
     path = write(tmp_path, broken, closed())
     assert kind_of(path) is Kind.SERVING
@@ -152,7 +152,7 @@ def test_a_file_is_known_by_its_first_whole_run(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{}", "5", '["a"]', '{"runs": []}'])
-def test_a_file_of_something_else_is_refused(tmp_path, content):
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(DataError, match="holds no measured runs: a run has the fields 'run_id'"):
@@ -173,7 +173,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
         kind_of(path)
 
 
-def test_the_second_run_of_a_name_is_a_line(tmp_path):
+def test_a_second_run_with_the_same_name_is_a_line(tmp_path):
     for read, record in ((read_serving, closed()), (read_programs, programs()),
                          (read_measured, SLORA)):  # fmt: skip
         runs, failed = read(write(tmp_path, record, record))
@@ -213,12 +213,12 @@ def test_vllm_does_not_use_a_pool_that_the_times_contradict(tmp_path):
 
 
 @pytest.mark.parametrize("gateway", ["fifo, 0 at a time", "token bucket 0/min, burst 0", "wfq"])
-def test_a_gateway_that_lets_nothing_through_is_refused(gateway):
+def test_a_gateway_that_refuses_every_request_is_refused(gateway):
     with pytest.raises(DataError, match=f"field 'gateway' = '{gateway}': must be one of 'fifo'"):
         gateway_queue(gateway, None)
 
 
-def test_a_gateway_that_refuses_everybody_serves_no_token():
+def test_a_gateway_that_refuses_every_client_serves_no_token():
     run = serving_run(open_record("fifo", client=["a"], output_tokens=[10], submit_s=[0.0],
                                   prompt_tokens=[100], ttft_s=[0.1], latency_s=[0.2],
                                   error=[""]), "f")  # fmt: skip
@@ -240,7 +240,7 @@ def test_a_gateway_that_refuses_everybody_serves_no_token():
         ("l40s-48gb", "l40s-48gb"),
     ],
 )
-def test_gpus_by_other_names(text, name):
+def test_gpus_are_recognised_by_other_names(text, name):
     assert gpu_name(text) == name
 
 
@@ -255,7 +255,7 @@ def test_gpus_by_other_names(text, name):
         (f"{CLIENT} --dp 0", "option --dp: must be whole numbers of at least 1"),
     ],
 )
-def test_a_client_that_cannot_be_is_named(client, complaint):
+def test_an_impossible_client_is_named(client, complaint):
     with pytest.raises(DataError, match=complaint):
         program_run(programs(client=client), "f")
 

@@ -29,7 +29,7 @@ def loops():
         ("mixed-c8-cold", 1.5, 4.5),
     ],
 )
-def test_runs_that_nothing_was_fitted_to_come_out_as_documented(name, throughput_pct, tpot_pct):
+def test_runs_that_were_not_fitted_to_come_out_as_documented(name, throughput_pct, tpot_pct):
     run = loops()[name]
     assert not run.fitted
     profile = profile_of(run.gpu, run.model, run.tp, run.engine)
@@ -53,7 +53,7 @@ def test_a_run_states_cache_and_pool():
     # 100 tokens are computed, or one: the last token of a prompt is always computed.
     saved_s = replay(cold, profile).ttft_s - replay(warm, profile).ttft_s
     assert (saved_s > 0).all()
-    # A pool that holds one prompt and its answer remembers no more than the last one.
+    # A pool that holds one prompt and its answer keeps only the last one.
     small = serving_run(record(warm=True, pool_tokens=115), "x")
     assert (replay(small, profile).ttft_s > replay(warm, profile).ttft_s).all()
 

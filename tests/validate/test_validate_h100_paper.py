@@ -62,7 +62,7 @@ def _means(runs):
 
 
 def shown_in(page, heading):
-    """The rows of the first table below a heading: scheduler -> its cells."""
+    """Return the rows of the first table below a heading: scheduler -> its cells."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"## {heading}\n")[1]
     table = re.search(r"(^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
@@ -101,18 +101,18 @@ def _cells(name, seed):
 
 @pytest.mark.parametrize("run", [live, played])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_gpu_and_the_simulator_have_one_order(run, seed):
+def test_the_gpu_and_the_simulator_give_the_same_order(run, seed):
     found = {name: numbers(run(name, seed).summary) for name in SCHEDULERS}
     assert sorted(found, key=lambda name: found[name][MAKESPAN]) == ["lpm", "dlpm", "vtc"]
     assert sorted(found, key=lambda name: found[name][JAIN]) == ["lpm", "vtc", "dlpm"]
 
 
-def test_the_plugin_costs_no_time_that_shows():
+def test_the_plugin_costs_no_measurable_time():
     assert measured("lpm")[MAKESPAN] == pytest.approx(measured("stock-lpm")[MAKESPAN], rel=0.01)
 
 
 def waits_of_follow_ups(requests):
-    """Seconds that merges and scores of the light clients wait for admission."""
+    """Return the seconds that merges and scores of the light clients wait for admission."""
     columns = {key: list(requests[key]) for key in ("client", "depth", "arrival_s", "admitted_s")}
     rows = zip(*columns.values(), strict=True)
     return [admitted - at for client, depth, at, admitted in rows if depth and client != "client-0"]
@@ -140,7 +140,7 @@ def test_all_three_are_too_fast_by_a_little():
     [
         ("sglang 0.5.17, llama-3.1-8b", "0.5.17"),
         ("sglang 0.5.17 with its own lpm, llama-3.1-8b", "0.5.17"),
-        ("sglang 0.5.23, llama-3.1-8b", None),  # today's rules need no setting
+        ("sglang 0.5.23, llama-3.1-8b", None),  # the current rules need no setting
         ("sglang 9.9.9, llama-3.1-8b", None),
         ("vllm 0.32.0, llama-3.1-8b", None),
     ],

@@ -41,7 +41,7 @@ def record(run_id="one", **changes):
     }
 
 
-def test_the_command_lines_are_read():
+def test_the_command_lines_are_parsed():
     run = program_run(record(), "f")
     assert (run.policy, run.quantum, run.pool_tokens, run.max_prefill_tokens) == (
         "lpm_mdrr", 50_000, 20_000, 16_000,
@@ -73,7 +73,7 @@ def test_a_wrong_field_is_named_with_its_run(changes, complaint):
     assert str(caught.value).startswith("f, run one: ")
 
 
-def test_policies_by_the_servers_own_names():
+def test_policies_are_recognised_by_the_names_of_servers():
     assert scheduler_of("lpm_mdrr", 7)[0].local == "dlpm"
     assert scheduler_of("lpm_mdrr", 7)[1] == {"dlpm.quantum": 7}
     assert scheduler_of("preble", 7)[0].local == "preble-groups-code"
@@ -88,9 +88,9 @@ def test_arrivals_are_even_and_begin_at_the_delay():
     assert arrivals.expected_programs(12.5) == 2
 
 
-def test_numbers_of_a_run_by_hand():
-    # User 0 ends at 4 and 10, user 1 at 8: all are active until 8. By then user 0 has 100 tokens of
-    # service and user 1 has 50: Jain = 150^2 / (2 * (100^2 + 50^2)) = 0.9.
+def test_the_numbers_of_a_run_equal_hand_computed_values():
+    # User 0 ends at 4 and 10, user 1 at 8: both are active until 8. By then, user 0 has 100 tokens
+    # of service and user 1 has 50: Jain = 150^2 / (2 * (100^2 + 50^2)) = 0.9.
     made = Replay(*map(np.array, (
         [0, 0, 1], [4.0, 10.0, 8.0], [100.0, 60.0, 50.0],
         [0, 0, 1], [4.0, 10.0, 8.0], [4.0, 8.0, 5.0],
@@ -107,7 +107,7 @@ def test_numbers_of_a_run_by_hand():
     ]  # fmt: skip
 
 
-def test_one_clients_index_equals_that_of_all():
+def test_the_index_over_one_client_equals_that_over_all():
     unequal = {"user0": [5.0], "user1": [50.0]}
     client = CLIENT.replace("3 programs", "1 programs")
     alone = record(jain_service=1.0, program_latencies_s=unequal, client=client)
@@ -124,7 +124,7 @@ def test_a_replay_runs_every_program_of_every_user():
     assert sorted(starts.round(6).tolist()) == [0, 2, 4, 10, 14, 18]
 
 
-def test_the_policy_costs_the_host_time():
+def test_the_policy_costs_time_on_the_host():
     slow, _ = replay(program_run(record(), "f"))
     fast, _ = replay(program_run(record(flags="--schedule-po lpm"), "f"))
     assert slow.latencies_s.mean() > 1.3 * fast.latencies_s.mean()

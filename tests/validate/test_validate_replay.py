@@ -53,7 +53,7 @@ def write(folder, *records, name="runs.jsonl"):
 
 
 @pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz"])
-def test_reading_runs(tmp_path, name):
+def test_runs_are_read(tmp_path, name):
     other = record("x/y/LShare/rpm20/all_results_real.jsonl")
     limited, run = load_measured(write(tmp_path, record(), other, name=name))[::-1]
     assert (run.name, run.scheduler, run.scenario) == ("FCFS/overload", "FCFS", "overload")
@@ -126,7 +126,7 @@ def test_two_runs_with_one_name_are_refused(tmp_path):
         load_measured(write(tmp_path, record(), record()))
 
 
-def test_every_known_scheduler_is_built_in_the_form_that_made_the_records():
+def test_every_known_scheduler_is_built_in_the_form_of_the_records():
     limit = build_scheduler("LShare/rpm15")
     assert (limit.name, limit.params.limit, limit.params.window) == ("rpm", 15, "sliding")
     for name, local, error in (
@@ -192,7 +192,7 @@ def test_equal_schedulers_with_other_pools_are_distinguished(tmp_path):
     assert {(run.scheduler, run.recorded) for run in runs} == {("VTC", "2023-12")}
 
 
-def test_a_replay_on_other_hardware_and_another_pool(tmp_path):
+def test_a_replay_uses_other_hardware_and_another_pool(tmp_path):
     lengths = {"prompt_len": [1_000] * 3, "output_len": [100] * 3, "req_time": [0.0, 0.0, 0.0]}
     (run,) = load_measured(write(tmp_path, record(**lengths)))
     slow, fast = (
@@ -200,20 +200,20 @@ def test_a_replay_on_other_hardware_and_another_pool(tmp_path):
         replay_run(run, load_profile("a100-80gb/llama-2-7b/tp1/vllm-0.14.0")),
     )
     assert (fast.request_latency_s < slow.request_latency_s).all()
-    small = replay_run(run, pool_tokens=1_300)  # one at a time
+    small = replay_run(run, pool_tokens=1_300)  # one request at a time
     assert len(set(small.first_token_latency_s)) == 3
     assert len(set(slow.first_token_latency_s)) == 1
 
 
-def test_a_lone_request_by_hand(tmp_path):
+def test_a_lone_request_equals_a_hand_computation(tmp_path):
     """256 tokens were sent as 258; the times are relative to the first arrival."""
     (run,) = load_measured(write(tmp_path, record()))
     assert ADDED_PROMPT_TOKENS == 2
     assert run.recorded == "2023-12"
     profile = fitted_profile("2023-12")
     replayed = replay_run(run)
-    # Two tiles of 256 rows. The others are over after 4 s, so it finds the server idle, which looks
-    # every 10 ms.
+    # two tiles of 256 rows The others end after 4 s, so it finds the server idle, which checks for
+    # arrivals every 10 ms.
     prefill_s = profile.prefill_ps([(0, 258)], 512) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
     least_s = prefill_s + RESPONSE_MS / 1e3
     assert least_s <= replayed.first_token_latency_s[2] <= least_s + 0.01
@@ -235,7 +235,7 @@ def test_a_replay_is_deterministic_and_keeps_the_order_of_the_records(tmp_path):
         one, other = getattr(first, field.name), getattr(second, field.name)
         assert one.tobytes() == other.tobytes()
     assert first.req_time_s.tolist() == [9.0, 3.0, 6.0]
-    # Client 0 comes to an idle server; the others find it at work.
+    # Client 0 arrives at an idle server; the others find it at work.
     prefill_s = load_profile(FITTED_PROFILE).prefill_ps([(0, 66)], 128) / 1e12
     alone_s = prefill_s + (PREFILL_OVERHEAD_MS + RESPONSE_MS) / 1e3
     assert first.first_token_latency_s[1] == pytest.approx(alone_s, rel=1e-9)
@@ -247,7 +247,7 @@ def test_a_rate_limit_refuses_in_the_replay_too(tmp_path):
     assert replay_run(run).finished.tolist() == [True, True, False]
 
 
-def test_the_fitted_profile_is_there_but_never_the_default():
+def test_the_fitted_profile_exists_but_is_never_the_default():
     coefficients = load_profile(FITTED_PROFILE).coefficients_ms
     assert (coefficients["c_T"], coefficients["c_nd"]) == (0.214, REQUEST_STEP_MS["2024-06"])
     for gpu in ("a10g", "a10g-24gb"):
@@ -256,7 +256,7 @@ def test_the_fitted_profile_is_there_but_never_the_default():
     assert resolve_profile(FITTED_PROFILE, "llama-2-7b").profile_id == FITTED_PROFILE
 
 
-def test_the_calibration_finds_made_up_servers_constants(monkeypatch):
+def test_the_calibration_finds_the_constants_of_made_up_servers(monkeypatch):
     """A minibatch takes 14 ms; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
     monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
     monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))
@@ -315,7 +315,7 @@ def minibatches(trace):
 def test_minibatches_form_as_they_did_on_the_server(name, cycle):
     """Under overload the server enters a cycle of minibatches, and so does the simulator.
 
-    Without the adapters' share of the pool all three would settle on 1, 8 and 11.
+    Without the adapters' share of the pool, all three would settle at 1, 8 and 11.
     """
     (run,) = [run for run in load_measured(VTC_RUNS) if run.name == name]
     for trace in (run.trace, replay_run(run)):
@@ -327,8 +327,8 @@ def test_minibatches_form_as_they_did_on_the_server(name, cycle):
 
 @needs(VTC_RUNS)
 def test_the_last_request_of_a_cycle_waits_for_room_as_long_as_on_the_server():
-    """The request fits at that progress of the others; a prompt shorter by a token, a third
-    earlier.
+    """The request fits at that progress of the others; if the prompt were one token shorter, a
+    third earlier.
     """
     (run,) = [run for run in load_measured(VTC_RUNS) if run.name == "FCFS/overload"]
     waits_s = []

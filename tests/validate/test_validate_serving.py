@@ -97,10 +97,10 @@ def test_a_closed_loop_waits_for_connections_and_answers():
     loop = ClosedLoop(clock, 5, concurrency=3, connections=2, send=sent.append)
     while clock.next_ps() is not None:
         clock.step()
-    assert sent == [0, 1]  # the third has no connection
+    assert sent == [0, 1]  # the third request has no connection
     loop.over(0)
     assert sent == [0, 1, 2]
-    clock.step()  # the answer made room for a fourth, which waits for a connection
+    clock.step()  # the answer made room for a fourth request, which waits for a connection
     assert sent == [0, 1, 2]
     loop.over(1)
     assert sent == [0, 1, 2, 3]
@@ -123,9 +123,9 @@ def test_a_client_that_counts_prompts_reads_and_sends_nothing_meanwhile():
     def at(ms, act):
         clock.at(round(ms * PS_PER_MS), ARRIVE, 0, act)
 
-    at(10, lambda: loop.over(0))  # counts 0.3 + 0.2 ms
+    at(10, lambda: loop.over(0))  # counting takes 0.3 + 0.2 ms
     at(10.1, lambda: loop.over(1))
-    at(10.2, lambda: loop.over(2))  # with 1, from 10.5 ms: 2.3 and 4.3 ms
+    at(10.2, lambda: loop.over(2))  # with one connection, from 10.5 ms: 2.3 and 4.3 ms
     while clock.next_ps() is not None:
         clock.step()
     assert sent == [0, 1, 2, 3, 4, 5]
@@ -136,25 +136,26 @@ def test_a_client_that_counts_prompts_reads_and_sends_nothing_meanwhile():
         assert thread.reads_at(round(ms * PS_PER_MS)) == round(read_ms * PS_PER_MS)
 
 
-def test_the_client_of_infergrid_counts_prompts_as_its_gaps_between_requests_say():
+def test_the_client_of_infergrid_counts_prompts_as_fast_as_its_gaps_between_requests_show():
     columns = {**record()["columns"], "prompt_tokens": [785, 3_089, 12_305]}
     run = serving_run(record(columns=columns, commit=INFERGRID), "here")
     assert run.counts_prompts
     assert not serving_run(record(), "here").counts_prompts
     simulated = replay(run, PROFILE)
     gaps_ms = 1_000 * (np.diff(simulated.submit_s) - simulated.latency_s[:-1])
-    # Measured after prompts of these lengths: 1.9 and 6.3 ms.
+    # measured after prompts of these lengths: 1.9 and 6.3 ms
     assert gaps_ms == pytest.approx([0.3 + 0.002 * 785, 0.3 + 0.002 * 3_089], abs=1e-6)
 
 
-def test_a_token_bucket_by_hand():
+def test_a_token_bucket_equals_a_hand_computation():
     bucket = TokenBucket(TokenBucket.Params(rate_per_min=60, burst=2))
     prompt = (Segment("p", 1),)
 
     def accepts(client, now_s):
         return bucket.accepts(Request(0, client, 0, 0, prompt, 1, 1), now_s)
 
-    # Two at once, then one a second; half a second gives half a token; idling gives two at most.
+    # Two together, then one a second; half a second gives half a token; an idle time gives at most
+    # two.
     times_s = [0, 0, 0, 0.5, 1.0, 1.5, 2.0, 10.0, 10.0, 10.0]
     assert [accepts("a", at) for at in times_s] == [
         True, True, False, False, True, False, True, True, True, False
@@ -198,7 +199,7 @@ def test_infergrids_drr_takes_the_client_with_the_fewest_requests(policy, order)
     assert fleet.sent == order
 
 
-def test_one_request_at_a_time_takes_the_profiles_time():
+def test_single_requests_take_the_time_of_the_profile():
     run = serving_run(record(), "here")
     simulated = replay(run, PROFILE)
     front = PROFILE.frontend
@@ -291,7 +292,7 @@ def test_profiles_of_other_gpus_have_the_measured_frontend():
 
 
 @needs(SERVING_RUNS)
-def test_tested_runs_come_out_and_the_operator_profile_does_worse():
+def test_tested_runs_come_out_and_the_operator_profile_is_worse():
     operator = load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")
     runs = {run.name: run for run in load_serving(SERVING_RUNS)}
     for name in ("sglang-a100-mixed-c8-run1", "sglang-a100-mixed-c128-run1"):
@@ -319,9 +320,9 @@ def test_the_fit_gives_the_bundled_profile():
         assert PROFILE.prefill_ps([(0, tokens)]) == pytest.approx(expected, rel=0.005)
 
 
-def test_a_prompt_over_the_servers_limit_spends_a_token_of_the_gateways_bucket(tmp_path):
-    # Two tokens: the long prompt takes the first and is refused by the server, one prompt gets the
-    # second. Without the long prompt both others would be served.
+def test_a_prompt_over_the_limit_of_the_server_spends_a_token_of_the_gateway(tmp_path):
+    # Two tokens: the long prompt takes the first and is refused by the server, and one other prompt
+    # gets the second. Without the long prompt, both others would be served.
     columns = {
         "client": ["a"] * 3, "submit_s": [0.0, 0.001, 0.002], "prompt_tokens": [8_192, 100, 100],
         "output_tokens": [0, 10, 10], "ttft_s": [0, 0.1, 0.1], "latency_s": [0, 0.2, 0.2],

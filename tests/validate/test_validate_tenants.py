@@ -56,38 +56,39 @@ def run_of(**changes):
     return serving_run(record(**changes), "f")
 
 
-def test_the_prompts_are_as_long_as_the_server_counted():
+def test_prompts_are_as_long_as_the_server_counted():
     assert [one.input_tokens for one in requests_of(run_of())][:2] == [500, 1_000]
 
 
 def test_a_pool_that_the_times_contradict_is_not_used():
-    # Requests of 500 and 1,000 tokens, 0.4 s each, never overlap: 1,000 at once is the most.
+    # Requests of 500 and 1,000 tokens, 0.4 s each, never overlap, so at most 1,000 tokens are in
+    # use.
     assert most_decoding_tokens(run_of()) == 1_000
     assert believable_pool(run_of()) == 50_000
     assert believable_pool(run_of(pool_tokens=999)) == 0
     slow = {**record()["columns"], "latency_s": [3.5] * N}
-    # Each lasts from 0.05 or 0.15 s to 3.5 s after it came: four at once, two of each length.
+    # Each lasts from 0.05 or 0.15 s to 3.5 s after its arrival: four at a time, two of each length.
     assert most_decoding_tokens(run_of(columns=slow)) == 3_000
 
 
-def test_a_client_that_always_has_as_many_in_flight_is_at_its_limit():
-    # Three requests at 0, 1 and 2 s last 4 s each; then each is sent when another ends.
+def test_a_client_with_a_constant_number_in_flight_is_at_its_limit():
+    # Three requests at 0, 1 and 2 s last 4 s each; after that, each is sent when another ends.
     submit_s = np.array([0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0])
     assert observed_limit(submit_s, np.full(9, 4.0)) == (3, 2)
-    # With 2 s each, at most two are in flight, with pauses.
+    # If they last 2 s each, at most two are in flight, with pauses.
     assert observed_limit(submit_s, np.full(9, 2.0)) is None
-    # A burst at the end reaches the maximum once, too late to be a limit.
+    # A burst at the end reaches the maximum once, too late to show a limit.
     late_s = np.array([0.0, 5.0, 9.0, 9.1, 9.2])
     assert observed_limit(late_s, np.full(5, 1.0)) is None
     assert observed_limit(submit_s, np.full(9, np.nan)) is None
 
 
-def test_a_replay_keeps_the_limit_of_a_client_and_sends_by_its_own_answers():
+def test_a_replay_keeps_the_limit_of_a_client_and_follows_its_own_answers():
     profile = load_profile("h100-80gb/qwen3-14b/tp1/measured-vllm")
     sent_s = [0.0, 0.0] + [8.0 * (1 + i // 2) for i in range(N - 2)]  # two at a time, 8 s each
     columns = record()["columns"] | {"submit_s": sent_s, "latency_s": [8.0] * N}
     found = replay(run_of(columns=columns), profile)
-    assert found.latency_s.max() < 1  # a request alone takes far less than the measured 8 s
+    assert found.latency_s.max() < 1  # a lone request takes far less than the measured 8 s
     assert found.submit_s[-1] < N
     ends_s = found.submit_s + found.latency_s
     for number in range(2, N):
@@ -118,14 +119,14 @@ def test_latencies_and_shares_of_each_tenant():
     found = compare_tenants(run, replayed, ALL, "p")
     assert [one.name for one in found.tenants] == ["a", "b"]
     assert found.tenants[1].p50_s.measured == 0.15
-    # Nothing waits: service is what was sent, (500 + 40) to (1,000 + 40), on both sides.
+    # No request waits: service equals the load, (500 + 40) to (1,000 + 40), on both sides.
     assert found.share_off[0] < 0.01
     same = compare_tenants(run, run, ALL, "p")
     assert (same.misses, same.share_off, same.jain_off) == ([], (0, 0), 0)
 
 
 def turns(missing=(), idle_until=0, n=60):
-    """Return requests of four numbered users in turn, every 0.5 s; user-4 starts later."""
+    """Return requests of four numbered users in rotation, every 0.5 s; user-4 starts later."""
     sent = [turn for turn in range(n) if turn % 4 != 3 or turn >= idle_until]
     kept = [turn for turn in sent if turn not in missing]
     columns = {
@@ -155,8 +156,8 @@ def test_a_turn_without_a_request_is_missing_in_the_record():
     assert back.ttft_s.tolist() == run.ttft_s.tolist()
 
 
-def test_only_numbered_clients_in_even_turns_are_completed():
-    for run in (run_of(), turns()):  # two tenants without numbers; nothing missing
+def test_only_numbered_clients_in_regular_turns_are_completed():
+    for run in (run_of(), turns()):  # two tenants without numbers, so no turn is missing
         assert with_unanswered(run)[1].tolist() == [True] * len(run)
     columns = dict(record()["columns"], client=[f"user-{i % 4 + 1}" for i in range(N)])
     random_s = np.sort(np.random.default_rng(0).uniform(0, N, N)).tolist()
@@ -165,7 +166,7 @@ def test_only_numbered_clients_in_even_turns_are_completed():
     assert with_unanswered(run_of(columns=columns, gateway="fifo"))[1].all()
 
 
-def test_unanswered_requests_load_the_replay_and_count_for_nothing():
+def test_unanswered_requests_load_the_replay_and_are_not_counted():
     run = turns(missing=set(range(23, 60, 4)))
     sent, recorded = with_unanswered(run)
     assert (~recorded).sum() == 9  # turn 59 is the last, so its request is unknown
@@ -180,7 +181,7 @@ def test_unanswered_requests_load_the_replay_and_count_for_nothing():
     assert alone.throughput.measured == found.throughput.measured
 
 
-def test_a_server_without_a_policy_is_no_fork():
+def test_a_server_without_a_policy_is_not_the_fork():
     pool = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang").pool
     run = replace(turns(), pool_tokens=0, policy="default")
     profile = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
@@ -219,7 +220,7 @@ def test_a_failed_request_has_no_counts():
     assert (run.served[0], run.output_tokens[0]) == (False, 0)
 
 
-def test_the_forks_host_cost_is_added_to_each_iteration_and_request():
+def test_the_host_cost_of_the_fork_is_added_to_each_iteration_and_request():
     plain = profile_of("a100-sxm4-80gb", "Meta-Llama-3-8B-Instruct", 1, "sglang")
     base_ms, request_ms = FORK_HOST_MS["lpm_mdrr"]
     slow = with_host_cost(plain, "lpm_mdrr")
@@ -240,7 +241,7 @@ def test_the_forks_host_cost_is_added_to_each_iteration_and_request():
         ("mistral-7b", "mistral-7b"),
     ],
 )
-def test_models_by_other_spellings(spelled, model):
+def test_models_are_recognised_by_other_spellings(spelled, model):
     assert canonical_model(spelled, model_names()) == model
 
 
@@ -249,7 +250,7 @@ def test_a_70b_run_finds_its_bundled_profile():
     assert found.profile_id == "a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10"
 
 
-def test_marks_of_fitted_go_by_id():
+def test_marks_of_fitted_runs_go_by_id():
     assert len(FITTED_RUNS) == 6
     assert "VTC_oracle_profile/overload" not in FITTED_RUNS
     assert "sglang-a100-fixed-c8-run1" in FITTED
@@ -310,7 +311,7 @@ def test_runs_of_several_tenants_come_out():
     for run in load_serving(RESIDENCY):
         profile = profile_of(run.gpu, run.model, run.tp, run.engine)
         sent, recorded = with_unanswered(run)
-        assert recorded.all()  # tenants at random times: nothing is added
+        assert recorded.all()  # tenants at random times, so that nothing is added
         found = compare_tenants(run, replay(sent, profile), recorded, profile.profile_id)
         assert found.throughput.within(5)
         assert found.share_off[0] < 0.03
@@ -320,7 +321,7 @@ def test_runs_of_several_tenants_come_out():
 
 @needs(TWENTY_USERS)
 @pytest.mark.slow
-def test_the_requests_that_a_record_lacks_explain_a_full_pool():
+def test_requests_missing_in_a_record_explain_a_full_pool():
     runs = {run.name: run for run in load_serving(TWENTY_USERS)}
     added = {name[17:]: int((~with_unanswered(run)[1]).sum()) for name, run in runs.items()}
     assert {name: n for name, n in added.items() if n} == {

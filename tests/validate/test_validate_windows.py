@@ -20,7 +20,8 @@ from fairbench_studies.validation.windows import Window, service_between, window
 from tests.shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()
-# Client 0 asks for 10 in and 5 out: first token at 2 s, end at 6 s; client 1 the same 10 s later.
+# Client 0 sends 10 input and 5 output tokens: first token at 2 s, end at 6 s; client 1 does so 10 s
+# later.
 TWO = Trace(
     np.array([0, 1]),
     np.array([10, 10]),
@@ -34,8 +35,8 @@ TWO = Trace(
 @pytest.mark.parametrize(
     ("start_s", "end_s", "service"),
     [
-        (0, 2, 0),  # the first token comes as the window ends
-        (0, 3, 10 + 2 + 2),  # then a token a second, of weight 2
+        (0, 2, 0),  # the first token comes at the end of the window
+        (0, 3, 10 + 2 + 2),  # then one token a second, of weight 2
         (2, 6, 10 + 2 + 8),
         (3, 5, 4),
         (6, 9, 0),
@@ -46,7 +47,7 @@ def test_input_counts_at_the_first_token_and_outputs_evenly_after_it(start_s, en
     assert service_between(TWO, WEIGHTS, start_s, end_s)[0] == pytest.approx(service)
 
 
-def test_slices_add_up_to_the_window_and_windows_to_the_run():
+def test_parts_add_up_to_the_window_and_windows_to_the_run():
     edges = [0, 2.5, 4.1, 13, 20]
     parts = [service_between(TWO, WEIGHTS, start, end) for start, end in pairwise(edges)]
     for client in (0, 1):
@@ -62,7 +63,9 @@ def test_service_of_a_request_of_one_token_and_of_a_refused_request():
 
 
 def overloaded(scheduler, *, seconds=150):
-    """Return two clients at 1.5 and 3 requests a second of 256 in and out; the server does 1.7."""
+    """Return two clients at 1.5 and 3 requests a second of 256 input and output tokens; the server
+    serves 1.7.
+    """
     arrivals = np.concatenate([np.arange(0, seconds, 1 / 1.5), np.arange(0.1, seconds, 1 / 3)])
     client = np.repeat([0, 1], [int(1.5 * seconds), len(arrivals) - int(1.5 * seconds)])
     lengths = np.full(len(arrivals), 256)
@@ -129,12 +132,12 @@ def test_a_run_of_one_instant_has_no_service_and_no_jain():
     ("simulated", "cut", "within"),
     [(104, False, True), (106, False, False), (94, False, False), (114, True, True)],
 )
-def test_a_rate_may_be_off_by_percent(simulated, cut, within):
+def test_a_rate_may_differ_by_some_percent(simulated, cut, within):
     window = Window(0, 1, {0: Pair(simulated, 100)}, Pair(1, 1), cut)
     assert window.rate_within(0) == within
 
 
-def test_a_tiny_client_may_be_off_by_a_share_of_all_service():
+def test_a_tiny_client_may_differ_by_a_fraction_of_all_service():
     rates = {0: Pair(1_000, 1_000), 1: Pair(18, 10)}
     assert Window(0, 1, rates, Pair(1, 1)).rate_within(1)
     rates[1] = Pair(60, 40)
@@ -142,16 +145,18 @@ def test_a_tiny_client_may_be_off_by_a_share_of_all_service():
     assert Window(0, 1, rates, Pair(1, 1), slice=True).rate_within(1)
 
 
-def test_jain_may_be_off_by_the_rates_tolerance():
+def test_jain_may_differ_by_the_tolerance_of_the_rates():
     for cut, off in ((False, 0.024), (True, 0.074)):
         assert Window(0, 1, {}, Pair(0.9, 0.9 + off), cut).jain_within
         assert not Window(0, 1, {}, Pair(0.9, 0.902 + off), cut).jain_within
-    rates = [1.05 * 2, 0.95]  # of two clients at 2 : 1
+    rates = [1.05 * 2, 0.95]  # for two clients at 2 : 1
     assert jain(rates) == pytest.approx(jain([2, 1]) - 0.025, abs=1e-3)
 
 
 def test_columns_that_rank_schedulers_can_differ_between_them(by_vtc, by_fcfs):
-    """Whole-run service rates and their Jain's index could not differ: they are the trace's."""
+    """Whole-run service rates and their Jain's index could not differ, because they are those of
+    the trace.
+    """
     runs = [
         compare_run(f"{name}/x", "x", side, side, fitted=False)
         for name, side in (("VTC", by_vtc), ("FCFS", by_fcfs))

@@ -99,7 +99,7 @@ def told_of(values):
 async def main(server, gateway, pid, pairs, seconds, output, spread=None):
     """Print each pair, then shares and ratios."""
     process, alone, behind = psutil.Process(pid), [], []
-    # Without any spread all of a batch end in the same step.
+    # Without any spread, all requests of a batch end in the same step.
     load = {"output": output, "spread": output // 2 if spread is None else spread}
     server, _, router = server.partition(",")
     places = {router or server: alone, gateway: behind}

@@ -33,13 +33,13 @@ def served(engine, folder):
     """Start a stock server; yield its URL."""
     if engine == "vllm":
         with stock_vllm(folder, f"--max-num-seqs={AT_ONCE}", environment=DEVELOPMENT) as url:
-            for _ in range(20):  # the first time it looks at its whole machine
+            for _ in range(20):  # the first time, it examines its whole machine
                 if asyncio.run(most_at(url)) is not None:
                     break
             yield url
     else:
         flags = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
-        flags += ("--decode-log-interval=1",)  # tokens are counted as often
+        flags += ("--decode-log-interval=1",)  # seconds between counts of tokens
         with sglang_server(folder, *flags) as server:
             yield server.url
 
@@ -51,7 +51,7 @@ async def most_at(url):
 
 
 def who_listens(url):
-    """Return the listening process that was started for the server."""
+    """Return the process, among those started for the server, that listens there."""
     port = url.rpartition(":")[2]
     mine = psutil.Process().children()
     return next(one.pid for one in mine if f"--port={port}" in one.cmdline())
@@ -61,7 +61,7 @@ def who_listens(url):
 def gateway_before(url, flags):
     """Run ``fairbench serve``; yield its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
-    command += ["--no-client-limit"]  # the gateway alone
+    command += ["--no-client-limit"]  # the gateway process alone
     command += ["--router", "least-loaded", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

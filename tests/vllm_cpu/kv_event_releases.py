@@ -53,7 +53,7 @@ def published(theirs, batches):
     heard = zmq.Context.instance().socket(zmq.SUB)
     heard.connect(endpoint)
     heard.subscribe(b"")
-    time.sleep(0.5)  # a subscriber gets nothing that was sent before it connected
+    time.sleep(0.5)  # a subscriber gets no message that was sent before it connected
     try:
         for batch in batches:
             publisher.publish(batch)

@@ -1,8 +1,8 @@
 """Measure a flooded server's service by client: ``python shares.py URL [SECONDS [SERVERS]]``.
 
-On each server the flooder keeps 32 requests under way and the modest client 4, both more than a
-server of four slots runs at once. Prompts have 48 random tokens, answers 16; tokens are counted as
-answers arrive.
+On each server, the flooder keeps 32 requests in flight and the modest client 4, both more than a
+server of four slots runs at a time. Prompts have 48 random tokens, answers 16; tokens are counted
+as answers arrive.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from aiohttp import ClientSession, ClientTimeout
 
 UNDER_WAY = {"flooder": 32, "modest": 4}
 PROMPT, OUTPUT, VOCABULARY = 48, 16, 2048
-WARM_UP = 0.2  # of the time, before anything is counted
+WARM_UP = 0.2  # seconds at the start, before anything is counted
 
 
 async def ask(session, url, client, model, output=OUTPUT, spread=0):
@@ -42,7 +42,7 @@ async def model_at(session, url):
 
 
 async def clock():
-    """Return the clock, the default reading at both ends of the counted time."""
+    """Return the time of the clock, the default reading at both ends of the counted time."""
     return time.monotonic()
 
 
@@ -51,7 +51,7 @@ async def flood(session, url, seconds, *, servers=1, output=OUTPUT, spread=0, re
 
     Answers have ``output`` tokens, give or take ``spread``.
 
-    Returns at the end of the time and abandons requests under way.
+    Returns at the end of the time and abandons requests in flight.
     """
     got, done, counts = Counter(), Counter(), False
     model = await model_at(session, url)

@@ -16,7 +16,7 @@ WHY_ABSENT = "" if importlib.util.find_spec("vllm") else "no vLLM here (tests/vl
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT),
-    pytest.mark.filterwarnings("ignore"),  # those of torch, when it is imported
+    pytest.mark.filterwarnings("ignore"),  # warnings of torch when it is imported
 ]
 
 BODIES = 600

@@ -16,7 +16,7 @@ from tests.vllm_cpu.vllm_cpu_server import WHY_ABSENT, stock_vllm
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
 
 AT_ONCE = 4
-FLOOD, MODEST = 24, 6  # requests that each has waiting or under way
+FLOOD, MODEST = 24, 6  # number of requests that each client has waiting or running
 PROMPT, OUTPUT = 48, 16
 REQUESTS = 80
 SAMPLING = {"model": "m", "max_tokens": OUTPUT, "min_tokens": OUTPUT}
@@ -47,7 +47,8 @@ def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):
     development = {"VLLM_SERVER_DEV_MODE": "1"}
     with stock_vllm(tmp_path, f"--max-num-seqs={AT_ONCE}", environment=development) as url:
         most = None
-        for _ in range(20):  # the first time it looks at its whole machine, on a busy one for long
+        # the first time, it examines its whole machine, which takes long on a busy one
+        for _ in range(20):
             most = most or asyncio.run(most_at(url))
         assert most == AT_ONCE
         for seed, policy in enumerate(POLICIES):

@@ -13,8 +13,8 @@ from fairbench.live.processes.ports import free_ports
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
 WHY_ABSENT = "" if VLLM else f"{PYTHON} names no Python with vLLM (tests/vllm_cpu/install.sh)"
-READY_S = 900  # machines are busy
-# A thread and a GiB, on whatever core is free.
+READY_S = 900  # a long limit, because machines are busy
+# Each server has one thread and one GiB, on whatever core is free.
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

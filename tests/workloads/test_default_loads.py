@@ -13,8 +13,8 @@ from fairbench.workloads.spec import load_workload
 
 TABLE = Path(__file__).resolve().parents[2] / "results" / "tables" / "default-loads.csv"
 ROWS = {row["cell"]: row for row in csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines())}
-POOL = 413_000  # tokens, of an A100 with the default model
-MOST = 64  # decoding requests at a time, in the fit domain of every default profile
+POOL = 413_000  # tokens in the pool of an A100 with the default model
+MOST = 64  # decoding requests in a batch, within the fit domain of every default profile
 
 
 def scenario(cell):
@@ -42,7 +42,7 @@ def mean_context(kind, params, programs=100):
 
 
 @pytest.mark.parametrize("workload", sorted({cell.split(".")[0] for cell in ROWS}))
-def test_the_limit_is_the_largest_that_fits(workload):
+def test_the_running_limit_is_the_largest_that_fits(workload):
     spec = load_workload(workload)
     others = [(one.program, one.params) for one in spec.scenario("s1").others or ()]
     context = max(mean_context(*one) for one in [(spec.program, spec.params), *others])

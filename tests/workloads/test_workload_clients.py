@@ -34,7 +34,7 @@ PAPERS = [name for name in workload_names() if not name.startswith("vtc-")]
 
 
 class TestTable3:
-    """Client 0 is heavy in exactly one way; the others are alike."""
+    """Client 0 is heavy in exactly one way; the others are equal."""
 
     @pytest.mark.parametrize(
         ("workload", "scenario", "expected"),
@@ -47,7 +47,7 @@ class TestTable3:
             ("long-qa", "s2", {"document_scale": (2.0, 1.0)}),
         ],
     )
-    def test_synthetic(self, workload, scenario, expected):
+    def test_synthetic_scenarios_match_the_table(self, workload, scenario, expected):
         wrong, *calm = plans(workload, scenario)
         assert [plan.misbehaving for plan in (wrong, *calm)] == [True, False, False]
         assert calm[0].params == calm[1].params
@@ -55,11 +55,11 @@ class TestTable3:
         multiple = wrong.arrivals.rates[0].programs_per_s / calm[0].arrivals.rates[0].programs_per_s
         assert multiple == (4.0 if (workload, scenario) == ("long-qa", "s1") else 1.0)
 
-    def test_structure_of_s2_is_the_same_for_all(self):
+    def test_the_structure_of_s2_is_the_same_for_all(self):
         assert {plan.params.branches for plan in plans("tot", "s2")} == {3}
         assert {plan.params.dimensions for plan in plans("judge", "s2")} == {8}
 
-    def test_chat_floods_and_client_2_returns_to_normal_midway(self):
+    def test_in_chat_client_0_floods_and_client_2_returns_to_normal_midway(self):
         calm0, calm1, returning, flooding = plans("chat", "s1", duration_s=100.0)
         normal = calm0.arrivals.rates[0].programs_per_s
         assert calm0.arrivals.rates == calm1.arrivals.rates == (Rate(0.0, normal),)
@@ -70,7 +70,7 @@ class TestTable3:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("workload", PAPERS)
-    def test_none_has_no_heavy_client_and_the_rates_of_s1(self, workload):
+    def test_scenario_none_has_no_heavy_client_and_the_rates_of_s1(self, workload):
         calm, s1 = plans(workload, "none"), plans(workload, "s1")
         assert len(calm) == len(s1)
         for plan in calm:
@@ -81,7 +81,7 @@ class TestTable3:
 
 
 class TestRatesAndCounts:
-    def test_own_rate_is_per_gpu_a_given_one_is_not(self):
+    def test_a_default_rate_is_per_gpu_and_a_given_one_is_not(self):
         own = load_workload("tot").scenario("s1").rate
         assert plans(dp=4)[1].arrivals.rates == (Rate(0.0, 4 * own),)
         assert plans(dp=4, request_rate=0.5)[1].arrivals.rates == (Rate(0.0, 0.5),)
@@ -93,7 +93,7 @@ class TestRatesAndCounts:
         assert 60 < len(times) < 140
         assert times[-1] < 50.0
 
-    def test_number_of_programs_lifts_the_default_duration(self):
+    def test_a_number_of_programs_extends_the_default_duration(self):
         spec = load_workload("tot")
         plan = plans(num_programs=40, request_rate=0.01)[1]
         times = [arrival_s for arrival_s, _ in programs(plan)]
@@ -117,14 +117,14 @@ class TestRatesAndCounts:
         assert plan.arrivals.num_programs == 250
         assert plan.arrivals.rates == (Rate(0.0, 8.0), Rate(25.0, 2.0))
 
-    def test_all_at_once(self):
+    def test_all_programs_arrive_together(self):
         for plan in plans("chat", num_programs=4, request_rate=inf):
             times = [arrival_s for arrival_s, _ in programs(plan, "chat")]
             assert set(times) == {0.0}
         counts = [p.arrivals.num_programs for p in plans("chat", num_programs=4, request_rate=inf)]
         assert counts == [4, 4, 10, 16]
 
-    def test_more_clients_are_well_behaved(self):
+    def test_additional_clients_are_well_behaved(self):
         more = plans(clients=6)
         assert [plan.client for plan in more] == [f"client-{i}" for i in range(6)]
         assert [plan.misbehaving for plan in more] == [True] + [False] * 5
@@ -145,7 +145,7 @@ class TestRatesAndCounts:
             ({"workload": "chat", "scenario": "s2"}, "scenario of chat 's2': choose from none, s1"),
         ],
     )
-    def test_impossible_values(self, arguments, message):
+    def test_impossible_values_are_refused(self, arguments, message):
         with pytest.raises(UsageError, match=message):
             plans(**arguments)
 
@@ -158,7 +158,7 @@ class TestExpectedPrograms:
             ({"num_programs": 7}, [7, 7, 7]),
             ({"num_programs": 7, "request_rate": inf}, [7, 7, 7]),
             ({"num_programs": 700, "request_rate": 2.0, "duration_s": 50.0}, [100, 100, 100]),
-            # Four times the rate, the one client only for the first half.
+            # Four times the rate, and one client only for the first half.
             ({"workload": "chat", "request_rate": 1.0, "duration_s": 40.0}, [40, 40, 100, 160]),
             ({"workload": "chat", "request_rate": inf, "num_programs": 4}, [4, 4, 10, 16]),
         ],
@@ -167,38 +167,38 @@ class TestExpectedPrograms:
         counts = [expected_programs(plan) for plan in plans(**arguments)]
         assert counts == pytest.approx(expected)
 
-    def test_it_is_the_average_of_the_arrivals(self):
+    def test_the_rate_is_the_average_of_the_arrivals(self):
         plan = plans("chat", request_rate=1.0, duration_s=400.0)[2]
         counts = [len(programs(plan, seed=seed)) for seed in range(20)]
-        # 1,000 programs, give or take 7 (the standard error of a mean of 20 Poisson counts).
+        # 1,000 programs, within 7 (the standard error of a mean of 20 Poisson counts)
         assert expected_programs(plan) == pytest.approx(1_000)
         assert sum(counts) / 20 == pytest.approx(1_000, abs=30)
 
 
 class TestSettings:
-    def test_changes_both_behaviours_unless_the_scenario_differs(self):
+    def test_a_parameter_changes_both_behaviours_unless_the_scenario_differs(self):
         spec = with_settings(load_workload("tot"), {"branches": 3, "output_tokens": 64})
         wrong, calm, _ = plan_clients(spec, "s1")
         assert (wrong.params.branches, calm.params.branches) == (4, 3)
         assert (wrong.params.output_tokens, calm.params.output_tokens) == (64, 64)
 
-    def test_overrides_the_scenarios_value_for_all(self):
+    def test_a_parameter_overrides_the_value_of_the_scenario_for_all(self):
         spec = with_settings(load_workload("tot"), {"branches": 2})
         assert {plan.params.branches for plan in plan_clients(spec, "s2")} == {2}
 
-    def test_reaches_only_the_heavy_clients(self):
+    def test_a_parameter_of_heavy_clients_reaches_only_these(self):
         changes = {"misbehaving.branches": 5, "misbehaving.rate_multiple": 2.0}
         wrong, calm, _ = plan_clients(with_settings(load_workload("tot"), changes), "s1")
         assert (wrong.params.branches, calm.params.branches) == (5, 2)
         assert wrong.arrivals.rates[0].programs_per_s == 2 * calm.arrivals.rates[0].programs_per_s
 
-    def test_leaves_the_original_alone(self):
+    def test_setting_a_parameter_leaves_the_original_unchanged(self):
         spec = load_workload("tot")
         with_settings(spec, {"branches": 3})
         assert spec == load_workload("tot")
 
     @given(st.integers(1, 10))
-    def test_is_idempotent(self, branches):
+    def test_setting_a_parameter_twice_equals_setting_it_once(self, branches):
         once = with_settings(load_workload("tot"), {"branches": branches})
         assert with_settings(once, {"branches": branches}) == once
 
@@ -222,7 +222,7 @@ class TestSettings:
         assert "\n" not in str(raised.value)
 
 
-def test_a_machine_may_have_a_rate_of_its_own_and_the_longest_beginning_wins():
+def test_a_machine_may_have_a_separate_rate_and_the_longest_prefix_wins():
     table = load_workload("tot").model_dump(mode="json", exclude_none=True)
     table["scenarios"]["s1"] |= {"rate": 1.0, "rates": {"a10g": 0.5, "a10g-24gb/llama-3.2": 0.25}}
     spec = WorkloadSpec.model_validate(table)
@@ -251,16 +251,16 @@ class TestMix:
         assert judge.params == plans("judge")[1].params
         assert talks.params == plans("chat")[0].params
 
-    def test_a_given_rate_changes_all_of_them_alike(self):
+    def test_a_given_rate_changes_all_clients_by_the_same_factor(self):
         rates = [p.arrivals.rates[0].programs_per_s for p in plans("mix", request_rate=2.72)]
         assert rates == pytest.approx([2.72, 2.72, 0.14, 1.24])
 
-    def test_its_programs_are_of_that_kind(self):
+    def test_programs_of_a_client_are_of_its_kind(self):
         *_, trees, judge = plans("mix", num_programs=1)
         assert [len(calls_of(program)) for _, program in programs(trees)] == [30]
         assert [len(calls_of(program)) for _, program in programs(judge)] == [4]
 
-    def test_it_needs_them_all(self):
+    def test_a_mix_needs_all_its_clients(self):
         with pytest.raises(
             UsageError, match="clients = 3: must be at least 4 for scenario s1 of mix"
         ):
@@ -275,7 +275,7 @@ class TestMix:
             ({"params": {"branches": 2}}, "scenarios.s1.others.params"),
         ],
     )
-    def test_errors_are_named(self, changed, complaint):
+    def test_errors_in_a_mix_are_named(self, changed, complaint):
         table = load_workload("mix").model_dump(mode="json", exclude_none=True)
         table["scenarios"]["s1"]["others"][0].update(changed)
         with pytest.raises(ValueError, match=complaint):

@@ -45,13 +45,13 @@ def items(source, seed=0):
 
 
 class TestLayouts:
-    def test_questions(self, write):
+    def test_questions_are_read(self, write):
         path = write({"question": text_of(10), "answer": "4"}, {"question": text_of(20)})
         source = load_source("tree-of-thought", path)
         assert [item.text_tokens for item in items(source)] == [10, 20]
         assert [item.key for item in items(source)] == ["data.jsonl/1", "data.jsonl/2"]
 
-    def test_documents(self, write):
+    def test_documents_are_read(self, write):
         qa = [{"q": text_of(3), "a": text_of(2)}, {"q": text_of(5), "a": "", "type": None}]
         path = write({"title": "t", "text": text_of(100), "qa": qa}, name="docs.jsonl.gz")
         (item,) = items(load_source("long-qa", path))
@@ -67,18 +67,18 @@ class TestLayouts:
         assert (second.text_tokens, second.exchanges) == (200, ((4, 5),))
 
     @pytest.mark.parametrize("as_text", [True, False])
-    def test_older_hub_loogle(self, write, as_text):
+    def test_the_older_form_of_loogle_on_the_hub_is_read(self, write, as_text):
         pairs = [{"Q": text_of(3), "A": text_of(2), "type": "x"}]
         row = {"input": text_of(50), "title": "t", "qa_pairs": str(pairs) if as_text else pairs}
         (item,) = items(load_source("long-qa", write(row)))
         assert (item.text_tokens, item.exchanges) == (50, ((3, 2),))
 
-    def test_dialogues(self, write):
+    def test_dialogues_are_read(self, write):
         history = [{"user": text_of(3), "bot": text_of(9)}, {"user": text_of(4), "bot": "y"}]
         (item,) = items(load_source("chat", write({"id": 1, "history": history})))
         assert item.exchanges == ((3, 9), (4, 1))
 
-    def test_hub_arena(self, write):
+    def test_arena_on_the_hub_is_read(self, write):
         said = [("user", 3), ("assistant", 9), ("user", 4), ("assistant", 8), ("user", 5)]
         row = {"conversation_a": [{"role": r, "content": text_of(n)} for r, n in said]}
         (item,) = items(load_source("chat", write(row)))
@@ -89,20 +89,20 @@ class TestLayouts:
         path = write(*[json.dumps(text_of(1000))] * 3, {"text": text_of(1000)})
         assert [item.text_tokens for item in items(load_source("judge", path))] == [3000] * 4
 
-    def test_joining_goes_round_and_stops_where_it_began(self, write):
+    def test_joining_continues_at_the_beginning_and_stops_where_it_began(self, write):
         path = write({"text": text_of(100)}, {"text": text_of(2500)}, {"text": text_of(40)})
-        # 100+2500+40 is everything; 2500+40+100 too; 40+100+2500 too.
+        # 100+2500+40 is the whole file; so are 2500+40+100 and 40+100+2500.
         assert [item.text_tokens for item in items(load_source("judge", path))] == [2640] * 3
 
     def test_a_long_article_stays_alone(self, write):
         path = write({"text": text_of(9000)}, {"text": text_of(10)})
         assert items(load_source("judge", path))[0].text_tokens == 9000
 
-    def test_a_byte_order_mark_is_no_part_of_the_file(self, write):
+    def test_a_byte_order_mark_is_ignored(self, write):
         path = write('\ufeff{"question": "a"}')
         assert len(load_source("tree-of-thought", path)) == 1
 
-    def test_blank_lines_are_no_records(self, write):
+    def test_blank_lines_are_not_records(self, write):
         assert len(load_source("tree-of-thought", write({"question": "a"}, "", "  "))) == 1
 
 
@@ -111,7 +111,7 @@ class TestOrder:
     def source(self, write):
         return load_source("tree-of-thought", write(*[{"question": f"q{n}"} for n in range(20)]))
 
-    def test_each_pass_hands_out_everything_once(self, source):
+    def test_each_pass_yields_every_item_once(self, source):
         for turn in range(3):
             keys = [source.item(4, 20 * turn + n).key.split("#")[0] for n in range(20)]
             assert len(set(keys)) == 20
@@ -167,17 +167,17 @@ class TestWrongFiles:
             ("tree-of-thought", [{"text": "a", "qa": [1]}], r"for programs of kind long-qa"),
         ],
     )
-    def test_file_line_and_field(self, write, kind, lines, message):
+    def test_errors_name_file_line_and_field(self, write, kind, lines, message):
         with pytest.raises(DataError, match=message) as raised:
             load_source(kind, write(*lines))
         assert "\n" not in str(raised.value)
         assert "data.jsonl" in str(raised.value)
 
-    def test_empty_file(self, write):
+    def test_an_empty_file_is_refused(self, write):
         with pytest.raises(DataError, match=r"data\.jsonl: holds no records"):
             load_source("chat", write())
 
-    def test_missing_file_folder_and_suffix(self, tmp_path):
+    def test_a_missing_file_a_folder_and_a_wrong_suffix_are_refused(self, tmp_path):
         with pytest.raises(
             DataError, match=r"^dataset .*absent\.jsonl: cannot be read: No such file"
         ):
@@ -188,7 +188,7 @@ class TestWrongFiles:
         with pytest.raises(DataError, match=r"must end in \.jsonl, \.csv, \.json \("):
             load_source("chat", str(tmp_path / "data.txt"))
 
-    def test_not_gzip_cut_off_and_not_text(self, write, tmp_path):
+    def test_files_that_are_not_gzip_cut_off_or_not_text_are_refused(self, write, tmp_path):
         bad = tmp_path / "bad.jsonl.gz"
         bad.write_bytes(b"not gzip at all")
         with pytest.raises(DataError, match=r"^dataset .*bad\.jsonl\.gz: cannot be read: "):
@@ -223,13 +223,13 @@ class TestHub:
 
         return install
 
-    def test_rows_are_read_as_local_records_are(self, hub):
+    def test_hub_rows_are_read_like_local_records(self, hub):
         asked = hub([{"question": text_of(7), "answer": "x"}])
         (item,) = items(load_source("tree-of-thought", "hf:openai/gsm8k"))
         assert (item.key, item.text_tokens) == ("hf:openai/gsm8k/1", 7)
         assert asked == [("openai/gsm8k", "main", "train")]
 
-    def test_wrong_kind_and_row(self, hub):
+    def test_a_wrong_kind_and_a_wrong_row_are_refused(self, hub):
         hub([{"question": "a"}, {"answer": "b"}])
         with pytest.raises(
             DataError, match=r"hf:openai/gsm8k, row 1: .*for programs of kind tree-of-thought"
@@ -238,7 +238,7 @@ class TestHub:
         with pytest.raises(DataError, match=r"row 2: missing field 'question'"):
             load_source("tree-of-thought", "hf:openai/gsm8k")
 
-    def test_no_network(self, hub):
+    def test_an_error_without_network_is_one_line(self, hub):
         hub(ConnectionError("no route\nmore"))
         with pytest.raises(
             UsageError, match=r"hf:openai/gsm8k: cannot be loaded: no route\. Check"
@@ -246,11 +246,11 @@ class TestHub:
             load_source("tree-of-thought", "hf:openai/gsm8k")
         assert "\n" not in str(raised.value)
 
-    def test_unknown_dataset(self):
+    def test_an_unknown_dataset_is_refused(self):
         with pytest.raises(UsageError, match=r"hub dataset 'openai/gsm8'.*mean 'openai/gsm8k'"):
             load_source("tree-of-thought", "hf:openai/gsm8")
 
-    def test_package_missing(self, monkeypatch):
+    def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(UsageError, match=r"in a clone of fairbench, pip install \"\.\[hub\]\""):
             load_source("tree-of-thought", "hf:openai/gsm8k")
@@ -260,14 +260,14 @@ class TestTokens:
     @pytest.mark.parametrize(
         ("characters", "tokens"), [(0, 1), (1, 1), (46, 10), (47, 11), (4600, 1000)]
     )
-    def test_approximation_rounds_up(self, characters, tokens):
+    def test_the_approximation_rounds_up(self, characters, tokens):
         assert ApproximateCounter().count("x" * characters) == tokens
 
     def test_the_source_states_its_token_count(self, write):
         source = load_source("tree-of-thought", write({"question": "a"}))
         assert source.token_count_method == "approximated: 4.6 characters a token"
 
-    def test_missing_and_wrong_tokenizer_files(self, tmp_path):
+    def test_missing_and_wrong_tokenizer_files_are_refused(self, tmp_path):
         with pytest.raises(UsageError, match="no such file"):
             load_counter(str(tmp_path / "absent.json"))
         with pytest.raises(UsageError, match="no such file"):
@@ -282,7 +282,7 @@ class TestTokens:
             load_counter(str(tmp_path))
         assert "\n" not in str(raised.value)
 
-    def test_package_missing(self, tmp_path, monkeypatch):
+    def test_a_missing_package_is_named(self, tmp_path, monkeypatch):
         path = tmp_path / "tokenizer.json"
         path.write_text("{}")
         real = builtins.__import__
@@ -298,7 +298,7 @@ class TestTokens:
         ):
             load_counter(str(path))
 
-    def test_an_unreadable_file_has_a_reason(self, tmp_path, monkeypatch):
+    def test_an_unreadable_file_gets_a_reason(self, tmp_path, monkeypatch):
         def denied(*arguments, **keywords):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -320,7 +320,7 @@ class TestTokens:
         tokenizer.save(str(tmp_path / "words.json"))
         assert load_counter(str(tmp_path / "words.json")).count("a a a") == 3
 
-    def test_counts_by_a_small_tokenizer(self, tmp_path, write):
+    def test_a_small_tokenizer_counts_tokens(self, tmp_path, write):
         tokenizers = pytest.importorskip("tokenizers")
         model = tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
         tokenizer = tokenizers.Tokenizer(model)
@@ -333,7 +333,7 @@ class TestTokens:
 
 
 class TestSharedData:
-    """The real files, where they lie beside the checkout."""
+    """Tests of the real files, if they are beside the checkout."""
 
     @pytest.mark.parametrize(
         ("workload", "name", "count", "mean_tokens"),
@@ -359,19 +359,19 @@ class TestSharedData:
                 contents.add(next(s.key for s in calls[0].prompt if name in s.key))
         assert len(contents) == 6 * spec.clients
 
-    def test_number_of_questions_in_all(self):
+    def test_the_total_number_of_questions(self):
         source = load_source("long-qa", shared_data("loogle_wiki9.jsonl.gz"))
         assert sum(len(item.exchanges) for item in items(source)) == 123
         source = load_source("chat", shared_data("mtbench101.jsonl.gz"))
         assert sum(len(item.exchanges) for item in items(source)) == 4208
 
-    def test_wrong_workload_for_a_real_file(self):
+    def test_a_real_file_for_another_workload_is_refused(self):
         with pytest.raises(
             DataError, match=r"line 1: .*for programs of kind long-qa.*runs kind judge"
         ):
             load_source("judge", shared_data("loogle_wiki9.jsonl.gz"))
 
-    def test_a_real_tokenizer(self):
+    def test_a_real_tokenizer_is_read(self):
         pytest.importorskip("tokenizers")
         tokenizer = shared_data("qwen3_tokenizer.json")
         source = load_source("judge", shared_data("sglang_judge_articles.jsonl.gz"), tokenizer)

@@ -56,7 +56,7 @@ def test_questions_about_one_video_are_one_document(tmp_path, name):
     assert (other.text_tokens, len(other.exchanges)) == (256, 1)
 
 
-def test_a_trajectory_of_messages(tmp_path):
+def test_a_trajectory_of_messages_is_read(tmp_path):
     def traj(*messages):
         return json.dumps({"traj": [{"role": r, "content": c} for r, c in messages]})
 
@@ -72,7 +72,7 @@ def test_a_trajectory_of_messages(tmp_path):
     assert one.key != other.key
 
 
-def test_a_react_trajectory(tmp_path):
+def test_a_react_trajectory_is_read(tmp_path):
     text = "You see a cup.\n> think: take it\nOK.\n> take cup\nYou have it.\n"
     (item,) = items(source(tmp_path, "agent", json.dumps({"one": text}), "react.json"))
     assert item.text_tokens == length("You see a cup.")
@@ -91,7 +91,7 @@ def test_agents_with_the_same_policy_share_its_text(tmp_path):
     kind = program_class("agent")
     prompts = [
         calls_of(kind.build(params, random.Random(n), n, "a", made.item(0, n)))[0].prompt
-        for n in (0, 1, 2)  # the third is of the second pass
+        for n in (0, 1, 2)  # the third agent is of the second pass
     ]
     assert prompts[0][:2] == prompts[1][:2] == prompts[2][:2]
     assert prompts[0][1] == ("data.jsonl/text-1", 100)
@@ -146,7 +146,7 @@ def test_conflicts_are_named(tmp_path, kind, text, name, complaint):
         ("long-qa", "nextqa_test.csv.gz", 1000, 9681, 8.56),
     ],
 )
-def test_the_data_sets_themselves(kind, name, count, text_tokens, exchanges):
+def test_the_data_sets_themselves_are_read(kind, name, count, text_tokens, exchanges):
     made = items(load_source(kind, shared_data(name)))
     assert len(made) == count
     assert fmean(item.text_tokens for item in made) == pytest.approx(text_tokens, rel=0.01)

@@ -17,7 +17,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 from tests.sim.memory_pool import Pool
 from tests.workloads.workload_fakes import calls_of, demand_of
 
-# One workload of each kind of program; replayed files are not bundled.
+# One workload for each kind of program; replayed files are not bundled.
 OF_EACH_KIND = {spec.program: spec for spec in map(load_workload, workload_names())}
 
 
@@ -34,7 +34,7 @@ def jobs(spec, client, seed=0):
 
 
 class TestPadding:
-    def test_every_prompt_begins_with_it_and_is_otherwise_unchanged(self):
+    def test_every_prompt_begins_with_the_padding_and_is_otherwise_unchanged(self):
         plain, padded = (jobs(workload(one), 0)[0] for one in ([], [{"padding_tokens": 300}]))
         before, after = calls_of(plain), calls_of(padded)
         assert [call.prompt[1:] for call in after] == [call.prompt for call in before]
@@ -59,7 +59,7 @@ class TestPadding:
         [(0, ()), (2, (Segment("a", 2),)), (3, (Segment("a", 3),)),
          (5, (Segment("a", 3), Segment("b", 2)))],
     )  # fmt: skip
-    def test_a_beginning(self, tokens, expected):
+    def test_a_prompt_begins_like_those_of_another_client(self, tokens, expected):
         assert beginning((Segment("a", 3), Segment("b", 4)), tokens) == expected
 
 
@@ -67,7 +67,7 @@ class TestPrefixOfAnother:
     def spec(self, tokens):
         return workload([{"padding_tokens": tokens, "padding_of": 1}])
 
-    def test_it_is_the_latest_beginning_of_the_other(self):
+    def test_the_prefix_is_that_of_the_latest_prompt_of_the_other_client(self):
         spec = self.spec(200)
         other = plan_clients(spec, "s1")[1]
         theirs = list(program_stream(other, seed=3))
@@ -89,7 +89,7 @@ class TestPrefixOfAnother:
             assert job.demand == demand_of(calls)
 
     @pytest.mark.parametrize("spec", OF_EACH_KIND.values(), ids=OF_EACH_KIND)
-    def test_the_first_prompt_of_every_kind(self, spec):
+    def test_the_first_prompt_of_every_kind_can_be_copied(self, spec):
         plan = plan_clients(spec, "none", duration_s=100.0, request_rate=1.0)[0]
         for _, job in islice(program_stream(plan, seed=0), 3):
             assert first_prompt(job) == calls_of(job)[0].prompt
@@ -107,7 +107,7 @@ class TestLongerAnswers:
         plain, longer = (jobs(workload(one), 0)[0] for one in ([], [wrong]))
         return plain, longer, calls_of(plain), calls_of(longer)
 
-    def test_they_go_on_and_no_later_prompt_has_the_rest(self):
+    def test_cancelled_answers_are_continued_and_no_later_prompt_has_the_rest(self):
         plain, longer, before, after = self.pair(output_multiple=16)
         assert [call.output_tokens for call in before] == [256, 256, 256, 2]
         assert [call.output_tokens for call in after] == [4096, 4096, 4096, 32]
@@ -115,7 +115,7 @@ class TestLongerAnswers:
         assert longer.demand.input_tokens == plain.demand.input_tokens
         assert longer.demand.output_tokens == 16 * plain.demand.output_tokens
 
-    def test_it_announces_its_output_or_more(self):
+    def test_a_client_announces_its_output_or_more(self):
         *_, after = self.pair(output_multiple=4, max_new_multiple=2.5)
         assert [call.max_new_tokens for call in after] == [1024, 1024, 1024, 8]
         *_, after = self.pair(output_multiple=2, max_new_multiple=2.5)
@@ -147,7 +147,7 @@ class TestMemory:
     VICTIM = (Segment("victim", 40),)
 
     def play(self, policy, *prompts):
-        """Return the cached part of the victim's prompt after these."""
+        """Return the cached part of the victim's prompt after these calls."""
         pool = Pool(policy, 100, {"victim": 1.0, "eve": 1.0})
         for prompt in prompts:
             client = "victim" if prompt == self.VICTIM else "eve"
@@ -178,7 +178,7 @@ class TestMemory:
         assert {call.output_tokens for call in turns} == {1}
         assert len({call.name for call in calls}) == 12
 
-    def test_padding_of_all_calls_is_repeated_once_a_turn(self):
+    def test_the_padding_of_all_calls_is_repeated_once_per_turn(self):
         (job, *_) = jobs(workload([{"padding_tokens": 300, "keep_alive": 3}]), 0)
         turns = calls_of(job)[4:]
         assert [call.prompt for call in turns] == 3 * [(Segment("client-0/padding", 300),)]
@@ -191,18 +191,18 @@ class TestMemory:
         _, job = next(iter(program_stream(replace(plan, disguise=disguise), seed=0)))
         assert job.demand == demand_of(calls_of(job))
 
-    def test_a_scan_of_five_prompts_flushes_lru_but_no_share(self):
+    def test_a_scan_of_five_prompts_flushes_lru_but_not_a_share(self):
         scan = [prompt for number in range(5) for prompt in self.sends(number)]
         assert {policy: self.play(policy, self.VICTIM, *scan) for policy in EVICTIONS} == {
             **{"lru": 0, "lfu": 0, "retention": 0},
             **{"quota": 40, "quota-lending": 40, "max-min": 40},
         }
 
-    def test_keep_alive_turns_make_the_victim_the_least_recent(self):
+    def test_keep_alive_turns_make_the_victim_the_least_recently_used(self):
         """60 tokens and the victim's 40 fill the pool; the next call needs 20.
 
-        Without turns the attacker's oldest call goes. With turns only the three tokens after the
-        paddings are older than the victim's prompt, which goes as a whole.
+        Without turns, the attacker's oldest call is evicted. With turns, only the three tokens
+        after the paddings are older than the victim's prompt, which is evicted as a whole.
         """
         begun = [self.sends(number, keep_alive=1) for number in range(3)]
         first, turns = ([call[at] for call in begun] for at in (0, 1))
@@ -212,7 +212,7 @@ class TestMemory:
         assert self.play("max-min", *first, self.VICTIM, *turns, *last) == 40
 
 
-def test_without_a_disguise_nothing_is_wrapped():
+def test_without_a_disguise_no_program_is_wrapped():
     plan = plan_clients(workload([{"rate_multiple": 4.0}]), "s1")[0]
     assert plan.disguise is None
     assert plan.owner == plan.client
@@ -249,6 +249,6 @@ def test_a_scenario_may_have_fewer_clients():
         ({"output_multiple": True}, {}, "output_multiple"),
     ],
 )
-def test_refused_values(wrong, keys, complaint):
+def test_impossible_values_are_refused(wrong, keys, complaint):
     with pytest.raises((ValidationError, ValueError), match=complaint):
         workload([wrong], **keys)

@@ -28,7 +28,7 @@ def test_program_ids_are_unique_over_clients():
     assert ids == [*range(5), *range(10**7, 10**7 + 5), *range(2 * 10**7, 2 * 10**7 + 5)]
 
 
-def test_programs_carry_their_client():
+def test_programs_name_their_client():
     plan = plans(num_programs=2)[1]
     assert {p.client for _, p in programs(plan)} == {"client-1"}
 
@@ -51,7 +51,7 @@ def test_shapes_do_not_depend_on_arrivals():
     assert different_times
 
 
-def test_clients_and_seeds_differ():
+def test_clients_and_seeds_give_different_streams():
     _, one, two = plans()
     assert [t for t, _ in programs(one)] != [t for t, _ in programs(two)]
     assert [t for t, _ in programs(one, seed=0)] != [t for t, _ in programs(one, seed=1)]
@@ -69,7 +69,7 @@ def test_streams_are_lazy():
 
 
 @pytest.mark.parametrize("count", [0, 1, MADE_AHEAD, MADE_AHEAD + 1, 3 * MADE_AHEAD - 1])
-def test_made_ahead_are_the_same_and_few(count):
+def test_programs_made_ahead_are_the_same_and_few(count):
     left = iter(range(count))
     ahead = made_ahead(left)
     for number in range(count):
@@ -78,7 +78,7 @@ def test_made_ahead_are_the_same_and_few(count):
     assert next(ahead, None) is None
 
 
-def test_items_go_round_the_clients():
+def test_items_are_distributed_over_the_clients_in_rotation():
     class Numbered:
         def item(self, seed, number):
             return Item(f"item/{number}", 50)
@@ -88,12 +88,12 @@ def test_items_go_round_the_clients():
         for plan in plans(num_programs=2)
         for _, p in programs(plan, source=Numbered())
     ]
-    # Client i of 3 gets numbers i and i + 3.
+    # Client i of 3 gets items i and i + 3.
     numbers = [0, 3, 1, 4, 2, 5]
     assert seen == [f"item/{number}/question" for number in numbers]
 
 
-def test_no_hash_seed_changes_anything():
+def test_the_hash_seed_changes_nothing():
     script = (
         "from fairbench.workloads.clients import plan_clients\n"
         "from fairbench.workloads.plan import program_stream\n"

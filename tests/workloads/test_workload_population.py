@@ -60,7 +60,7 @@ class TestSizes:
         assert sum(sizes[:heavy]) == pytest.approx(share * (heavy + light))
         assert len(set(sizes[:heavy])) == len(set(sizes[heavy:])) == 1
 
-    def test_they_are_of_the_well_behaved_that_run_the_workloads_own_program(self):
+    def test_heavy_hitters_are_well_behaved_and_run_the_program_of_the_workload(self):
         small = spec(sizes={"zipf": 1.0})
         plans = plan_clients(small, "s1")
         plain = [0, 1, 2, 3, 10, 11]
@@ -89,7 +89,7 @@ class TestSizes:
             ),
         ],
     )
-    def test_wrong_ones_are_named(self, sizes, said):
+    def test_wrong_sizes_are_named(self, sizes, said):
         with pytest.raises(ValueError, match=said):
             spec(sizes=sizes)
 
@@ -120,7 +120,7 @@ class TestGroups:
         with pytest.raises(UsageError, match=r"must be at least 10 .*\(client 9 misbehaves\)"):
             plan_clients(spec(), "s1", clients=9)
 
-    def test_names_by_range_weigh_each_of_them(self):
+    def test_names_by_range_weigh_each_client_of_the_range(self):
         small = spec(
             SMALL.replace(
                 "[scen",
@@ -175,7 +175,7 @@ class TestPresence:
         windows = Presence(windows=((0.0, 50.0), (90.0, 200.0)))
         assert windows.expected_programs(source) == pytest.approx(12.5 + 9.5)
 
-    def test_by_chance_stays_and_absences_have_their_means(self):
+    def test_random_stays_and_absences_have_their_means(self):
         chance = Presence(stay_s=3.0, away_s=9.0)
         intervals = []
         for start_s, end_s in chance.intervals(Random(1)):
@@ -200,7 +200,7 @@ class TestPresence:
         expected = 300 * stay_s / (stay_s + away_s)
         assert there == [pytest.approx(expected, abs=5 * 75**0.5)] * 2
 
-    def test_each_client_comes_and_goes_by_itself_and_the_mean_rate_is_kept(self):
+    def test_each_client_comes_and_goes_independently_and_keeps_its_mean_rate(self):
         many = spec(
             rate=0.5, others=None, misbehaving=[], presence={"stay_s": 10.0, "away_s": 30.0}
         )
@@ -210,7 +210,7 @@ class TestPresence:
         assert sum(found) == pytest.approx(0.5 * 100 * 60 / 4, rel=0.3)
         assert len(set(found)) > 20
 
-    def test_a_group_has_its_own_presence_and_excludes_a_count_of_programs(self):
+    def test_a_group_has_a_separate_presence_and_excludes_a_count_of_programs(self):
         windows = {"windows": [[0.0, 1.0]]}
         wrong = [{"client": 8, "presence": windows}]
         plans = plan_clients(spec(misbehaving=wrong), "s1")
@@ -236,7 +236,7 @@ class TestPresence:
             ),
         ],
     )
-    def test_wrong_ones_are_named(self, table, said):
+    def test_wrong_presence_is_named(self, table, said):
         with pytest.raises(ValueError, match=said):
             spec(presence=table)
 
@@ -249,7 +249,7 @@ class TestInheritance:
         assert small.settings == chat.settings
         assert small.duration_s == chat.duration_s
         assert list(small.scenarios) == ["s1"]
-        assert small.scenarios["s1"].rates == chat.scenarios["s1"].rates  # key by key
+        assert small.scenarios["s1"].rates == chat.scenarios["s1"].rates  # merged key by key
         assert small.workload is None
 
     def test_parameters_are_merged_except_those_of_another_program(self):
@@ -258,7 +258,7 @@ class TestInheritance:
         with pytest.raises(ValueError, match=r"params\s+Field required"):
             spec(SMALL.replace('"chat"\n', '"chat"\nprogram = "judge"\n', 1))
 
-    def test_others_are_the_well_behaved_of_s1(self):
+    def test_other_clients_are_the_well_behaved_ones_of_s1(self):
         judge = load_workload("judge")
         data = {"client": 4, "workload": "judge"}
         other = spec(others=[data]).scenarios["s1"].others[0]
@@ -268,14 +268,14 @@ class TestInheritance:
         other = spec(others=[even]).scenarios["s1"].others[0]
         assert (other.rate, other.arrivals.kind) == (9.0, "constant")
 
-    def test_a_stored_experiment_has_everything(self, tmp_path):
+    def test_a_stored_experiment_contains_the_inherited_keys(self, tmp_path):
         stored = to_toml(resolve({"workload": spec(), "scheduler": "fcfs"}))
         assert 'workload = "' not in stored
         again = resolve({}, {}, tomllib.loads(stored))
         assert to_toml(again) == stored
         assert again.workload == spec()
 
-    def test_paths_are_from_the_file_that_names_them(self, tmp_path):
+    def test_paths_are_relative_to_the_file_that_names_them(self, tmp_path):
         (tmp_path / "sub").mkdir()
         (tmp_path / "sub" / "base.toml").write_text('name = "base"\nworkload = "../far.toml"\n')
         (tmp_path / "far.toml").write_text('name = "far"\nworkload = "chat"\nclients = 7\n')
@@ -292,7 +292,7 @@ class TestInheritance:
             ("workload = 3", "must be a name or a path"),
         ],
     )
-    def test_a_wrong_one_is_named_in_one_line(self, tmp_path, text, said):
+    def test_a_wrong_inheritance_is_named_in_one_line(self, tmp_path, text, said):
         mine = tmp_path / "mine.toml"
         mine.write_text(f'name = "mine"\n{text}\n')
         with pytest.raises(DataError, match=said) as error:

@@ -81,12 +81,12 @@ def test_the_means_of_table_1_within_5_percent(workload):
 def test_tools_are_used_by_zipfs_law():
     calls = first_calls("tool-use", 2000, tools=4, popularity=1.0)
     uses = Counter(call.prompt[1].key for call in calls)
-    # 1, 1/2, 1/3, 1/4 of their sum.
+    # 1, 1/2, 1/3 and 1/4 of their sum
     expected = {f"tool-use/tool-{rank}": 2000 / (rank + 1) / (25 / 12) for rank in range(4)}
     assert uses == pytest.approx(expected, rel=0.2)
 
 
-def test_a_tool_is_equal_for_all_and_its_question_is_not():
+def test_a_tool_is_the_same_for_all_and_its_questions_are_not():
     one, other = (calls_of(build("tool-use", n, tools=1))[0].prompt for n in (1, 2))
     assert one[:2] == other[:2]
     assert one[2].key != other[2].key
@@ -112,7 +112,7 @@ def test_the_mean_of_tools_is_over_programs():
     assert mean == pytest.approx(1395, abs=1)
 
 
-def test_an_agents_prompts_grow_by_its_actions_and_observations():
+def test_prompts_of_an_agent_grow_by_its_actions_and_observations():
     calls = calls_of(build("agent"), service_s=1.0)
     assert 34 <= len(calls) <= 62
     for before, after in pairwise(calls):
@@ -120,10 +120,10 @@ def test_an_agents_prompts_grow_by_its_actions_and_observations():
         assert after.prompt[:-2] == before.prompt
         assert (done.key, done.length) == (f"out/{before.name}", before.output_tokens)
         assert seen.key == f"0/observation-{after.depth}"
-        assert after.start_s > before.start_s + 1.0  # the environment takes its time
+        assert after.start_s > before.start_s + 1.0  # the environment takes time to answer
 
 
-def test_how_many_steps_an_agent_takes_varies():
+def test_the_number_of_steps_of_an_agent_varies():
     kind, params = params_of("agent")
     programs = (kind.build(params, random.Random(n), n, "a", None) for n in range(200))
     lengths = Counter(program.demand.requests for program in programs)
@@ -140,13 +140,13 @@ def test_samples_are_the_same_prompt_at_the_same_time():
 
 
 class TestRealItems:
-    def test_tool_use_takes_the_tools_and_one_of_their_questions(self):
+    def test_tool_use_draws_real_tools_and_one_of_their_questions(self):
         item = Item("tools.jsonl/3", 900, ((20, 7), (30, 8)))
         prompts = [calls_of(build("tool-use", n, item=item))[0] for n in range(20)]
         assert {call.prompt[1] for call in prompts} == {("tools.jsonl/3/tool", 900)}
         assert {(c.prompt[2].length, c.output_tokens) for c in prompts} == {(20, 7), (30, 8)}
 
-    def test_tool_use_picks_popular_tools_again(self):
+    def test_tool_use_picks_popular_tools_repeatedly(self):
         _, params = params_of("tool-use")
         picked = Counter(ToolUse.pick(params, random.Random(n), n) for n in range(1000))
         assert picked[0] > 5 * picked[9] > 0
@@ -158,6 +158,6 @@ class TestRealItems:
         assert [prompt_tokens(call.prompt) for call in calls] == [520, 520 + 5 + 12]
         assert [call.output_tokens for call in calls] == [5, 64]
 
-    def test_samples_of_a_real_problem(self):
+    def test_samples_of_a_real_problem_are_sent(self):
         calls = calls_of(build("programming", item=Item("humaneval.jsonl/1", 77)))
         assert calls[0].prompt[1] == ("humaneval.jsonl/1/problem", 77)

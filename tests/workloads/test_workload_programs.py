@@ -43,7 +43,7 @@ class TestAllowedOutputs:
     """Trees and judges make outputs of fixed lengths, and may ask for more than they need."""
 
     @pytest.mark.parametrize("workload", ["tot", "judge"])
-    def test_more_is_reserved_and_nothing_gets_longer(self, workload):
+    def test_more_output_is_reserved_and_no_answer_gets_longer(self, workload):
         usual, greedy = calls_of(build(workload)), calls_of(build(workload, max_new_tokens=4096))
         assert {call.max_new_tokens for call in greedy} == {4096}
         assert all(call.max_new_tokens == call.output_tokens for call in usual)
@@ -53,7 +53,7 @@ class TestAllowedOutputs:
     @pytest.mark.parametrize(
         ("workload", "field"), [("tot", "output_tokens"), ("judge", "judgement_tokens")]
     )
-    def test_less_than_an_output_is_refused(self, workload, field):
+    def test_a_limit_below_the_output_is_refused(self, workload, field):
         said = f"max_new_tokens = 255: must be at least {field} = 256"
         with pytest.raises(ValueError, match=said):
             build(workload, max_new_tokens=255)
@@ -61,7 +61,7 @@ class TestAllowedOutputs:
 
 class TestTreeOfThought:
     @pytest.mark.parametrize(("branches", "generations"), [(2, 30), (3, 120), (4, 340)])
-    def test_generations_per_tree(self, branches, generations):
+    def test_generations_per_tree_equal_the_formula(self, branches, generations):
         # b + b^2 + b^3 + b^4
         assert len(calls_of(build("tot", branches=branches))) == generations
 
@@ -77,7 +77,7 @@ class TestTreeOfThought:
         assert len(groups) == 1 + 3 + 9 + 27
         assert set(groups.values()) == {3}
 
-    def test_prompt_grows_by_the_thought_and_the_next_turn(self):
+    def test_a_prompt_grows_by_the_thought_and_the_next_turn(self):
         calls = {call.name: call for call in calls_of(build("tot"))}
         root = calls["plan-1"].prompt
         assert keys(root) == ["tot/instruction", "7/question"]
@@ -87,7 +87,7 @@ class TestTreeOfThought:
         deepest = calls["plan-1/execute-0/reflect-0/answer-1"].prompt
         assert prompt_tokens(deepest) == prompt_tokens(root) + 3 * (256 + 32)
 
-    def test_demand_by_hand(self):
+    def test_demand_of_a_tree_equals_a_hand_computation(self):
         program = build("tot", question_tokens=480.0, question_sigma=0.0)
         # Root 546; levels of 2, 4, 8, 16 calls with 288 more tokens each: 30*546 + 288*(4+16+48).
         assert program.demand == Demand(30, 30 * 546 + 288 * 68, 30 * 256)
@@ -101,10 +101,10 @@ class TestTreeOfThought:
 
 class TestJudge:
     @pytest.mark.parametrize("dimensions", [1, 2, 8, 16])
-    def test_requests_are_dimensions_and_two(self, dimensions):
+    def test_there_are_two_more_requests_than_dimensions(self, dimensions):
         assert len(calls_of(build("judge", dimensions=dimensions))) == dimensions + 2
 
-    def test_judgements_share_the_root_and_only_that(self):
+    def test_judgements_share_only_the_root(self):
         first, second, *_ = calls_of(build("judge"))
         assert keys(first.prompt) == ["judge/system", "7/article", "judge/dimension-0"]
         assert first.prompt[:2] == second.prompt[:2]
@@ -123,7 +123,7 @@ class TestJudge:
         assert (merge.output_tokens, score.output_tokens) == (256, 2)
         assert [call.depth for call in calls] == [0, 0, 0, 1, 2]
 
-    def test_demand_by_hand(self):
+    def test_demand_of_a_judge_equals_a_hand_computation(self):
         program = build("judge", article_sigma=0.0)
         # Root 2701. Judgements 2*(2701+48); merge 2701+512+16 = 3229; score 3229+256+20 = 3505.
         assert program.demand == Demand(4, 5498 + 3229 + 3505, 2 * 256 + 256 + 2)
@@ -135,7 +135,7 @@ class TestJudge:
 
 
 class TestLongQA:
-    def test_one_document_many_questions_in_order_of_time(self):
+    def test_many_questions_about_one_document_come_in_order_of_time(self):
         calls = calls_of(build("long-qa"))
         assert len(calls) == 16
         assert len({call.prompt[:2] for call in calls}) == 1
@@ -144,26 +144,26 @@ class TestLongQA:
         assert times[0] == 0.0
         assert times == sorted(times)
 
-    def test_a_question_does_not_wait_for_the_answer_before(self):
+    def test_a_question_does_not_wait_for_the_previous_answer(self):
         program = build("long-qa")
         quick = [call.start_s for call in calls_of(program, service_s=0.0)]
         slow = [call.start_s for call in calls_of(program, service_s=1e6)]
         assert quick == slow
 
-    def test_gaps_average_one_second(self):
+    def test_gaps_are_one_second_on_average(self):
         gaps = []
         for program in well_behaved("long-qa", 150, seed=5):
             times = [call.start_s for call in calls_of(program)]
             gaps += [later - earlier for earlier, later in pairwise(times)]
         assert fmean(gaps) == pytest.approx(1.0, rel=0.05)
 
-    def test_reserved_output_is_32_and_the_document_is_fresh(self):
+    def test_the_reserved_output_is_32_and_the_document_is_fresh(self):
         one, two = calls_of(build("long-qa"))[0], calls_of(build("long-qa", program_id=8))[0]
         assert one.max_new_tokens == 32
         assert (one.prompt[0].key, one.prompt[1].key) == ("long-qa/instruction", "7/document")
         assert two.prompt[1].key == "8/document"
 
-    def test_document_scale(self):
+    def test_the_scale_of_documents(self):
         plain = calls_of(build("long-qa"))[0].prompt[1].length
         assert calls_of(build("long-qa", document_scale=2.0))[0].prompt[1].length == 2 * plain
 
@@ -183,14 +183,14 @@ class TestChat:
         assert quick[1].start_s > 0
         assert slow[1].start_s == pytest.approx(quick[1].start_s + 100.0)
 
-    def test_think_time_averages_five_seconds(self):
+    def test_think_time_is_five_seconds_on_average(self):
         gaps = []
         for program in well_behaved("chat", 1000, seed=3):
             times = [call.start_s for call in calls_of(program)]
             gaps += [later - earlier for earlier, later in pairwise(times)]
         assert fmean(gaps) == pytest.approx(5.0, rel=0.05)
 
-    def test_turns_and_limits(self):
+    def test_turns_stay_within_their_limits(self):
         programs = list(well_behaved("chat", 1000, seed=1))
         turns = Counter(program.demand.requests for program in programs)
         assert sorted(turns) == [2, 3, 4, 5, 6]
@@ -199,7 +199,7 @@ class TestChat:
         assert {call.max_new_tokens for call in calls} == {512}
         lengths = [call.output_tokens for call in calls]
         assert max(lengths) == 512
-        # Not a constant: half of the answers are well below the mean of 142.
+        # The length is not constant: half of the answers are well below the mean of 142.
         assert sorted(lengths)[len(lengths) // 2] < 125
 
 
@@ -212,26 +212,26 @@ class TestTable2:
         assert fmean(call.output_tokens for call in calls) == pytest.approx(output_mean, rel=0.03)
 
     @pytest.mark.parametrize("seed", [0, 1])
-    def test_tree_of_thought(self, seed):
+    def test_tree_of_thought_has_the_averages_of_the_table(self, seed):
         programs = [calls_of(program) for program in well_behaved("tot", 1000, seed)]
         self.check([calls[0] for calls in programs], lambda call: call.input_tokens, 546, 256)
         assert {call.output_tokens for call in programs[0]} == {256}
 
     @pytest.mark.parametrize("seed", [0, 1])
-    def test_judge(self, seed):
+    def test_judge_has_the_averages_of_the_table(self, seed):
         programs = [calls_of(program) for program in well_behaved("judge", 1000, seed)]
         judgements = [call for calls in programs for call in calls if call.depth == 0]
         self.check(judgements, lambda call: prompt_tokens(call.prompt[:2]), 2701, 256)
 
     @pytest.mark.parametrize("seed", [0, 1])
-    def test_long_qa(self, seed):
+    def test_long_qa_has_the_averages_of_the_table(self, seed):
         calls = [
             call for program in well_behaved("long-qa", 500, seed) for call in calls_of(program)
         ]
         self.check(calls, lambda call: prompt_tokens(call.prompt[:2]), 21449, 15)
 
     @pytest.mark.parametrize("seed", [0, 1])
-    def test_chat(self, seed):
+    def test_chat_has_the_averages_of_the_table(self, seed):
         calls = [call for program in well_behaved("chat", 3000, seed) for call in calls_of(program)]
         self.check(calls, lambda call: call.prompt[-1].length, 56, 142)
 
@@ -263,10 +263,10 @@ def test_demand_is_exact_for_any_real_item(kind, text_tokens, exchanges):
 
 
 @pytest.mark.parametrize("workload", workload_names())
-def test_runs_twice_alike_and_differs_between_seeds(workload):
+def test_a_run_is_repeatable_and_differs_between_seeds(workload):
     program = build(workload)
     assert calls_of(program) == calls_of(program) == calls_of(build(workload))
-    if load_workload(workload).program != "single":  # those may all be of one length
+    if load_workload(workload).program != "single":  # those may all have the same length
         assert calls_of(program) != calls_of(build(workload, seed=1))
 
 
@@ -283,7 +283,7 @@ def test_only_instructions_are_shared_between_programs(workload):
 
 
 class TestRealItems:
-    def test_lengths_of_the_item_replace_sampled_ones(self):
+    def test_lengths_of_the_item_replace_drawn_ones(self):
         item = Item("gsm8k.jsonl/3", 61)
         assert calls_of(build("tot", item=item))[0].prompt[1] == ("gsm8k.jsonl/3/question", 61)
         article = calls_of(build("judge", item=item))[0].prompt[1]
@@ -307,6 +307,6 @@ class TestRealItems:
         assert [call.output_tokens for call in calls] == [5, 512]
 
 
-def test_unknown_kind_names_the_nearest():
+def test_an_unknown_kind_gets_the_nearest_name():
     with pytest.raises(UsageError, match=r"program kind 'chatt'.*Did you mean 'chat'"):
         program_class("chatt")

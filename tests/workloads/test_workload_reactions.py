@@ -1,4 +1,4 @@
-"""Test reactions: a client's conclusions from its own requests, by hand."""
+"""Test reactions: a client's conclusions from its own requests, on hand-computed examples."""
 
 from pathlib import Path
 
@@ -22,20 +22,20 @@ def claiming(**wrong):
     return type(CHAT).model_validate(data)
 
 
-def test_at_refill_programs_go_after_a_delayed_one_has_ended():
+def test_a_program_sent_at_a_refill_follows_the_end_of_a_delayed_one():
     reaction = REACTIONS["refill"]()
     assert not reaction(Ended(0.2, 100, 0))
     assert reaction(Ended(1.0, 100, 0))
     assert not reaction(Ended(0.9, 100, 100))
 
 
-def test_at_eviction_goes_when_much_less_is_cached_than_has_been():
+def test_a_program_sent_at_eviction_follows_a_large_drop_of_cached_tokens():
     reaction = REACTIONS["eviction"]()
     assert not reaction(Ended(9.0, 100, 0))  # nothing has been cached yet
     assert not reaction(Ended(0.1, 100, 80))
-    assert not reaction(Ended(0.1, 1000, 400))  # exactly half of what has been
+    assert not reaction(Ended(0.1, 1000, 400))  # exactly half of the highest number so far
     assert reaction(Ended(0.1, 1000, 399))
-    assert not REACTIONS["eviction"]()(Ended(0.1, 1000, 399))  # each client for itself
+    assert not REACTIONS["eviction"]()(Ended(0.1, 1000, 399))  # each client is judged separately
 
 
 def test_claims_belong_to_the_claiming_client():
@@ -54,7 +54,7 @@ def test_claims_belong_to_the_claiming_client():
         ({"weight": 0.0}, "weight"),
     ],
 )
-def test_refused_values(wrong, complaint):
+def test_impossible_values_are_refused(wrong, complaint):
     with pytest.raises(ValidationError, match=complaint):
         claiming(**wrong)
 

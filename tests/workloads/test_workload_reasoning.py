@@ -30,6 +30,6 @@ def test_lengths_match_the_file(scenario, mean):
     assert sum(read for read, _ in lengths) / len(lengths) == pytest.approx(1377, rel=0.06)
     assert max(outputs) <= allowed
     assert allowed > 10 * 1502, "what is allowed says nothing of what comes"
-    # A quarter of them are far shorter than the mean, and some use nearly their limit.
+    # A quarter of the outputs are far shorter than the mean, and some use nearly their limit.
     assert sorted(outputs)[len(outputs) // 4] < 0.65 * mean
     assert max(outputs) > 0.6 * allowed

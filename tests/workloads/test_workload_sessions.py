@@ -34,7 +34,7 @@ def keys(program):
     return [{key for key, _ in call.prompt} for call in all_calls(program._calls)]
 
 
-def test_two_copies_share_tools_and_system_prompt_alone():
+def test_two_copies_share_only_tools_and_system_prompt():
     one, other = drawn(1), drawn(2)
     assert one.demand == other.demand
     for mine, theirs in zip(all_calls(one._calls), all_calls(other._calls), strict=True):
@@ -80,8 +80,8 @@ def test_the_workload_runs_under_every_invariant(scenario):
     assert result.summary["victim_session_p95_s"] <= result.summary["victim_p95_s"]
 
 
-# Two calls side by side from 0 to 4 s and from 2 to 6 s, 10 s of thinking, a call of 3 s.
-def test_latency_without_think_time_is_the_time_with_a_call_under_way():
+# Two calls in parallel from 0 to 4 s and from 2 to 6 s, 10 s of thinking, then a call of 3 s.
+def test_latency_without_think_time_is_the_time_with_a_call_in_flight():
     calls = [(0.0, 4.0, 100, 0), (2.0, 6.0, 100, 50), (16.0, 19.0, 200, 150)]
     count = len(calls)
     arrival_s, finish_s, tokens, cached = map(np.array, zip(*calls, strict=True))

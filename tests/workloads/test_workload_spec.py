@@ -1,4 +1,6 @@
-"""Test workload files: round trip, loading by name or path, and every kind of mistake."""
+"""Test workload files: writing and reading back, loading by name or path, and every kind of
+mistake.
+"""
 
 import json
 import tomllib
@@ -55,14 +57,14 @@ def load(tmp_path):
     return load
 
 
-def test_bundled_names():
+def test_bundled_workloads_load_by_name():
     names = workload_names()
     assert {"chat", "judge", "long-qa", "mix", "tot"} <= {*names}
     assert names == sorted(names)
 
 
 @pytest.mark.parametrize("name", workload_names())
-def test_round_trip_through_toml(name):
+def test_a_workload_is_read_back_unchanged_from_toml(name):
     spec = load_workload(name)
     assert spec.name == name
     dumped = spec.model_dump(mode="json", exclude_none=True)
@@ -70,7 +72,7 @@ def test_round_trip_through_toml(name):
     assert WorkloadSpec.model_validate(tomllib.loads(text)) == spec
 
 
-def test_latency_metrics():
+def test_latency_metrics_of_workloads():
     own = {"chat": "program", "judge": "program", "long-qa": "ttft", "mix": "program",
            "tot": "program"}  # fmt: skip
     assert {name: load_workload(name).latency for name in own} == own
@@ -96,13 +98,13 @@ def test_every_workload_sets_the_quanta_and_the_running_limit(name):
         assert 0 < settings["dlpm.quantum"] < settings["d2lpm.worker_quantum"]
 
 
-def test_scenario_settings_win(load):
+def test_scenario_settings_override_others(load):
     text = MINIMAL + '[scenarios.greedy.settings]\n"dlpm.quantum" = 5\n'
     spec = load("[scenarios", '[settings]\n"dlpm.quantum" = 9\n"a.b" = 1\n[scenarios', text=text)
     assert spec.scheduler_settings("greedy") == {"dlpm.quantum": 5, "a.b": 1}
 
 
-def test_own_file_by_path(load):
+def test_a_file_is_loaded_by_its_path(load):
     spec = load()
     assert spec.name == "mine"
     assert spec.scenario_names == ["greedy", "none"]
@@ -110,23 +112,23 @@ def test_own_file_by_path(load):
     assert spec.scenario("none").misbehaving == ()
 
 
-def test_relative_path_needs_only_the_suffix(load, tmp_path, monkeypatch):
+def test_a_relative_path_needs_only_the_suffix(load, tmp_path, monkeypatch):
     load()
     monkeypatch.chdir(tmp_path)
     assert load_workload("mine.toml").name == "mine"
 
 
-def test_own_none_scenario(load):
+def test_a_file_may_define_scenario_none(load):
     assert load(text=MINIMAL + "[scenarios.none]\nrate = 0.5\n").scenario("none").rate == 0.5
 
 
-def test_settable_params():
+def test_parameters_that_can_be_set():
     names = settable_params(load_workload("tot"))
     assert {"branches", "misbehaving.branches", "misbehaving.rate_multiple"} <= set(names)
     assert "rate_multiple" not in names
 
 
-def test_unknown_name():
+def test_an_unknown_name_is_refused():
     with pytest.raises(UsageError, match=r"unknown workload 'tott'.*Did you mean 'tot'"):
         load_workload("tott")
 
@@ -178,20 +180,20 @@ def test_wrong_files_are_one_clear_line(load, old, new, message):
 
 
 @pytest.mark.parametrize("content", ["scenarios = 3", "scenarios = [1]", "params = 1\nname = 2"])
-def test_tables_of_the_wrong_type(tmp_path, content):
+def test_tables_of_the_wrong_type_are_refused(tmp_path, content):
     path = tmp_path / "mine.toml"
     path.write_text(content)
     with pytest.raises(DataError, match=r"mine\.toml"):
         load_workload(str(path))
 
 
-def test_no_scenarios(load):
+def test_a_workload_without_scenarios_is_refused(load):
     text = MINIMAL[: MINIMAL.index("[scenarios")] + "[scenarios]\n"
     with pytest.raises(DataError, match="scenarios"):
         load(text=text)
 
 
-def test_unreadable_files(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"absent\.toml: cannot be read: No such file"):
         load_workload(str(tmp_path / "absent.toml"))
     with pytest.raises(DataError, match="cannot be read: Is a directory"):

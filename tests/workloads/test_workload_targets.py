@@ -31,14 +31,14 @@ def documented(tmp_path):
 
 
 def targets_of(flags):
-    """Return each client's promised targets, by name, after comparing the stored experiment."""
+    """Return each client's targets, by name, after comparing the stored experiment."""
     spec = resolve(flags)
     again = resolve({}, {}, tomllib.loads(to_toml(spec)))
     assert again == spec
     return {one.client: str(one.targets) for one in spec.client_plans()}
 
 
-def test_a_class_is_laid_over_the_workload_and_flags_over_both(documented):
+def test_a_class_overrides_the_workload_and_flags_override_both(documented):
     usual = {"web": "ttft:500ms tpot:50ms", "app": "ttft:500ms tpot:50ms", "reports": "e2el:20x",
              "client-3": ""}  # fmt: skip
     assert targets_of({"workload": str(documented)}) == usual
@@ -146,7 +146,7 @@ def invoke(*arguments):
     return json.loads(result.stdout)
 
 
-def test_scoring_a_stored_run_again_finds_the_same(tmp_path, documented):
+def test_scoring_a_stored_run_again_gives_the_same_goodput(tmp_path, documented):
     flags = ("--scenario", "none", "--num-programs", 3, "--result-dir", tmp_path / "runs", "--json")
     first = invoke("run", "--workload", documented, *flags)
     (path,) = (tmp_path / "runs").iterdir()
@@ -154,7 +154,7 @@ def test_scoring_a_stored_run_again_finds_the_same(tmp_path, documented):
     assert invoke("score", path, "--json") == first
 
 
-def test_others_records_are_judged_by_the_flag(tmp_path):
+def test_foreign_records_are_judged_by_the_flag(tmp_path):
     rows = [{"client": name, "start": 0, "first_token": first, "end": 2, "input_tokens": 3,
              "output_tokens": 5} for name, first in (("a", 0.5), ("a", 1), ("b", 1))]  # fmt: skip
     path = tmp_path / "r.jsonl"

@@ -49,7 +49,7 @@ def named(monkeypatch, tmp_path):
     return named
 
 
-def test_a_workload_runs_programs_of_the_users_own(named):
+def test_a_workload_runs_programs_of_a_kind_from_a_users_file(named):
     named(MINE)
     plan = plan_clients(WorkloadSpec.model_validate(WORKLOAD), "s1")[0]
     jobs = [job for _, job in program_stream(plan, seed=0)]
@@ -57,7 +57,7 @@ def test_a_workload_runs_programs_of_the_users_own(named):
     assert {job.demand.input_tokens for job in jobs} == {7}
 
 
-def test_its_parameters_are_checked(named):
+def test_parameters_of_such_a_kind_are_checked(named):
     named(MINE)
     with pytest.raises(ValueError, match="params"):
         WorkloadSpec.model_validate(WORKLOAD | {"params": {"tokens": "seven"}})
@@ -83,7 +83,7 @@ def test_without_the_variable_the_kind_is_unknown(monkeypatch):
         (["1 / 0"], "ZeroDivisionError"),
     ],
 )
-def test_refused_values(named, texts, complaint):
+def test_impossible_values_are_refused(named, texts, complaint):
     named(*texts)
     with pytest.raises(UsageError, match=complaint):
         program_class("unknown")

@@ -52,14 +52,14 @@ def test_each_user_thinks_and_takes_every_nth_program():
     assert fmean(user.next(0.0).at_s for user in users) == pytest.approx(2.0, rel=0.2)
 
 
-def test_a_users_requests_do_not_depend_on_time():
+def test_requests_of_a_user_do_not_depend_on_time():
     one, two = loops()[1][0], loops()[1][0]
     fast = [one.next(float(turn)).program.demand for turn in range(5)]
     slow = [two.next(9.0 * turn).program.demand for turn in range(5)]
     assert fast == slow
 
 
-def test_no_user_begins_after_the_end_and_refused_ones_retry_seldom():
+def test_no_user_begins_after_the_end_and_refused_users_retry_rarely():
     _, (user, *_) = loops(think_s=0.0)
     begun = []
     while following := user.next(59.0 if not begun else begun[-1]):
@@ -80,7 +80,7 @@ def test_a_loop_without_thinking_lasts_for_hours():
         cluster.clock.clear()
 
 
-def test_programs_that_are_refused_at_once_make_room_for_the_next_program():
+def test_programs_that_are_refused_immediately_free_the_place_of_the_next():
     began, first = [], []
 
     def start(program, on_end):
@@ -120,18 +120,19 @@ def programs_of(run, number):
     return sorted((start, end) for name, start, end in times if name == wanted)
 
 
-def test_a_run_never_has_more_under_way_than_there_are_users_and_open_ones_beside(run):
+def test_a_run_never_has_more_in_flight_than_users_and_open_clients_allow(run):
     loop, free = programs_of(run, 0), programs_of(run, 1)
     for start, _ in loop:
         assert sum(begin <= start < end for begin, end in loop) <= 4
-    # Little's law: users over the mean of a turn, think time included, is the rate.
+    # Little's law: the rate is the number of users divided by the mean duration of a turn,
+    # including think time.
     turn_s = fmean(end - start for start, end in loop) + 1.0
     assert len(loop) == pytest.approx(4 / turn_s * 60, rel=0.15)
     assert len(free) == pytest.approx(120, abs=45)
     assert max(start for start, _ in loop + free) < 60
 
 
-def test_a_run_repeats_itself(run):
+def test_a_run_is_repeatable(run):
     assert run_of_both().summary == run.summary
 
 

@@ -20,8 +20,8 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 NAMES = [name for name in workload_names() if name.startswith("vtc-")]
 EVEN = (256, 256)
-ADDED = 2  # for a prompt of repeated "Hello ": a mark before it, a blank behind
-# (workload, scenario) -> how many requests each client sends, and of which lengths. They are rates
+ADDED = 2  # for a prompt of repeated "Hello ": a mark before it, a blank after it
+# (workload, scenario) -> number and lengths of the requests of each client The numbers are rates
 # times durations of the experiments ([VTC-artifact], exp_suite.py).
 SENT = {
     ("vtc-overload", "s1"): [(900, EVEN), (1_800, EVEN)],
@@ -47,13 +47,13 @@ def stored(spec):
     return tomllib.loads(to_toml(spec))
 
 
-def test_every_scenario_of_every_one_is_known_here():
+def test_every_scenario_of_every_workload_is_listed_here():
     known = {(name, scenario) for name in NAMES for scenario in load_workload(name).scenarios}
     assert known == {*SENT, ("vtc-arena", "s1")}
 
 
 @pytest.mark.parametrize(("name", "scenario"), SENT)
-def test_clients_send_as_many_of_the_lengths_of_the_paper(name, scenario):
+def test_clients_send_as_many_requests_and_tokens_as_in_the_paper(name, scenario):
     plans = plan_clients(load_workload(name), scenario)
     poisson = "poisson" in name
     for plan, (count, lengths) in zip(plans, SENT[name, scenario], strict=True):
@@ -67,7 +67,7 @@ def test_clients_send_as_many_of_the_lengths_of_the_paper(name, scenario):
         assert (len(gaps) < 12) == (not poisson and not rises)
 
 
-def test_on_and_off_are_minutes():
+def test_on_and_off_periods_last_minutes():
     for name, at_s in (("vtc-on-off-less", 600), ("vtc-on-off-overload", 600), ("vtc-shift", 300)):
         (plan, _) = plan_clients(load_workload(name), "s1")
         minutes = Counter(int(a.at_s // 60) for a in program_stream(plan, seed=0) if a.at_s < at_s)
@@ -75,7 +75,7 @@ def test_on_and_off_are_minutes():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vtc-arena"])
-def test_by_default_they_run_on_the_paper_s_machine(name):
+def test_by_default_these_workloads_use_the_machine_of_the_paper(name):
     spec = resolve({"workload": name, "scheduler": "vtc"})
     on_a10g = name not in ("vtc-memory-pool", "vtc-length")
     assert spec.engine == "lightllm"
@@ -106,7 +106,7 @@ def test_another_machine_is_one_flag_away_and_stays_chosen(tmp_path):
     assert again == spec
 
 
-def test_a_workload_brings_its_machine():
+def test_a_workload_sets_its_machine():
     spec = resolve({"workload": "vtc-overload"})
     assert resolve({}, file=stored(spec)) == spec
     assert resolve({"scheduler": "fcfs"}, file=stored(spec)).engine == "lightllm"
@@ -128,4 +128,5 @@ def test_the_trace_has_27_clients(tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_DATA", str(tmp_path))
     plans = plan_clients(load_workload("vtc-arena"), "s1")
     assert len(plans) == 27
-    assert sum(plan.arrivals.expected_programs() for plan in plans) == 6_001  # the last at 600 s
+    # the last request at 600 s
+    assert sum(plan.arrivals.expected_programs() for plan in plans) == 6_001

@@ -1,4 +1,4 @@
-"""A cluster with room for all calls, each of ``service_s``; time is kept per branch."""
+"""A cluster with room for all calls, each of which takes ``service_s``; time is kept per branch."""
 
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ def calls_of(program, service_s=0.0):
 
 
 def demand_of(calls):
-    """Return what the calls asked for, to compare with ``program.demand``."""
+    """Return the demand of the calls, to compare with ``program.demand``."""
     return Demand(
         requests=len(calls),
         input_tokens=sum(call.input_tokens for call in calls),

@@ -104,8 +104,8 @@ def scored_summary(
 
 
 LEAST_SHARE = 0.1
-"""The least part of the records, in time, that must lie before the end of the arrivals, and after
-each client's first request; otherwise a window that ends there can miss all of the service."""
+"""The least fraction of the records' time that must lie before the end of the arrivals, and after
+each client's first request; otherwise, a window that ends there could miss all of the service."""
 
 ASKED = "as asked for"
 ARRIVALS = "when the last request came, including that request"

@@ -1,4 +1,4 @@
-"""A gateway with lists of clients and workers, on which nothing takes time by itself."""
+"""A gateway with lists of clients and workers, in which time passes only when a test says so."""
 
 from itertools import count
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class Emptiest(Router):
-    """A router to the worker with the fewest requests under way, the first of equals."""
+    """A router to the worker with the fewest requests in flight; the first of equals wins."""
 
     name = "emptiest"
 
@@ -19,16 +19,18 @@ class Emptiest(Router):
 
 
 class Desk:
-    """A gateway whose arrivals and answers the test controls. ``sent`` are requests in order."""
+    """A gateway whose arrivals and answers the test controls. ``sent`` are the dispatched requests
+    in order.
+    """
 
     def __init__(
         self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, terms=None,
         **settings,
     ):  # fmt: skip
         self.now_s = 0.0
-        self.at = {}  # request under way -> worker
+        self.at = {}  # request in flight -> worker
         self.sent, self.refused, self.shed = [], [], []
-        self.queued = {}  # worker -> how many of its requests wait, as it says
+        self.queued = {}  # worker -> number of its waiting requests, as it reports it
         self._workers = workers
         self._numbers = count()
         setup = Setup(weights=dict(weights), pool_tokens=1000, fleet=self)
@@ -78,7 +80,7 @@ class Desk:
         self.sent.append(request)
 
     def answer(self, request=None, output_tokens=1, *, go=True):
-        """Answer a given request, or the one under way longest."""
+        """Answer a given request, or the one in flight for longest."""
         request = request or next(iter(self.at))
         del self.at[request]
         self.gateway.finish(request, output_tokens, self.now_s)
@@ -86,7 +88,9 @@ class Desk:
             self.go()
 
     def serve(self, times, output_tokens=1):
-        """Answer requests one after the other; return the clients whose requests went meanwhile."""
+        """Answer requests one after the other; return the clients whose requests were dispatched
+        meanwhile.
+        """
         before = len(self.sent)
         for _ in range(times):
             self.answer(output_tokens=output_tokens)

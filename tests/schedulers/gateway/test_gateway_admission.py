@@ -22,11 +22,11 @@ from fairbench.schedulers.views import WorkerLoad
 from tests.schedulers.gateway.gateway_helpers import Emptiest
 from tests.strategies import examples
 
-SLOTS = 2  # of a worker
+SLOTS = 2  # slots of a worker
 
 
 class Costs:
-    """Costs: a prefill takes 10 ms a token, a decode step 0.1 s, whatever the batch."""
+    """Costs: a prefill takes 10 ms per token, a decode step 0.1 s, whatever the batch."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -97,7 +97,7 @@ def test_an_idle_worker_takes_as_long_as_the_prefill():
     assert cluster.control.retry_after_s() == pytest.approx(0.01)
 
 
-def test_cached_tokens_are_not_computed():
+def test_cached_tokens_cost_no_time():
     cluster = Cluster(matched=lambda request: 60)
     cluster.arrive(first=0.4)
     cluster.arrive(first=0.39)
@@ -107,15 +107,15 @@ def test_cached_tokens_are_not_computed():
 @pytest.mark.parametrize(
     ("first", "end", "taken"),
     [
-        # Three wait, of 1 s each, and two run with 11 tokens each, one ending every 11 x 0.1 / 2 s.
-        # Four have to end.
+        # Three requests of 1 s each wait, and two run with 11 tokens each, one ending every 11 x
+        # 0.1 / 2 s. Four requests have to end.
         (1 + 3 * 1 + 4 * 0.55, None, True),
         (1 + 3 * 1 + 4 * 0.55 - 0.01, None, False),
         (None, 1 + 3 + 2.2 + 10 * 0.1, True),  # and ten steps
         (None, 1 + 3 + 2.2 + 10 * 0.1 - 0.01, False),
     ],
 )
-def test_a_saturated_worker_by_hand(first, end, taken):
+def test_the_estimate_at_a_saturated_worker_equals_a_hand_computation(first, end, taken):
     cluster = Cluster()
     for _ in range(6):
         cluster.arrive()
@@ -125,7 +125,7 @@ def test_a_saturated_worker_by_hand(first, end, taken):
     assert bool(cluster.refused) is not taken
 
 
-def test_expected_outputs_are_the_clients_within_its_limit():
+def test_expected_outputs_are_those_of_the_client_within_its_limit():
     cluster = Cluster()
     for client, tokens in (("long", 41), ("short", 3), ("short", 5)):
         cluster.arrive(client)
@@ -144,9 +144,9 @@ def test_expected_outputs_are_the_clients_within_its_limit():
     [
         ("all", 1 + 8 * 1 + 9 * 0.55, True),
         ("all", 1 + 8 * 1 + 9 * 0.55 - 0.01, False),
-        ("fair", 1 + 1 * 0.55, True),  # the flood's queue is not before it: one slot
+        ("fair", 1 + 1 * 0.55, True),  # the flood's queue is not ahead of it: one slot
         ("fair", 1 + 1 * 0.55 - 0.01, False),
-        ("edf", 1 + 1 * 0.55, True),  # nobody else is due
+        ("edf", 1 + 1 * 0.55, True),  # no other client is due
     ],
 )
 def test_requests_ahead_follow_the_local_scheduler(ahead, slack, taken):
@@ -158,7 +158,7 @@ def test_requests_ahead_follow_the_local_scheduler(ahead, slack, taken):
     assert bool(cluster.refused) is not taken
 
 
-def test_a_flood_with_deadlines_is_ahead_of_itself():
+def test_the_earlier_deadlines_of_a_flood_delay_the_flood_itself():
     cluster = Cluster(ahead="fair")
     for _ in range(12):
         cluster.arrive("flood", first=20.0)
@@ -176,7 +176,7 @@ def test_requests_without_a_deadline_are_not_estimated():
     assert len(cluster.sent) == 50
 
 
-def test_a_demoted_request_goes_when_nothing_waits_or_it_is_old():
+def test_a_demoted_request_goes_when_no_request_waits_or_it_is_old():
     cluster = Cluster(policy="demote", aging_s=5.0)
     late = cluster.arrive(first=0.5)
     assert late.demoted
@@ -197,7 +197,7 @@ def test_a_demoted_request_goes_when_nothing_waits_or_it_is_old():
     assert cluster.sent[5:] == late[1:]
 
 
-def test_no_request_is_demoted_past_a_gateways_queue():
+def test_no_request_is_demoted_past_the_queue_of_a_gateway():
     cluster = Cluster(gateway="fcfs", policy="demote")
     held = [cluster.arrive() for _ in range(4)]  # two requests are sent
     late = cluster.arrive(first=0.5)
@@ -223,7 +223,7 @@ def test_a_request_that_would_be_late_is_rerouted():
         cluster.arrive()
     assert [len(one) for one in cluster.at] == [4, 0]
     cluster.arrive(first=1.0)  # in time only at worker 1
-    cluster.arrive(first=60.0)  # in time at both
+    cluster.arrive(first=60.0)  # in time at both workers
     assert [len(one) for one in cluster.at] == [5, 1]
     assert not cluster.refused
 
@@ -234,7 +234,7 @@ def test_the_inner_router_gets_every_event():
     assert hooks <= set(vars(Rerouting))
 
 
-def test_gpu_time_is_charged_where_the_router_decided():
+def test_gpu_time_is_charged_when_the_router_has_decided():
     inner = D2LPM(D2LPM.Params(charge="gpu-time"), 2)
     router = rerouting(inner)
     router.prepare(Setup(costs=Costs()))
@@ -244,16 +244,17 @@ def test_gpu_time_is_charged_where_the_router_decided():
     before = inner.credit["a"][0]
     router.on_gpu_time(request, 1, 3.0)
     router.on_finish(request, 1, Segment("o", 9), 1.0)
-    assert before - inner.credit["a"][0] == pytest.approx((3 - 1) * PS_PER_S)  # 1 s was ahead
+    # 1 s of work was ahead
+    assert before - inner.credit["a"][0] == pytest.approx((3 - 1) * PS_PER_S)
 
 
-def test_a_choice_that_came_to_nothing_is_taken_back():
+def test_a_choice_without_effect_is_withdrawn():
     inner = FairFinish(FairFinish.Params(), 3)
     router = rerouting(inner)
     router.prepare(Setup())
     request = Request(0, "a", 0, 0, (Segment("p", 100),), 100, 9, 0.0)
     router.choose = lambda request, worker, now_s: 1
-    assert router.route(request, 0.0) == 1  # the router says 0
+    assert router.route(request, 0.0) == 1  # the router chooses 0
     router.on_worker_leave(1, 0.0)
     router.choose = lambda request, worker, now_s: worker
     again = router.route(request, 0.0)
@@ -266,7 +267,7 @@ def test_a_choice_that_came_to_nothing_is_taken_back():
 def test_the_router_learns_of_its_own_choice():
     cluster = Cluster(2, router=LeastLoaded(LeastLoaded.Params(), 2))
     counted = cluster.router.router
-    cluster.at[0] += [object()] * 6  # of somebody else
+    cluster.at[0] += [object()] * 6  # about the request of another client
     cluster.arrive(first=1.2)
     assert [len(one) for one in cluster.at] == [6, 1]
     assert [counted._fleet.in_flight(one) for one in (0, 1)] == [1, 0]
@@ -299,9 +300,7 @@ WAYS = st.fixed_dictionaries(
 
 
 def late_by_all(cluster, request):
-    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the
-    ended ones.
-    """
+    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the ended."""
 
     def mean(outputs):
         return sum(outputs) / len(outputs) if outputs else 1.0
@@ -352,7 +351,7 @@ def test_no_request_is_lost_and_only_late_ones_are_refused(events, way):
             cluster.go()
     if way["policy"] == "demote":
         assert not cluster.refused
-    # Each is in one place, and none is left after all are answered.
+    # Each request is in one place, and none is left once all are answered.
     counts = Counter(map(id, [*cluster.sent, *cluster.refused]))
     assert max(counts.values(), default=1) == 1
     assert len(counts) + len(cluster.control) == len(made)

@@ -1,7 +1,8 @@
-"""Test client limits at a gateway: values by hand; nothing lost, doubled or queued needlessly.
+"""Test client limits at a gateway: hand-computed values; nothing lost, doubled or queued
+needlessly.
 
-The desk knows no costs, so a request weighs its prompt and half of the 128 tokens that are expected
-of a new client. With 36 tokens it weighs 100.
+The desk knows no costs, so a request weighs its prompt and half of the 128 output tokens that are
+expected of a new client. With 36 tokens it weighs 100.
 """
 
 import pytest
@@ -30,7 +31,7 @@ def clients(requests):
     return "".join(request.client for request in requests)
 
 
-def test_a_client_alone_has_it_all_and_of_two_each_has_half():
+def test_a_lone_client_may_use_all_and_each_of_two_has_half():
     home = desk(400)
     for _ in range(6):
         home.arrive("a", WEIGHS_100)
@@ -40,7 +41,7 @@ def test_a_client_alone_has_it_all_and_of_two_each_has_half():
     assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
-    assert clients(home.sent) == "aaaabb"  # two requests of a run, which is its half
+    assert clients(home.sent) == "aaaabb"  # two requests of the run, which is its half
     home.answer(home.sent[2], 128)
     assert clients(home.sent) == "aaaabba"
 
@@ -55,7 +56,7 @@ def test_a_clients_limit_grows_when_others_leave():
     assert clients(home.sent) == "bbaaaa"
 
 
-def test_weights_and_workers_count():
+def test_weights_and_the_number_of_workers_count():
     home = desk(400, workers=2, weights={"a": 3.0})
     home.arrive("b", WEIGHS_100)
     for _ in range(9):
@@ -67,7 +68,7 @@ def test_weights_and_workers_count():
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_shares_do_not_hang_on_the_order_in_which_weights_are_summed(number):
+def test_shares_do_not_depend_on_the_order_in_which_weights_are_added(number):
     weights = {f"{number}a": 0.1, f"{number}b": 0.2, f"{number}c": 0.3}
     home = desk(400, weights=weights)
     for client in (*weights, *weights, *weights):
@@ -75,20 +76,20 @@ def test_shares_do_not_hang_on_the_order_in_which_weights_are_summed(number):
     assert sum(request.client == f"{number}c" for request in home.sent) == 2
 
 
-def test_of_the_requests_that_workers_run_each_has_its_share_however_small_they_are():
+def test_each_client_has_its_share_of_the_running_requests_however_small_they_are():
     home = desk(None, workers=2, gateway__client_requests=4, weights={"a": 3.0})
     home.arrive("b", 1)
     for _ in range(9):
         home.arrive("a", 1)
     for _ in range(4):
         home.arrive("b", 1)
-    assert clients(home.sent).count("a") == 6  # of 8 three parts of four
+    assert clients(home.sent).count("a") == 6  # three quarters of 8
     assert clients(home.sent).count("b") == 2
     home.answer(next(one for one in home.at if one.client == "b"), 128)
     assert clients(home.sent).count("b") == 3
 
 
-def test_whichever_limit_is_lower_holds():
+def test_the_lower_of_two_limits_holds():
     for requests, sent in ((2, 2), (9, 4)):
         home = desk(400, gateway__client_requests=requests)
         for _ in range(6):
@@ -97,14 +98,14 @@ def test_whichever_limit_is_lower_holds():
 
 
 @pytest.mark.parametrize("number", [3, 7, 49])
-def test_shares_of_requests_are_whole_where_they_come_out_even(number):
+def test_shares_that_are_whole_numbers_are_not_rounded_down(number):
     home = desk(None, gateway__client_requests=2 * number)
     for client in [f"c{one}" for one in range(number)] * 3:
         home.arrive(client, 1)
     assert len(home.sent) == 2 * number
 
 
-def test_a_share_below_one_request_is_one():
+def test_a_share_below_one_request_counts_as_one():
     home = desk(None, gateway__client_requests=2)
     for client in "abcabc":
         home.arrive(client, 1)
@@ -115,18 +116,18 @@ def test_a_reserve_is_kept_for_absent_clients():
     home = desk(400, gateway__client_requests=9, gateway__client_reserve=1.0)
     for _ in range(3):
         home.arrive("a", WEIGHS_100)
-    assert clients(home.sent) == "aa"  # half of 400, alone
+    assert clients(home.sent) == "aa"  # half of 400 for a lone client
     for client in "bbcc":
         home.arrive(client, WEIGHS_100)
     assert clients(home.sent) == "aabc"  # a third, then a quarter of 400, and one of each
 
 
-def test_a_reserve_goes_by_weight_and_holds_for_requests():
+def test_a_reserve_counts_weights_and_holds_for_requests():
     weights = {"gateway__client_reserve": 1.0, "weights": {"a": 3.0}}
     home = desk(None, workers=2, gateway__client_requests=4, **weights)
     for _ in range(9):
         home.arrive("a", 1)
-    assert len(home.sent) == 6  # of 8, beside an absent client of weight 1
+    assert len(home.sent) == 6  # of 8 requests, beside an absent client of weight 1
 
 
 def test_a_reserve_without_a_limit_is_refused():
@@ -134,7 +135,7 @@ def test_a_reserve_without_a_limit_is_refused():
         desk(None, gateway__client_reserve=1.0)
 
 
-def test_one_request_of_any_length_may_always_go():
+def test_one_request_of_any_length_is_always_allowed():
     home = desk(400)
     home.arrive("a", 5_000)
     home.arrive("a", 1)
@@ -142,11 +143,11 @@ def test_one_request_of_any_length_may_always_go():
     assert clients(home.sent) == "ab"
 
 
-def test_lengths_of_answers_are_learnt():
+def test_the_gateway_learns_lengths_of_answers():
     home = desk(400)
     for _ in range(32):
         home.arrive("a", 1)
-        home.answer(output_tokens=398)  # so that the next weighs 1 + 199
+        home.answer(output_tokens=398)  # so that the next request weighs 1 + 199
     for _ in range(3):
         home.arrive("a", 1)
     assert len(home.at) == 2
@@ -162,7 +163,7 @@ def test_names_of_a_tenant_share_a_limit_if_configured(tenants, gone):
     assert sum(request.client.startswith("org/") for request in home.sent) == gone
 
 
-def test_tenants_without_a_limit_that_they_could_share_are_refused():
+def test_tenants_without_a_limit_to_share_are_refused():
     for build in (
         lambda: desk(None, gateway__tenants="tree"),
         lambda: served_gateway("fcfs", "none", {"gateway.tenants": "tree"}),
@@ -171,7 +172,7 @@ def test_tenants_without_a_limit_that_they_could_share_are_refused():
             build()
 
 
-def test_a_line_goes_by_priority_then_by_arrival():
+def test_a_queue_is_ordered_by_priority_then_by_arrival():
     home = desk(100)
     for priority in (0, 0, 1, -1, 1, 0):
         home.arrive("a", WEIGHS_100, priority=priority)
@@ -180,7 +181,7 @@ def test_a_line_goes_by_priority_then_by_arrival():
     assert [request.request_id for request in home.sent] == [0, 2, 4, 1, 5, 3]
 
 
-def test_priorities_of_clients_count_in_the_line_of_their_tenant():
+def test_priorities_of_clients_count_in_the_queue_of_their_tenant():
     priority = {"org/b": 1}
     home = desk(100, gateway__tenants="tree", gateway__priority=priority)
     for client in "aabab":
@@ -197,7 +198,7 @@ def test_a_client_over_its_limit_delays_no_other():
     assert clients(home.sent) == "aab"
 
 
-def test_a_request_in_line_may_be_withdrawn_or_be_too_old():
+def test_a_queued_request_may_be_withdrawn_or_expire():
     home = desk(100, gateway__ttl_s=10.0)
     first, *lined = [home.arrive("a", WEIGHS_100) for _ in range(4)]
     home.gateway.withdraw(lined[0])
@@ -209,7 +210,7 @@ def test_a_request_in_line_may_be_withdrawn_or_be_too_old():
     assert home.sent == [first]
 
 
-def test_a_policy_that_refuses_refuses_when_the_turn_has_come():
+def test_a_policy_may_refuse_a_request_at_its_turn():
     home = desk(100, "token-bucket", token_bucket__burst=1.0, token_bucket__rate_per_min=1e-6)
     first, second = home.arrive("a", WEIGHS_100), home.arrive("a", WEIGHS_100)
     assert home.sent == [first]
@@ -217,11 +218,11 @@ def test_a_policy_that_refuses_refuses_when_the_turn_has_come():
     assert home.gateway.wake_s(home.now_s) == home.now_s
     home.go()
     assert home.shed == [second]
-    assert home.arrive("a") in home.refused  # and refused requests do not count
+    assert home.arrive("a") in home.refused  # and refused requests are not counted
     assert not len(home.gateway)
 
 
-def test_a_line_fills_its_band():
+def test_a_queue_can_fill_its_band():
     home = desk(100, gateway__band_requests=2)
     for client, priority in (("a", 0), ("a", 0), ("a", 0), ("a", 0), ("a", 1), ("b", 0)):
         home.arrive(client, WEIGHS_100, priority=priority)
@@ -240,7 +241,7 @@ def test_a_queued_request_yields_to_a_higher_band():
 
 
 class Costs(CostModel):
-    """Costs: 1 s a step, 1 ms a token of context."""
+    """Costs: 1 s per step, 1 ms per token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 1000
@@ -288,7 +289,7 @@ def test_auto_needs_costs():
     reserve=st.sampled_from([0.0, 0.5, 3.0]),
     ttl_s=st.sampled_from([0.0, 30.0]),
 )
-def test_every_request_goes_once_or_is_refused_once(
+def test_every_request_is_dispatched_once_or_refused_once(
     policy, events, limit, requests, reserve, ttl_s
 ):
     more = {"gateway__client_requests": requests, "gateway__client_reserve": reserve}
@@ -299,7 +300,7 @@ def test_every_request_goes_once_or_is_refused_once(
         assert len(set(gone)) == len(gone)
         held = list(home.gateway)
         assert not set(gone) & set(held)
-        for client in CLIENTS:  # a client with nothing under way has nothing queued either
+        for client in CLIENTS:  # a client without requests in flight has none queued either
             under_way = [one for one in home.at if one.client == client]
             assert under_way or all(one.client != client for one in held)
 

@@ -30,7 +30,7 @@ def home(**settings):
 
 
 def went(desk):
-    """Answer all requests in turn; return the numbers of those that were sent."""
+    """Answer all requests in turn; return the numbers of those that were dispatched."""
     while desk.at:
         desk.answer(output_tokens=128)
     return [one.request_id for one in desk.sent]
@@ -43,7 +43,7 @@ def test_a_later_call_goes_before_the_first_call_of_a_later_program():
     assert went(desk) == [0, 3, 1, 4, 2]
 
 
-def test_a_program_is_as_old_as_its_first_call_though_that_never_waited():
+def test_the_age_of_a_program_is_that_of_its_first_call_even_if_that_never_waited():
     desk = home()
     first = desk.arrive("a", WEIGHS_100, program=9)
     desk.arrive("a", WEIGHS_100, program=2)
@@ -67,7 +67,7 @@ def test_priority_comes_before_the_age_of_a_program():
     assert went(desk) == [0, 4, 3, 2, 1]
 
 
-def test_a_tenants_clients_take_turns_by_arrival_under_any_programs():
+def test_clients_of_a_tenant_take_turns_by_arrival_under_any_programs():
     desk = home(gateway__tenants="tree")
     for client, program in (("x", 1), ("b", 1), ("a", 7), ("b", 1), ("a", 3), ("a", 7)):
         desk.arrive(f"org/{client}", WEIGHS_100, program=program)
@@ -76,7 +76,7 @@ def test_a_tenants_clients_take_turns_by_arrival_under_any_programs():
     assert [one.request_id for one in desk.sent] == [0, 1, 2, 3, 5, 4]
 
 
-def test_who_leaves_takes_its_turn_along_or_the_first_of_its_client():
+def test_a_request_that_leaves_gives_its_turn_to_the_first_of_its_client_or_drops_it():
     line = ClientLine()
     asked = {name: request(name[0], number) for number, name in enumerate(("a1", "b1", "a2", "b2"))}
     for name, program in (("a1", 2), ("b1", 3), ("a2", 1), ("b2", 4)):
@@ -114,7 +114,7 @@ class Plain:
 
 
 @given(STEPS)
-def test_it_equals_a_scan_of_all_requests(steps):
+def test_the_queue_equals_a_scan_of_all_requests(steps):
     line, plain = ClientLine(), Plain()
     for number, (what, *how) in enumerate(steps):
         if what == "add":
@@ -134,7 +134,7 @@ def test_it_equals_a_scan_of_all_requests(steps):
 
 
 @given(STEPS)
-def test_programs_change_the_request_and_never_the_client(steps):
+def test_programs_change_which_request_is_chosen_and_never_the_client(steps):
     line, by_arrival, went = ClientLine(), ClientLine(), []
     for number, (what, *how) in enumerate(steps):
         if what == "add":

@@ -1,4 +1,6 @@
-"""Test a gateway that learns late of an answer's end, before an engine of one token a step."""
+"""Test a gateway that learns late of an answer's end, before an engine that produces one token per
+step.
+"""
 
 import random
 from collections import Counter, deque
@@ -14,9 +16,10 @@ STEPS = {4: 6_000, 64: 1_000}  # by places
 
 
 class Engine:
-    """An engine with ``places`` slots, first come, first served, whose clients ask again at once.
+    """An engine with ``places`` slots, first come, first served, whose clients send again
+    immediately.
 
-    ``filled`` is the used share of its slots, ``waited`` the most requests in its own queue.
+    ``filled`` is the used fraction of its slots, ``waited`` the most requests in its own queue.
     """
 
     def __init__(self, desk, places, clients):
@@ -74,7 +77,7 @@ def engine(policy, places, headroom, outputs="ahead", **settings):
 
 @pytest.mark.parametrize(("places", "headroom"), [(4, 1), (64, 4)])
 def test_a_few_requests_waiting_at_the_engine_keep_its_slots_full(places, headroom):
-    """Without them a slot is empty for 5 of 64 steps."""
+    """Without waiting requests, a slot is empty for 5 of 64 steps."""
     exact, more = (engine("vtc", places, room) for room in (0, headroom))
     assert exact.filled < 0.95
     assert more.filled > 0.97
@@ -89,11 +92,13 @@ def test_the_modest_client_keeps_its_share(policy, settings):
     assert engine(policy, 4, 1, **settings).modest_share > 0.9 / 2
 
 
-def test_an_engine_of_many_slots_stays_full_too():
+def test_an_engine_with_many_slots_stays_full_too():
     assert engine("vtc", 64, 4).modest_share > 0.9 / 2
 
 
 @pytest.mark.parametrize(("policy", "settings"), [POLICIES[0], POLICIES[3]])
-def test_outputs_charged_at_the_end_cost_a_client_that_has_few_requests_its_share(policy, settings):
-    """All requests of the client go in turn, so none waits, and the client's counter is lifted."""
+def test_charging_outputs_at_the_end_costs_a_client_with_few_requests_its_share(policy, settings):
+    """All requests of the client are dispatched in turn, so none waits, and the client's counter is
+    lifted.
+    """
     assert engine(policy, 4, 1, "end", **settings).modest_share < 0.88 / 2

@@ -29,7 +29,7 @@ def served(desk, names, **request):
         desk.answer(desk.sent[-1])
 
 
-def test_the_longest_idle_are_forgotten_a_batch_at_once(few):
+def test_the_clients_idle_for_longest_are_forgotten_in_batches(few):
     clients = IdleClients()
     gone = []
     for number in range(MOST + 1):
@@ -43,7 +43,7 @@ def test_the_longest_idle_are_forgotten_a_batch_at_once(few):
 
 
 @pytest.mark.parametrize("policy", BOUNDED)
-def test_a_policy_knows_no_more_clients_than_it_has_to(policy, few):
+def test_a_policy_remembers_a_limited_number_of_clients(policy, few):
     desk = Desk(policy, concurrency__requests=2)
     served(desk, (f"c{number}" for number in range(10 * MOST)))
     assert len(known(desk)) <= MOST + 2
@@ -63,7 +63,7 @@ def test_clients_with_requests_are_not_forgotten(policy, few):
     assert desk.refused == desk.shed == []
 
 
-def test_a_client_that_comes_back_to_vtc_is_owed_nothing(few):
+def test_a_client_that_returns_to_vtc_is_owed_nothing(few):
     desk = one_at_a_time("vtc")
     desk.arrive("steady", 1000)
     served(desk, ["back"], tokens=10)

@@ -21,7 +21,7 @@ def balance(made, client="a"):
 
 def test_expected_output_is_charged_at_dispatch_and_corrected_at_the_end():
     made = desk()
-    assert balance(made) == 10 + 2 * 20  # nothing was known before
+    assert balance(made) == 10 + 2 * 20  # no length was known before
     made.arrive("a")
     assert balance(made) == 50 + 10 + 2 * 20
     made.answer(output_tokens=23)
@@ -33,7 +33,7 @@ def test_expected_output_is_charged_at_dispatch_and_corrected_at_the_end():
     assert balance(made) == 106 + 10 + 2 + 10 + 2 * 22
 
 
-def test_unserved_charges_are_refunded_and_no_answer():
+def test_charges_of_unserved_requests_are_refunded_and_count_as_no_answer():
     made = desk()
     made.arrive("a")
     made.answer(output_tokens=0)
@@ -42,12 +42,12 @@ def test_unserved_charges_are_refunded_and_no_answer():
     assert balance(made) == 60 + 10 + 2 * 20
 
 
-def test_limits_are_not_exceeded():
+def test_expected_outputs_stay_within_limits():
     made = Desk("vtc", gateway__outputs="ahead")
     made.arrive("a")
     made.answer(output_tokens=500)
     assert balance(made) == 10 + 2 * 500
-    made.arrive("a")  # 100 at most
+    made.arrive("a")  # at most 100
     assert balance(made) == 1_010 + 10 + 2 * 100
 
 
@@ -57,14 +57,14 @@ def test_a_client_without_answers_is_expected_to_be_like_the_others():
     assert balance(made, "b") == 50 + 10 + 2 * 20  # lifted to the client that left last
 
 
-def test_credit_that_is_given_back_does_not_exceed_a_quantum():
-    """Otherwise 60 and 110 for each of three requests would be refunded at once."""
+def test_refunded_credit_does_not_exceed_a_quantum():
+    """Otherwise 60 and 110 for each of three requests would be refunded together."""
     made = Desk("dlpm", concurrency__requests=9, gateway__outputs="ahead", dlpm__quantum=60)
     made.arrive("a")
     made.answer(output_tokens=50)
     assert balance(made) == 60 - 10 - 2 * 50
     requests = []
-    for granted in (60, 120, 120, 120):  # as many quanta as it takes to be in credit
+    for granted in (60, 120, 120, 120):  # as many quanta as are needed to be in credit
         before = balance(made)
         requests.append(made.arrive("a"))
         assert balance(made) == before + granted - 10 - 2 * 50
@@ -73,8 +73,8 @@ def test_credit_that_is_given_back_does_not_exceed_a_quantum():
         assert balance(made) == credit
 
 
-def test_turns_that_were_paid_for_answers_that_did_not_come_do_not_add_up():
-    """A client that is alone gets turn after turn until it owes nothing (mdrr)."""
+def test_turns_paid_for_answers_that_never_came_do_not_accumulate():
+    """A lone client gets one turn after the other until it owes nothing (mdrr)."""
     made = Desk("mdrr", concurrency__requests=9, gateway__outputs="ahead", mdrr__quantum=60)
     made.arrive("a")
     made.answer(output_tokens=50)
@@ -91,7 +91,7 @@ def test_turns_that_were_paid_for_answers_that_did_not_come_do_not_add_up():
 
 
 @pytest.mark.parametrize(("outputs", "charged"), [(None, 10), ("end", 10), ("ahead", 50)])
-def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
+def test_without_the_option_outputs_are_charged_at_the_end(outputs, charged):
     settings = {} if outputs is None else {"gateway__outputs": outputs}
     made = Desk("vtc", concurrency__requests=9, **settings)
     made.arrive("a")
@@ -101,7 +101,7 @@ def test_without_it_outputs_are_charged_at_the_end(outputs, charged):
 
 
 @pytest.mark.parametrize("outputs", ["end", "ahead"])
-def test_schedulers_by_true_output_learn_it_either_way(outputs):
+def test_schedulers_that_know_the_true_output_learn_it_in_both_cases(outputs):
     made = Desk("dlpm-hold", gateway__outputs=outputs)
     made.arrive("a")
     made.answer(output_tokens=70)
@@ -115,7 +115,7 @@ def test_schedulers_by_true_output_learn_it_either_way(outputs):
     ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
 )
 def test_other_policies_are_unchanged(policy):
-    """These policies charge ahead themselves, charge nothing, or cannot refund."""
+    """These policies charge in advance themselves, charge nothing, or cannot refund."""
     orders = []
     for settings in ({}, {"gateway__outputs": "ahead"}):
         made = one_at_a_time(policy, **settings)
@@ -128,7 +128,8 @@ def test_other_policies_are_unchanged(policy):
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from("abc"), st.integers(1, 50)),  # an arrival, of so many tokens
+        # an arrival, with the given number of tokens
+        st.tuples(st.sampled_from("abc"), st.integers(1, 50)),
         st.tuples(st.none(), st.integers(0, 3)),  # one running request ends
     ),
     max_size=40,
@@ -136,14 +137,14 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, at_once=st.integers(1, 5))
-def test_in_the_end_each_client_has_paid_its_true_cost(steps, at_once):
+def test_in_the_end_each_client_is_charged_its_true_cost(steps, at_once):
     """This holds for any estimate and any order of requests."""
     made = Desk("vtc", concurrency__requests=at_once, gateway__outputs="ahead", vtc__lift="none")
     had = dict.fromkeys("abc", 0)
 
     def over(place):
         request = list(made.at)[place % len(made.at)]
-        output = request.request_id * 37 % 90  # 0: no worker has served it
+        output = request.request_id * 37 % 90  # 0: no worker has served the request
         had[request.client] += request.input_tokens + 2 * output
         made.answer(request, output)
 

@@ -1,4 +1,4 @@
-"""Test orders, detectors, bands and shedding, by hand."""
+"""Test orders, detectors, bands and shedding by hand-computed examples."""
 
 import pytest
 
@@ -21,10 +21,10 @@ def ids(requests):
     return [request.request_id for request in requests]
 
 
-# Which request of the flow.
+# Orders: which request of a flow is next.
 
 
-def test_edf_goes_by_deadline_and_without_one_last():
+def test_edf_orders_by_deadline_and_puts_requests_without_one_last():
     desk = one_at_a_time("fcfs", gateway__order="edf")
     for deadline_s in (None, 9.0, 3.0, None, 5.0):
         desk.arrive("a", deadline_s=deadline_s)
@@ -32,7 +32,7 @@ def test_edf_goes_by_deadline_and_without_one_last():
     assert ids(desk.sent) == [0, 3, 5, 2, 1, 4]
 
 
-def test_edf_takes_the_ttl_where_there_is_no_deadline():
+def test_edf_uses_the_ttl_if_there_is_no_deadline():
     desk = one_at_a_time("round-robin", gateway__order="edf", gateway__ttl_s=10)
     desk.arrive("a")
     desk.now_s = 1.0
@@ -43,7 +43,7 @@ def test_edf_takes_the_ttl_where_there_is_no_deadline():
     assert ids(desk.sent) == [0, 3, 1, 2, 4]  # 9, 10, 10.5 and 11 s
 
 
-def test_longest_prefix_first_in_a_flow_and_by_age_among_equals():
+def test_a_flow_goes_by_longest_prefix_and_equals_go_by_age():
     matched = {"x": 90, "y": 40, "z": 40}
     desk = one_at_a_time(
         "round-robin",
@@ -56,7 +56,7 @@ def test_longest_prefix_first_in_a_flow_and_by_age_among_equals():
     assert ids(desk.sent) == [0, 3, 5, 1, 4, 2]
 
 
-def test_longest_prefix_looks_at_the_first_of_a_flow_only():
+def test_longest_prefix_compares_only_the_first_request_of_each_flow():
     desk = one_at_a_time(
         "round-robin",
         gateway__order="longest-prefix",
@@ -83,10 +83,10 @@ def test_a_tree_reports_a_match_without_a_split():
         assert next(iter(tree.root.children.values())).length == 20
 
 
-# When one may go.
+# Detectors: when a request may be dispatched.
 
 
-def test_concurrency_is_over_the_pool():
+def test_concurrency_is_relative_to_the_pool():
     desk = Desk("fcfs", workers=2, concurrency__requests=2)
     for _ in range(6):
         desk.arrive("a")
@@ -97,7 +97,7 @@ def test_concurrency_is_over_the_pool():
 
 
 @pytest.mark.parametrize(("headroom", "most"), [(0, 4), (1, 6), (3, 10)])
-def test_headroom_is_beyond_each_workers_running_limit(headroom, most):
+def test_headroom_is_added_to_the_running_limit_of_each_worker(headroom, most):
     desk = Desk("fcfs", workers=2, concurrency__requests=2, concurrency__headroom=headroom)
     for _ in range(12):
         desk.arrive("a")
@@ -110,7 +110,7 @@ def test_concurrency_by_tokens_sends_while_below_the_limit():
     desk = Desk("fcfs", concurrency__by="tokens", concurrency__tokens=100)
     for tokens in (60, 60, 1):
         desk.arrive("a", tokens)
-    assert ids(desk.sent) == [0, 1]  # 60 is below 100, 120 is not
+    assert ids(desk.sent) == [0, 1]  # 60 is below 100, and 120 is not
     desk.answer()
     assert ids(desk.sent) == [0, 1, 2]
 
@@ -130,11 +130,11 @@ def test_concurrency_by_the_larger_is_a_mean_over_workers():
     assert len(desk.gateway) == 1
 
 
-def test_utilization_goes_by_the_last_poll():
+def test_utilization_uses_the_last_poll():
     desk = Desk("fcfs", "utilization", utilization__poll_s=0.1)
     for _ in range(20):
         desk.arrive("a", 1)
-    assert len(desk.at) == 20  # a herd: none waited at the poll
+    assert len(desk.at) == 20  # several requests are sent, because none waited at the poll
     desk.queued[0] = 5
     desk.now_s = 0.09
     desk.arrive("a", 1)
@@ -152,7 +152,7 @@ def test_utilization_goes_by_the_last_poll():
     assert not len(desk.gateway)
 
 
-def test_utilization_counts_kv_memory_and_means_over_workers():
+def test_utilization_counts_kv_memory_and_is_a_mean_over_workers():
     desk = Desk("fcfs", "utilization", workers=2)
     desk.arrive("a", 1_500)
     desk.now_s = 1.0
@@ -171,7 +171,7 @@ def test_utilization_with_credit_counts_requests_since_the_poll():
     assert len(desk.at) == 5
 
 
-def test_utilization_takes_old_numbers_for_full():
+def test_utilization_treats_old_numbers_as_full():
     desk = Desk("fcfs", "utilization", utilization__poll_s=1.0)
     desk.arrive("a", 1)
     desk.now_s = 0.2
@@ -184,7 +184,7 @@ def test_utilization_takes_old_numbers_for_full():
     assert len(desk.at) == 3
 
 
-def test_utilization_polls_no_idle_cluster():
+def test_an_idle_cluster_is_not_polled_for_utilization():
     desk = Desk("fcfs", "utilization")
     desk.arrive("a", 1)
     assert desk.gateway.wake_s(0.0) == 0.05
@@ -200,7 +200,7 @@ def test_utilization_polls_no_idle_cluster():
 # Bands and shedding.
 
 
-def test_a_lower_band_goes_only_if_nothing_higher_can():
+def test_a_lower_band_goes_only_if_no_higher_one_can():
     desk = one_at_a_time("round-robin", gateway__priority={"vip": 3})
     for client, priority in (("a", 0), ("b", 2), ("vip", 0), ("a", 1), ("b", 2)):
         desk.arrive(client, priority=priority)
@@ -246,7 +246,7 @@ def test_an_arrival_displaces_the_latest_of_the_lowest_band_below():
     desk = one_at_a_time("fcfs", gateway__max_requests=3)
     for priority in (0, 0, 1, 1, 2, 0, 1):
         desk.arrive("a", priority=priority)
-    # 1, 2 (band 0) and 3 fill it; 4 displaces 2, 5 displaces 1; 6 and 7 find nothing below.
+    # 1, 2 (band 0) and 3 fill it; 4 displaces 2, 5 displaces 1; 6 and 7 find none below.
     assert ids(desk.shed) == [2, 1]
     assert ids(desk.refused) == [6, 7]
     desk.serve(4)
@@ -274,14 +274,14 @@ def test_a_withdrawn_request_is_removed():
     assert not desk.shed
 
 
-def test_a_client_that_there_is_not_has_no_priority():
+def test_an_unknown_client_has_no_priority():
     setup = Setup(clients=("client-0",), fleet=Desk("fcfs"))
     settings = {"gateway.priority": {"client0": 1}}
     with pytest.raises(UsageError, match="Did you mean 'client-0'"):
         build_gateway("fcfs", "none", settings, router=None, setup=setup)
 
 
-# As others drive it.
+# Calls from other code.
 
 
 def test_an_answer_without_a_time_gets_the_last_known_time():

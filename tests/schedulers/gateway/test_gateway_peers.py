@@ -1,6 +1,6 @@
 """Test gateways of several routers that exchange totals: knowledge, dispatch and a bound.
 
-The oracle keeps each message that a router received, and sums by itself.
+The oracle keeps each message that a router received, and computes its own sums.
 """
 
 from itertools import combinations
@@ -73,7 +73,9 @@ class Net:
         return desk.gateway._band(BAND).shared.raised.get(client, 0.0)
 
     def known_counter(self, r, client):
-        """Return what a router can know: its own sum, and the latest sum of each other router."""
+        """Return the counter that a router can know: its own sum, and the latest sum of each other
+        router.
+        """
         told = [totals for totals, _ in self.known[r].values()]
         levels = [one.raised.get(client, {}).get(BAND, 0.0) for one in told]
         sums = [one.charged.get(client, {}).get(BAND, 0.0) for one in told]
@@ -81,7 +83,7 @@ class Net:
         return self.own(desk, client) + sum(sums) + max([*levels, self.raised(desk, client)])
 
     def waits(self, r, client):
-        """Return since when a router knows that the client waits, else None."""
+        """Return the time since which a router knows that the client waits, or None."""
         here = any(request.client == client for request in self.desks[r].gateway)
         told = [at for totals, at in self.known[r].values() if client in totals.waiting]
         return self.now_s if here else max(told, default=None)
@@ -93,19 +95,19 @@ def held(net, r):
 
 def test_after_an_exchange_all_routers_know_all_charges():
     net = Net(2, ahead_tok_s=10.0, requests=8)
-    net.desks[1].arrive("b", 10)  # charged 10 there
+    net.desks[1].arrive("b", 10)  # charged 10 at the other router
     net.desks[0].arrive("a", 100)
     net.exchange()
     assert net.counters(0) == net.counters(1) == {"a": 100, "b": 10}
 
 
 def full(net, r):
-    """Return a router whose one slot is taken, so that arrivals are queued."""
+    """Return a router whose only slot is in use, so that arrivals are queued."""
     net.desks[r].arrive(f"warm-{r}", 1)
     return net
 
 
-def test_a_client_ahead_waits_until_granted():
+def test_a_client_ahead_waits_until_it_is_permitted():
     net = full(Net(2, ahead_tok_s=10.0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[0].arrive("a", 100)
@@ -113,7 +115,7 @@ def test_a_client_ahead_waits_until_granted():
     net.exchange()
     net.desks[0].answer(output_tokens=0)  # there is room, but b waits at the other router
     assert held(net, 0) == ["a"]
-    assert net.desks[0].gateway.wake_s(0.0) == pytest.approx(9.9)  # 99 ahead, 10 a second
+    assert net.desks[0].gateway.wake_s(0.0) == pytest.approx(9.9)  # 99 tokens ahead, 10 a second
     net.now_s = 9.8
     net.go()
     assert held(net, 0) == ["a"]
@@ -122,7 +124,7 @@ def test_a_client_ahead_waits_until_granted():
     assert held(net, 0) == []
 
 
-def test_it_goes_once_the_other_client_is_served_or_gone():
+def test_a_request_goes_once_the_other_client_is_served_or_gone():
     net = full(Net(2, ahead_tok_s=0.0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[0].arrive("a", 100)
@@ -130,7 +132,7 @@ def test_it_goes_once_the_other_client_is_served_or_gone():
     net.exchange()
     net.desks[0].answer(output_tokens=0)
     assert held(net, 0) == ["a"]
-    net.desks[1].answer(output_tokens=0)  # b goes there, and is charged 150
+    net.desks[1].answer(output_tokens=0)  # b is dispatched there, and is charged 150
     net.exchange()
     assert held(net, 0) == []
 
@@ -150,12 +152,12 @@ def test_a_silent_router_delays_others_only_briefly():
     assert held(net, 0) == []
 
 
-def test_clients_waiting_elsewhere_are_not_lifted_and_simultaneous_lifts_count_once():
+def test_clients_waiting_at_peers_are_not_lifted_and_simultaneous_lifts_count_once():
     net = full(full(Net(2, requests=1), 0), 1)
     net.desks[0].arrive("a", 100)
     net.desks[1].arrive("a", 100)
     for desk in net.desks:
-        desk.answer(output_tokens=0)  # a goes at both, lifted to 1: 201 in all
+        desk.answer(output_tokens=0)  # a is dispatched at both, lifted to 1: 201 in all
     net.exchange()
     for r in range(2):  # a waits again, and b comes to both routers at the same time
         net.desks[r].arrive("a", 1)
@@ -165,7 +167,7 @@ def test_clients_waiting_elsewhere_are_not_lifted_and_simultaneous_lifts_count_o
     assert [net.counters(r)["b"] for r in range(2)] == [201, 201]
 
 
-def test_without_waiting_clients_the_lift_is_to_the_last_served_anywhere():
+def test_without_waiting_clients_the_lift_is_to_the_client_served_last_anywhere():
     net = Net(2)
     alone = Desk("vtc", concurrency__requests=1)
     for r, client, tokens in ((0, "a", 10), (1, "b", 1000), (1, "c", 1)):
@@ -199,8 +201,8 @@ class Watch:
 
     def __init__(self, net):
         self.net = net
-        self.since = {}  # pair -> clients chosen since both were known to wait everywhere
-        self.gained = {}  # client -> charged since it was chosen last
+        self.since = {}  # pair -> clients chosen since both were known to wait at all workers
+        self.gained = {}  # client -> charge since it was last chosen
         self.last = dict.fromkeys(CLIENTS, 0.0)
         self.most = self.unheard = self.ahead = 0.0
         for r, desk in enumerate(net.desks):
@@ -270,7 +272,7 @@ class Watch:
     ahead=st.sampled_from([0.0, 5.0, 1000.0]),
     weights=st.sampled_from([{}, {"a": 4.0, "c": 0.5}]),
 )
-def test_knowledge_dispatch_and_the_bound_of_routers(events, number, ahead, weights):
+def test_knowledge_dispatch_and_the_bound_of_several_routers(events, number, ahead, weights):
     net = Net(number, ahead_tok_s=ahead, weights=weights)
     for r in range(number):
         net.desks[r].arrive("a", 1)

@@ -15,7 +15,7 @@ TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
 
 
 class Process:
-    """A router's gateway and the messenger of its totals, at a time that the test sets."""
+    """A router's gateway and its messenger of totals, at a time that the test sets."""
 
     def __init__(self, clock, name, fleet="same"):
         self.desk = Desk("vtc", concurrency__requests=1, terms=TERMS)
@@ -26,7 +26,7 @@ class Process:
             parts, fleet, "key", dispatcher, TERMS.forget_s, {"gateway": {0}}, name
         )
         self._clock = clock
-        self.of_others = defaultdict(Known)  # by name: totals that this router has confirmed
+        self.of_others = defaultdict(Known)  # name -> totals that this router has confirmed
 
     def _release(self):
         self.desk.now_s = self._clock.now_s
@@ -51,7 +51,7 @@ def exchange(clock, processes, times, every_s=0.1):
 
 
 def tell(one, other, address=None):
-    """Send the current message to an address where an earlier process may have been."""
+    """Send the current message to an address at which an earlier process may have been."""
     known = one.of_others[address or other.peering.origin]
     message = one.peering.message(known)
     known.answered(other.peering.take_in(message))
@@ -74,10 +74,10 @@ def test_a_restarted_router_learns_earlier_charges():
     assert c.counters == b.counters == {"f": 1100, "g": 1000}
 
 
-def test_two_clients_do_not_wait_for_each_other_for_ever():
+def test_two_clients_never_wait_for_each_other_permanently():
     clock, b, c = restarted()
     for process, client in ((b, "f"), (c, "g")):
-        process.desk.arrive(client, 10)  # goes, and the next one waits for its place
+        process.desk.arrive(client, 10)  # one is dispatched, and the next waits for its slot
         process.desk.arrive(client, 10)
     exchange(clock, [b, c], 1)
     for process in (b, c):
@@ -86,11 +86,11 @@ def test_two_clients_do_not_wait_for_each_other_for_ever():
     assert [len(one.desk.sent) for one in (b, c)] == [1 + 2, 2]
 
 
-def test_a_dead_peers_totals_reach_a_third_one_for_a_limited_time():
+def test_totals_of_a_dead_peer_reach_a_third_router_for_a_limited_time():
     clock, b, c = restarted()
     exchange(clock, [b, c], 20)
     d = Process(clock, "d")
-    exchange(clock, [c, d], 12)  # b is gone too
+    exchange(clock, [c, d], 12)  # b is gone, too
     assert d.counters == {"f": 1100, "g": 1000}
     clock.now_s += RELAYED_S
     exchange(clock, [c, d], 1)
@@ -114,9 +114,9 @@ def test_confirmed_totals_are_repeated_only_occasionally():
     b.serve("h", 5)
     told = tell(b, c)
     assert told.parts["gateway"].charged == {"h": {0: 5.0}}
-    assert told.gone == {}  # a's totals, since c has confirmed them
+    assert told.gone == {}  # totals of a, because c has confirmed them
     assert tell(b, c).parts["gateway"].charged == {}
-    b.of_others["c"].forget_sometimes(clock.now_s)  # the first time
+    b.of_others["c"].forget_sometimes(clock.now_s)  # sent the first time
     assert tell(b, c).parts["gateway"].charged.keys() == {"f", "g", "h"}
     b.of_others["c"].forget_sometimes(clock.now_s + ALL_EVERY_S - 1)
     assert tell(b, c).parts["gateway"].charged == {}
@@ -136,7 +136,7 @@ def test_a_router_restarted_at_its_address_gets_everything_after_its_answer():
     assert d.counters == b.counters
 
 
-def test_a_dead_peers_totals_must_fit_too():
+def test_totals_of_a_dead_peer_must_fit_too():
     clock, b, _ = restarted()
     exchange(clock, [b, Process(clock, "c")], 15)
     message = b.peering.message()

@@ -1,4 +1,4 @@
-"""Test which flow goes next by hand: each policy's numbers, and the bounds of two policies."""
+"""Test which flow goes next: hand-computed numbers of each policy, and two bounds."""
 
 from collections import Counter
 
@@ -25,14 +25,14 @@ def test_round_robin_goes_by_name_one_request_per_turn():
     assert order_of(desk, 6) == "abcabb"
 
 
-def test_llm_d_vtc_charges_128_outputs_and_never_looks_again():
+def test_llm_d_vtc_charges_128_outputs_and_never_corrects_that():
     desk = one_at_a_time("llm-d-vtc")
     for _ in range(3):
         desk.arrive("long", 100)
         desk.arrive("short", 100)
     desk.serve(6, output_tokens=1_000)
     counters = desk.gateway.balances[0]
-    # The first to come starts at 0 where nobody waits: 3 x (100 + 3 x 128) each.
+    # The first client starts at 0, because no client waits: 3 x (100 + 3 x 128) each.
     assert (counters["long"], counters["short"]) == (1452, 1452)
 
 
@@ -43,11 +43,11 @@ def test_llm_d_vtc_corrected_charges_the_true_output():
     assert desk.gateway.balances[0]["a"] == 100 + 3 * 1_000
 
 
-def test_llm_d_vtc_starts_newcomers_at_the_lowest_that_waits_and_forgets_the_idle():
+def test_llm_d_vtc_starts_newcomers_at_the_lowest_waiting_client_and_forgets_the_idle():
     desk = one_at_a_time("llm-d-vtc", llm_d_vtc__forget_s=300)
     desk.arrive("a", 16)
     desk.arrive("a", 16)
-    desk.answer()  # a: 400, one still waits
+    desk.answer()  # a: 400, and one request still waits
     desk.arrive("b", 16)
     counters = desk.gateway.balances[0]
     assert (counters["a"], counters["b"]) == (400, 400)
@@ -60,11 +60,11 @@ def test_llm_d_vtc_starts_newcomers_at_the_lowest_that_waits_and_forgets_the_idl
     assert set(counters) == {"c"}
 
 
-def test_program_aware_weighs_little_service_against_a_long_wait():
+def test_program_aware_balances_little_service_against_a_long_wait():
     desk = one_at_a_time("program-aware")
     desk.answer(output_tokens=0)
     desk.arrive("a", 100)
-    desk.answer(output_tokens=200)  # a has 100 + 2 x 200
+    desk.answer(output_tokens=200)  # a has 100 + 2 x 200 tokens
     policy = desk.gateway._bands[0].scheduler
     assert policy.attained("a", 0.0) == 500
     assert policy.attained("a", 60.0) == 250  # halved every minute
@@ -77,26 +77,26 @@ def test_program_aware_weighs_little_service_against_a_long_wait():
     assert order_of(desk, 2) == "ba"
 
 
-def test_program_aware_charges_nothing_until_an_answer_is_over():
+def test_program_aware_charges_nothing_until_an_answer_ends():
     desk = Desk("program-aware", concurrency__requests=2)
     desk.arrive("a", 400)
     desk.arrive("b", 1)
     desk.arrive("b", 1)
     desk.arrive("a", 400)
-    desk.answer(desk.sent[1], 1)  # b has 3 now, and a, which holds 400 under way, has 0
+    desk.answer(desk.sent[1], 1)  # b has 3 now, and a, with 400 in flight, has 0
     assert [request.client for request in desk.sent] == ["a", "b", "a"]
 
 
-def test_scaled_is_between_the_least_and_the_most():
+def test_scaled_values_lie_between_the_least_and_the_most():
     assert scaled([5, 10, 7.5]) == [0, 1, 0.5]
     assert scaled([3, 3]) == [0, 0]
 
 
-def test_kthena_lets_an_empty_window_overtake_everything():
+def test_in_kthena_an_empty_window_goes_before_everything():
     desk = one_at_a_time("kthena", kthena__window_s=100)
     desk.answer()
     desk.arrive("a", 10)
-    desk.answer(output_tokens=45)  # a has used 10 + 2 x 45 at 0 s
+    desk.answer(output_tokens=45)  # a has used 10 + 2 x 45 tokens at 0 s
     desk.arrive("warm", 1)
     for client in "aabbb":
         desk.arrive(client, 10)
@@ -127,11 +127,11 @@ def test_drr_grants_a_quantum_a_turn():
     desk = one_at_a_time("drr", drr__quantum=100, **free)
     for client, tokens in (("a", 60), ("a", 60), ("a", 60), ("b", 100), ("b", 100)):
         desk.arrive(client, tokens)
-    # a: 100 buys one of 60; b: 100 buys one; a: 40 + 100 buys two and leaves 20.
+    # a: 100 buys one request of 60; b: 100 buys one; a: 40 + 100 buys two and leaves 20.
     assert order_of(desk, 5) == "abaab"
 
 
-def test_drr_a_small_quantum_is_the_same_as_many_rounds():
+def test_drr_with_a_small_quantum_equals_many_rounds():
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
     desk = one_at_a_time("drr", drr__quantum=1e-3, **free)
     for client, tokens in (("a", 300), ("a", 300), ("b", 100), ("b", 100), ("b", 100), ("b", 100)):
@@ -139,24 +139,24 @@ def test_drr_a_small_quantum_is_the_same_as_many_rounds():
     assert order_of(desk, 6) == "bbabba"
 
 
-def test_drr_gives_up_credit_and_keeps_debt():
+def test_drr_drops_credit_and_keeps_debt():
     desk = one_at_a_time("drr", drr__quantum=1_000, drr__assumed_output_tokens=0)
     desk.arrive("a", 10)
     desk.arrive("b", 10)
-    desk.answer()  # a goes, and gives up 990
+    desk.answer()  # a is dispatched, and loses its credit of 990
     deficits = desk.gateway.balances[0]
     assert deficits["a"] == 0
-    desk.answer(output_tokens=100)  # b goes; a owes its output
+    desk.answer(output_tokens=100)  # b is dispatched; a owes its output
     assert (deficits["a"], deficits["b"]) == (-200, 0)
     for client, tokens in (("a", 900), ("b", 10)):
         desk.arrive(client, tokens)
-    assert order_of(desk, 2) == "ba"  # a's turn comes first, but grants it only 800
+    assert order_of(desk, 2) == "ba"  # a has the first turn, but gets only 800
 
 
 @pytest.mark.parametrize("quantum", [1, 100, 2_000])
 @examples(15)
 @given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
-def test_drr_bound_while_both_wait(quantum, a, b, weight):
+def test_drr_keeps_its_bound_while_both_clients_wait(quantum, a, b, weight):
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"b": weight}, **free)
     bound = quantum + max(a) + max(b) / weight
@@ -165,7 +165,7 @@ def test_drr_bound_while_both_wait(quantum, a, b, weight):
 
 @examples(30)
 @given(a=TOKENS, b=TOKENS, weight=st.sampled_from([1.0, 3.0]))
-def test_wfq_bound_while_both_wait(a, b, weight):
+def test_wfq_keeps_its_bound_while_both_clients_wait(a, b, weight):
     free = {"wfq__assumed_output_tokens": 0, "wfq__corrected": False}
     desk = one_at_a_time("wfq", weights={"b": weight}, **free)
     assert largest_difference(desk, a, b, weight) <= max(a) + max(b) / weight + 1e-6
@@ -217,7 +217,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     desk = one_at_a_time("drr", weights=weights, drr__tenants="tree", **TURNS)
     for name in ["a/x", "a/y", "b"] * 24:
         desk.arrive(name)
-    # The tenant a/ has three turns of four; of these y has two of three.
+    # The tenant a/ has three of four turns; of these y has two of three.
     served = desk.serve(24)
     assert [served.count(name) for name in ("a/x", "a/y", "b")] == [6, 12, 6]
 
@@ -229,9 +229,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """The bound is a quantum and the dearest request of each over the weights, as
-    without a tree.
-    """
+    """The bound is a quantum and the largest requests over the weights, as without a tree."""
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))
@@ -299,11 +297,11 @@ def test_without_tenants_the_tree_changes_nothing(policy, calls):
     assert len(runs[0]) == 1 + len(calls)
 
 
-def test_wfq_saves_nothing_up():
+def test_wfq_gives_no_credit_for_absence():
     desk = one_at_a_time("wfq", wfq__assumed_output_tokens=0, wfq__corrected=False)
     for _ in range(4):
         desk.arrive("a", 100)
-    desk.serve(2)  # b has been away while a had 200
+    desk.serve(2)  # b was absent while a got 200
     for _ in range(3):
         desk.arrive("b", 100)
     assert order_of(desk, 5) == "abab" + "b"
@@ -334,7 +332,7 @@ def test_token_bucket_refuses_requests_over_the_rate():
     assert [request.request_id for request in desk.refused] == [2, 3, 6]
 
 
-def test_a_tenants_names_share_one_bucket():
+def test_names_of_a_tenant_share_one_bucket():
     rate = {"token_bucket__rate_per_min": 60, "token_bucket__burst": 2}
     desk = Desk("token-bucket", "none", token_bucket__tenants="tree", **rate)
     for client in ("mal/1", "mal/2", "mal/team/3", "ann", "mal/1"):

@@ -1,4 +1,4 @@
-"""Test any policy, order and detector: nothing lost or doubled, no idle slot, no starvation."""
+"""Test any policy, order and detector: no request lost or doubled, no idle slot, no starvation."""
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def played(desk, events, check):
     order=st.sampled_from(list(ORDERS)),
     ttl_s=st.sampled_from([0.0, 30.0]),
 )
-def test_every_request_goes_once_or_is_refused_once(policy, saturation, events, order, ttl_s):
+def test_every_request_is_dispatched_once_or_refused_once(policy, saturation, events, order, ttl_s):
     desk = Desk(
         policy, saturation, workers=2, concurrency__requests=2, gateway__order=order,
         gateway__ttl_s=ttl_s, matched=lambda request: request.input_tokens // 2,
@@ -69,7 +69,8 @@ def test_every_request_goes_once_or_is_refused_once(policy, saturation, events, 
         assert not set(gone) & set(held)
         if saturation == "concurrency":
             assert len(desk.at) <= 4
-            assert not held or len(desk.at) == 4  # work conservation: held only while it is full
+            # work conservation: requests are held only while the pool is full
+            assert not held or len(desk.at) == 4
         if saturation == "none":
             assert not held
 
@@ -111,13 +112,13 @@ def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(po
 )
 def test_no_client_of_a_fixed_set_starves(policy, tokens, before):
     desk = Desk(policy, concurrency__requests=1)
-    for _ in range(before):  # the client is behind before it waits
+    for _ in range(before):  # the client is already behind when its wait begins
         desk.arrive("a", 400)
     desk.serve(before, output_tokens=400)
     desk.arrive("b", 1)
     mine = desk.arrive("a", 400)
     for _ in range(2_000):
-        for client, size in tokens.items():  # each dispatch is replaced at once
+        for client, size in tokens.items():  # each dispatched request is replaced immediately
             if not any(request.client == client for request in desk.gateway):
                 desk.arrive(client, size)
         if mine in desk.sent:
@@ -127,11 +128,11 @@ def test_no_client_of_a_fixed_set_starves(policy, tokens, before):
 
 
 def newcomers_before(policy, times=60):
-    """Return how many new clients go before the second request of a served client."""
+    """Return the number of new clients that go before the second request of a served client."""
     desk = Desk(policy, concurrency__requests=1)
     desk.arrive("old", 100)
     desk.answer(output_tokens=500)
-    desk.arrive("other", 100)  # is under way
+    desk.arrive("other", 100)  # this request is in flight
     desk.arrive("old", 100)
     second = desk.arrive("old", 100)
     for number in range(times):
@@ -143,10 +144,10 @@ def newcomers_before(policy, times=60):
 
 
 @pytest.mark.parametrize("policy", ["kthena", "program-aware", "infergrid-drr"])
-def test_a_stream_of_newcomers_starves_older_clients(policy):
+def test_a_stream_of_newcomers_starves_older_clients_under_some_policies(policy):
     assert newcomers_before(policy) >= 58
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "drr", "wfq"])
-def test_a_stream_of_newcomers_does_not(policy):
+def test_a_stream_of_newcomers_starves_no_client_under_the_other_policies(policy):
     assert newcomers_before(policy) <= 8

@@ -1,4 +1,4 @@
-"""Compare EDF with the best schedule by requests in time.
+"""Compare EDF with the best schedule by the number of requests in time.
 
 The machine runs one request at a time, on random sets of up to five. ``python -m
 tests.schedulers.local.edf_gap`` prints the table of docs/guide/goodput.md.
@@ -19,7 +19,7 @@ def edf(preempt: str) -> EDF:
 
 
 def jobs_of(draw: Random, together: bool) -> list[tuple[int, int, int]]:
-    """Draw requests that arrive within seven seconds, or all at once."""
+    """Draw requests that arrive within seven seconds, or all together."""
     jobs = []
     for _ in range(draw.randint(2, 5)):
         arrival, tokens = 0 if together else draw.randint(0, 7), draw.randint(1, 5)

@@ -9,18 +9,18 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 
-PATIENCE = 10_000  # candidates in one pass, above which it counts as endless
+PATIENCE = 10_000  # number of candidates in one pass, above which the pass counts as endless
 
 
 class Desk:
-    """A desk on which a test says what is cached (``matched``), arrives and fits."""
+    """A desk on which a test decides what is cached (``matched``), arrives and fits."""
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self.scheduler = scheduler
         self.matched: dict[Request, int] = {}
         self.queue: list[Request] = []
         self.view = ListView(self.queue, lambda request: self.matched.get(request, 0))
-        self.offered: list[Request] = []  # in the last pass
+        self.offered: list[Request] = []  # requests of the last pass
         self._seen: set[Request] = set()
 
     def arrive(self, *requests: Request) -> None:

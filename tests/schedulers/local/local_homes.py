@@ -1,7 +1,7 @@
 """Three hosts of a local scheduler over one toy world with one toy gate.
 
-``ListHome`` is the plain reading, ``EngineHome`` the plugin in a fake of SGLang's loop, and
-``SimHome`` the simulator's incremental queue. All must admit the same requests.
+``ListHome`` is the plain reading, ``EngineHome`` runs the plugin in a fake of SGLang's loop, and
+``SimHome`` uses the simulator's incremental queue. All must admit the same requests.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Gate:
         return self._world.sequences[request].total - self._world.matched(request)
 
     def add_one_req(self, request: Request) -> Result:
-        """Add a request; only CONTINUE lets the caller go on, and NO_TOKEN may follow an
+        """Add a request; the caller continues only after CONTINUE, and NO_TOKEN may follow an
         admission.
         """
         need = self.extend_tokens(request) + request.max_new_tokens

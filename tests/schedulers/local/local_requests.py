@@ -8,7 +8,9 @@ from fairbench.core import Request, Segment, prompt_tokens
 
 
 class Calls:
-    """A maker of requests with fresh ids. Each prompt is ``segments`` and a tail of its own."""
+    """A maker of requests with fresh ids. Each prompt consists of ``segments`` and a tail of its
+    own.
+    """
 
     def __init__(self) -> None:
         self._ids = count()

@@ -54,8 +54,8 @@ class Server:
         self.matched: dict[Request, int] = {}
         self.view = ListView(self.queue, lambda request: self.matched.get(request, 0))
         self.view.running = self
-        self.produced: dict[Request, int] = {}  # of those that run
-        self.kept: dict[Request, int] = {}  # of those that were preempted
+        self.produced: dict[Request, int] = {}  # tokens of the running requests
+        self.kept: dict[Request, int] = {}  # tokens of the preempted requests
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.finished: list[Request] = []

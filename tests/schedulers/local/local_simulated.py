@@ -87,7 +87,7 @@ class Fleet:
         return self.clock.now_ps / PS_PER_S
 
     def service_so_far(self, client: str) -> int:
-        """Return computed service from the engine's records, with admissions booked when
+        """Return computed service from the engine's records, with admissions booked when they are
         decided.
         """
         total = 0
@@ -110,7 +110,7 @@ class Fleet:
             look()
 
     def trace(self, *, everywhere: bool = True) -> Trace:
-        """Return the events in the logs, up to where every worker's log goes.
+        """Return the events in the logs, up to the point that every worker's log reaches.
 
         An admission is booked when it is decided. For ``everywhere`` see Trace.
         """
@@ -131,7 +131,7 @@ class Fleet:
         return trace
 
     def _requests(self):
-        """Order one instant's events: tokens first, then arrivals, then admissions."""
+        """Order the events of one instant: tokens first, then arrivals, then admissions."""
         for s in self.sequences:
             client, cost = s.request.client, s.request.input_tokens + 2 * s.output.length
             yield s.arrival_ps, 1, s.worker, {"arrived": (client, 1), "asked": (client, cost)}

@@ -85,11 +85,11 @@ class ToyEngine:
         self.trace = Trace(clients)
         self.view = ToyView(documents)
         self.on_instant: Callable[[], None] = lambda: None
-        self.idle_steps = 0  # nothing was admitted although something waiting would have fitted
+        self.idle_steps = 0  # no request was admitted although a waiting one would have fitted
         self.largest_decode = 0  # tokens of one client after its last admission
         self._memory, self._reserve, self._client_view = memory_tokens, reserve, client_view
-        self._running: dict[Request, list[int]] = {}  # -> [extend, produced, output]
-        self._held = 0  # tokens of those that run
+        self._running: dict[Request, list[int]] = {}  # request -> [extend, produced, output]
+        self._held = 0  # tokens of the running requests
         self._outputs: dict[Request, int] = {}
         self._since_admission: dict[str, int] = {}
 

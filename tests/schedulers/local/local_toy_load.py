@@ -1,7 +1,7 @@
 """Loads on the toy engine that keep clients backlogged, and their units in the theorems.
 
-Queues are deep enough that no client runs dry inside a pass; a dry client is not backlogged, and an
-apparent violation would be the test's mistake.
+Queues are deep enough that no client's queue becomes empty during a pass; such a client is not
+backlogged, and an apparent violation would be an error of the test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_INPUT = 200
 VTC_UNIT = max(LARGEST_INPUT, 2 * MEMORY)
 DLPM_UNIT = LARGEST_INPUT + 2 * MEMORY
 QUANTUM = 300
-DEPTH = 50  # more than fit into the memory at once
+DEPTH = 50  # more requests than fit into the memory together
 
 
 class Mix:
@@ -50,7 +50,7 @@ def overload(engine: ToyEngine, mix: Mix, clients: str, steps: int, depth: int =
 
 
 def on_and_off(engine: ToyEngine, mix: Mix, seed: int, steps: int) -> None:
-    """Keep a backlogged; b and c come and go, and d sends one request now and then."""
+    """Keep a backlogged; b and c join and leave, and d sends one request occasionally."""
     rng = random.Random(seed)
     active = {"b": True, "c": False}
     for _ in range(steps):

@@ -1,6 +1,6 @@
 """Events by instant, and the theorems' quantities measured on them.
 
-An engine writes a trace, not a scheduler: service W never comes from a counter. A client is
+The engine writes a trace, not the scheduler, so service W never comes from a counter. A client is
 backlogged while every worker's queue holds one of its requests ([gaps] B6).
 """
 
@@ -18,14 +18,14 @@ NONE: Counts = {}
 class Trace:
     """A trace with one column per instant; numbers hold just after it.
 
-    With ``everywhere=False`` a request waiting at any worker makes a backlog.
+    With ``everywhere=False`` a request that waits at any worker makes a backlog.
     """
 
     def __init__(self, clients: str, workers: int = 1, *, everywhere: bool = True) -> None:
         self.clients = list(clients)
         self._of_workers = min if everywhere else max
         self._waiting = [dict.fromkeys(clients, 0) for _ in range(workers)]
-        self._under_way = dict.fromkeys(clients, 0)  # waiting or running
+        self._under_way = dict.fromkeys(clients, 0)  # requests that wait or run
         self._service = dict.fromkeys(clients, 0)
         self._asked = dict.fromkeys(clients, 0)
         self._rows: list[list[list[int]]] = []
@@ -54,7 +54,7 @@ class Trace:
         self._rows.append([backlogged, *([t[c] for c in self.clients] for t in totals)])
 
     def rows(self) -> np.ndarray:
-        """Return the array; axes: backlogged / service / asked / under way, client, instant."""
+        """Return the array; axes: backlogged / service / asked / in flight, client, instant."""
         return np.array(self._rows, dtype=np.int64).transpose(1, 2, 0)
 
     def service_of(self, client: str) -> int:
@@ -121,7 +121,7 @@ def max_wait(trace: Trace, client: str) -> int:
         idle_before = run.start == 0 or under_way[me, run.start - 1] == 0
         if idle_before:
             own = service[me, run]
-            waiting = np.flatnonzero(own == own[0])[-1]  # until its first admission
+            waiting = np.flatnonzero(own == own[0])[-1]  # until the client's first admission
             worst = max(worst, int(total[run][waiting] - total[run.start]))
     return worst
 

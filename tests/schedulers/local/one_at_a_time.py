@@ -8,12 +8,12 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server
 
-Job = tuple[int, int, int]  # arrives, tokens, is due
+Job = tuple[int, int, int]  # arrival, number of tokens, deadline
 
 
 class TokenASecond:
-    """Costs of that machine: a prefill yields a token, so a prefill and a step take a
-    second each.
+    """Costs of that machine: a prefill yields a token, so that a prefill and a step take a second
+    each.
     """
 
     def prefill_s(self, cached_tokens, new_tokens):

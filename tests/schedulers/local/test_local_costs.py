@@ -110,7 +110,7 @@ def test_invalid_costs_are_refused_in_one_line(file, body, complaint):
     ("name", "complaint"),
     [("profield", "profiled"), ("nowhere.py", "not a Python file")],
 )
-def test_unknown_names_and_files(name, complaint):
+def test_unknown_names_and_files_are_refused(name, complaint):
     with pytest.raises(UsageError, match=complaint):
         resolve({}, {"vtc-predict.cost": name})
 

@@ -1,4 +1,4 @@
-"""Test deadlines inside fair shares and the reverse: orders, the bound, false deadlines."""
+"""Test deadlines inside fair shares and the reverse: orders, the bound, and false deadlines."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ TWO_CLIENTS = [
 ]
 
 
-def test_turns_stay_where_they_are_and_go_to_the_most_urgent_of_their_client():
+def test_turns_keep_their_clients_and_go_to_the_most_urgent_request_of_the_client():
     assert admitted(dlpm_edf(), TWO_CLIENTS) == [2, 3, 0, 1, 4]
-    # the longest cached prefix gives b the first turns, its deadlines say which goes
+    # the longest cached prefix gives b the first turns, and its deadlines say which request goes
     assert admitted(dlpm_edf(), TWO_CLIENTS, matched=[(4, 45), (1, 40)]) == [3, 1, 2, 0, 4]
 
 
-def test_deadlines_may_count_between_all_clients_in_credit():
+def test_deadlines_may_decide_between_all_clients_in_credit():
     assert admitted(dlpm_edf(within="credit"), TWO_CLIENTS) == [3, 1, 2, 0, 4]
 
 
 @pytest.mark.parametrize("within", ["client", "credit"])
-def test_a_client_without_credit_waits_at_any_urgency(within):
+def test_a_client_without_credit_waits_however_urgent_its_request_is(within):
     scheduler = dlpm_edf(quantum=100, within=within)
     home = Server(scheduler, slots=2)
     home.arrive(due(0, "a", tokens=150), due(1, "b", tokens=10))
@@ -78,12 +78,12 @@ LATE = [due(0, first=5.0), due(1, first=30.0), due(2), due(3, first=25.0), due(4
 
 
 @pytest.mark.parametrize("made", [dlpm_edf, edf_dlpm])
-def test_late_or_unpromised_requests_keep_dlpms_order(made):
+def test_late_requests_and_those_without_deadlines_keep_the_order_of_dlpm(made):
     assert admitted(made(), LATE, now_s=20.0) == [3, 1, 0, 2, 4]
     assert admitted(made(), LATE, matched=[(2, 45), (4, 40)], now_s=20.0) == [3, 1, 2, 4, 0]
 
 
-def test_between_equal_deadlines_shares_decide_and_then_locality():
+def test_among_equal_deadlines_shares_decide_and_then_locality():
     scheduler = edf_dlpm(quantum=100)
     home = Server(scheduler, slots=2)
     home.arrive(due(0, "a", tokens=150), due(1, "b", tokens=10))
@@ -111,7 +111,7 @@ def test_old_requests_go_first_while_their_client_is_in_credit():
 
 
 @pytest.mark.parametrize("made", [dlpm_edf, edf_dlpm])
-def test_a_flood_with_deadlines_starves_no_request_without(made):
+def test_a_flood_with_deadlines_does_not_starve_requests_without_deadlines(made):
     home, waiting = Server(made(quantum=100)), due(-1, "b")
     for second in range(100):
         home.step()
@@ -127,7 +127,7 @@ def test_a_flood_with_deadlines_starves_no_request_without(made):
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.integers(1, 5)), max_size=25),
     st.integers(1, 3),
 )
-def test_without_deadlines_the_order_is_dlpms(made, sent, slots):
+def test_without_deadlines_the_order_is_that_of_dlpm(made, sent, slots):
     runs = []
     for scheduler in (made(quantum=80, aging_s=10.0**6), DLPM(DLPM.Params(quantum=80))):
         home = Server(scheduler, slots=slots)
@@ -145,7 +145,7 @@ def test_the_bound_is_that_of_dlpm_or_none():
 
 
 class Promises:
-    """Requests of a mix with random deadlines; those of ``liars`` are all due at once."""
+    """Requests of a mix with random deadlines; those of ``liars`` are all due immediately."""
 
     def __init__(self, mix, seed, liars=""):
         self._mix, self._rng, self._liars = mix, random.Random(seed), liars
@@ -173,8 +173,8 @@ def test_theorem_4_1_holds_under_any_deadlines(within, liars, seed):
     assert 0 < gap <= BOUND
 
 
-# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. The gain from a
-# lie is unlimited in the last case, since time stands still and no request is late.
+# The share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. The gain
+# from a lie is unlimited in the last case, because time does not pass and no request is late.
 LIES = [
     (dlpm_edf(quantum=QUANTUM), [(0.333, 864), (0.334, 786)]),
     (dlpm_edf(quantum=QUANTUM, within="credit"), [(0.327, 858), (0.339, 590)]),
@@ -183,7 +183,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("scheduler", "expected"), LIES, ids=["client", "credit", "edf-dlpm"])
-def test_the_gain_of_a_liar(scheduler, expected):
+def test_the_gain_of_a_client_that_lies_about_deadlines(scheduler, expected):
     assert BOUND == 4600
     for liars, (share, gap) in zip(("", "a"), expected, strict=True):
         fresh = type(scheduler)(scheduler.params)

@@ -1,4 +1,4 @@
-"""Test that skipping debtors in bulk decides like asking one by one."""
+"""Test that skipping debtors in bulk decides like checking one by one."""
 
 import pytest
 
@@ -23,7 +23,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("scheduler", "settings"), FORMS)
-def test_decisions_equal_those_of_asking_each_client(scheduler, settings, monkeypatch):
+def test_decisions_equal_those_of_checking_each_client(scheduler, settings, monkeypatch):
     flags = {"workload": "chat", "scenario": "none", "clients": 40, "request_rate": 0.5}
     spec = resolve({**flags, "duration_s": 10.0, "scheduler": scheduler}, settings)
     lumped = []
@@ -35,6 +35,6 @@ def test_decisions_equal_those_of_asking_each_client(scheduler, settings, monkey
     for scan in (ListScan, MatchScan, QueueScan):
         monkeypatch.setattr(scan, "skip_debtors", told)
     expected = simulate(spec)
-    assert len(lumped) > 20  # some were in debt while others were not
+    assert len(lumped) > 20  # some clients were in debt while others were not
     for name, column in expected.service.items():
         assert column.tolist() == found.service[name].tolist(), name

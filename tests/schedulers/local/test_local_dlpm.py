@@ -1,4 +1,4 @@
-"""DLPM against a literal reading of the resolved Algorithm 1 ([DLPM]), and [gaps] A1-A12."""
+"""Test DLPM against a literal reading of the resolved Algorithm 1 ([DLPM]), and [gaps] A1-A12."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fairbench.core import Request, ServiceBound
 from fairbench.schedulers.local.dlpm import DLPM
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
-from tests.strategies import examples
 
 RULES = [("strict", "stop"), ("strict", "skip"), ("relaxed", "skip")]
 REJOINS = ["keep", "min0", "paper_zero"]
@@ -87,14 +86,17 @@ def random_state(rng: random.Random, params: DLPM.Params):
         if params.rejoin == "keep":
             at.scheduler.on_finish(request)
         else:
-            idle.discard(client)  # stays under way: the other rules let idle clients go at once
+            # stays in flight: the other rules let idle clients leave immediately
+            idle.discard(client)
     for client in at.view.clients():
         at.scheduler.credit[client] = rng.randint(-90, 20)
     return at, Literal(params, dict(at.scheduler.credit), idle)
 
 
 def room(rng: random.Random):
-    """A gate with a memory: takes tokens until one request does not fit, then smaller ones."""
+    """Return a gate with a memory: it takes tokens until one request does not fit, then only
+    smaller ones.
+    """
     left = rng.randint(0, 200)
 
     def fits(request: Request) -> bool:
@@ -110,7 +112,7 @@ def room(rng: random.Random):
 @pytest.mark.parametrize(("refill", "no_room"), RULES)
 @pytest.mark.parametrize("rejoin", REJOINS)
 @pytest.mark.parametrize("block", range(2))
-def test_select_is_the_literal_algorithm(refill, no_room, rejoin, block):
+def test_select_equals_the_literal_algorithm(refill, no_room, rejoin, block):
     for seed in range(250 * block, 250 * (block + 1)):
         rng = random.Random(seed)
         params = DLPM.Params(
@@ -148,7 +150,7 @@ def test_the_closed_form_refill_equals_repeated_refills():
     st.integers(1, 40),
     st.sampled_from(RULES),
 )
-@examples(60)
+@settings(max_examples=60)
 def test_a_pass_ends_when_nothing_fits(requests, quantum, rules):
     """[gaps] A1: Algorithm 1 as printed never leaves line 17."""
     at, call = desk(quantum=quantum, refill=rules[0], no_room=rules[1]), Calls()
@@ -157,12 +159,12 @@ def test_a_pass_ends_when_nothing_fits(requests, quantum, rules):
     assert 1 <= len(at.offered) <= 3 * len(requests)
 
 
-def test_a_pass_over_an_empty_queue_ends_at_once():
+def test_a_pass_over_an_empty_queue_ends_immediately():
     assert desk().run_pass() == []
 
 
 def test_a_prompt_of_200_quanta():
-    """[gaps] A3: one refill leaves a debt of 21,349 a debt; 214 rounds are needed."""
+    """[gaps] A3: one refill leaves a debt of 21,349, and 214 rounds are needed."""
     at, call = desk(quantum=100), Calls()
     first, second = call("a", tail=21_449), call("a", tail=21_449)
     at.arrive(first, second)
@@ -179,13 +181,13 @@ def test_a_client_out_of_credit_waits_for_the_others():
     cold = [call("b", tail=8) for _ in range(3)]
     at.arrive(*hot, *cold)
     at.matched = dict.fromkeys(hot, 40)
-    # Refill (10, 10); the hot one costs 10 (0, 10); b 8 (0, 2), b 8 (0, -6); refill (10, 4); b 8
-    # (10, -4); next round of the list: a (0, -4); refill (10, 6); a.
+    # Refill (10, 10); the cached request costs 10 (0, 10); b 8 (0, 2), b 8 (0, -6); refill (10, 4);
+    # b 8 (10, -4); next round of the list: a (0, -4); refill (10, 6); a.
     assert at.run_pass() == [hot[0], *cold, hot[1], hot[2]]
     assert at.scheduler.credit == {"a": 0, "b": 6}
 
 
-def test_output_tokens_weigh_two_and_merged_calls_are_the_same():
+def test_output_tokens_weigh_two_and_merged_calls_give_the_same_result():
     at, call = desk(quantum=100), Calls()
     at.arrive(call("a", tail=30))
     at.run_pass()
@@ -225,7 +227,7 @@ def test_strict_refill_waits_for_a_client_whose_request_does_not_fit():
 
 
 def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
-    """Serve client a once and let it leave; b waits all the time."""
+    """Serve client a once and let it leave; b waits throughout."""
     request = call("a", tail=extend)
     at.arrive(request)
     assert at.run_pass(at_most=1) == [request]
@@ -234,7 +236,7 @@ def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
 
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -30), ("min0", -30), ("paper_zero", 0)])
-def test_a_debt_survives_an_absence_but_for_paper_zero(rejoin, on_return):
+def test_a_debt_survives_an_absence_except_under_paper_zero(rejoin, on_return):
     """[gaps] A5."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
@@ -244,7 +246,7 @@ def test_a_debt_survives_an_absence_but_for_paper_zero(rejoin, on_return):
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -10), ("min0", -30), ("paper_zero", 0)])
 def test_only_keep_continues_to_refill_an_idle_debtor(rejoin, on_return):
-    """[gaps] A5: literal lines 6-7 refill everybody on the list, waiting or not."""
+    """[gaps] A5: literal lines 6-7 refill every client on the list, waiting or not."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
     at.arrive(call("b", tail=10), call("b", tail=10))
@@ -254,9 +256,9 @@ def test_only_keep_continues_to_refill_an_idle_debtor(rejoin, on_return):
 
 
 @pytest.mark.parametrize("rejoin", REJOINS)
-def test_no_rule_saves_up_credit(rejoin):
+def test_no_rule_accumulates_credit(rejoin):
     at, call = desk(quantum=100, rejoin=rejoin), Calls()
-    one_comes_and_goes(at, call)  # leaves with 60
+    one_comes_and_goes(at, call)  # leaves with a credit of 60
     assert at.scheduler.credit == {}
     at.arrive(call("a"))
     assert at.scheduler.credit == {"a": 0}
@@ -270,7 +272,7 @@ def test_a_debtor_that_is_refilled_into_credit_while_idle_is_forgotten():
     assert at.scheduler.credit == {"b": 0}
 
 
-def test_a_client_with_something_running_stays_on_the_list():
+def test_a_client_with_a_running_request_stays_on_the_list():
     at, call = desk(quantum=100), Calls()
     first, second = call("a", tail=20), call("a", tail=20)
     at.arrive(first, second)

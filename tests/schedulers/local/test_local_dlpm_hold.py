@@ -1,4 +1,6 @@
-"""Test DLPM with active hold: by hand, against a recomputation from the log, and by properties."""
+"""Test DLPM with active hold: by hand-computed values, against a recomputation from the log, and by
+properties.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,8 @@ from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import NothingRunning
 from tests.schedulers.local.local_server import Server, call
-from tests.strategies import examples
 
-REQUEST_TOKENS = 100  # what a request costs beyond its context, with these costs
+REQUEST_TOKENS = 100  # the cost of a request beyond its context, with these costs
 UNIT_TOKENS = 10_000
 
 
@@ -43,7 +44,9 @@ def make(costs=True, **params) -> HoldingDLPM:
 
 
 def held_server(**params) -> Server:
-    """b runs and has 10 of its 20 credits left; three requests of a wait without credit."""
+    """Return a server: b runs and has 10 of its 20 credits left; three requests of a wait without
+    credit.
+    """
     server = Server(make(**({"quantum": 20, "floor": 1} | params)), slots=9)
     server.arrive(call(0, "b", 10, new=6))
     server.run_pass()
@@ -65,12 +68,12 @@ class TestByHand:
             assert server.scheduler.credit == {"b": credit, "a": 0}
             assert ids(server) == [0]
 
-    def test_when_its_credit_is_spent_both_get_a_quantum_and_it_holds_again(self):
+    def test_when_its_credit_is_spent_both_get_a_quantum_and_requests_are_held_again(self):
         server = held_server()
         server.run(5)
         assert ids(server) == [0, 1, 2]
         assert server.scheduler.credit == {"b": 20, "a": 0}
-        server.run(1)  # b has finished, in credit: it may not save that up
+        server.run(1)  # b has finished in credit, which it may not keep
         assert ids(server) == [0, 1, 2, 3]
         assert "b" not in server.scheduler.credit
 
@@ -85,17 +88,17 @@ class TestByHand:
         assert ids(held_server(floor=174)) == [0, 1, 2]
         assert ids(held_server(floor=173)) == [0]
 
-    def test_what_this_pass_admitted_counts_also_where_the_batch_is_that_of_before(self):
+    def test_admissions_of_this_pass_count_even_if_the_batch_is_the_earlier_one(self):
         server = Server(make(quantum=20, floor=1), slots=9)
         server.view.running = NothingRunning()  # as in SGLang's first pass, to its end
         server.arrive(call(0, "b", 10, new=6), *(call(number, "a", 10) for number in (1, 2, 3)))
         server.run_pass()
         assert ids(server) == [0, 1, 2]
 
-    def test_it_can_be_turned_off(self):
+    def test_holding_can_be_turned_off(self):
         assert ids(held_server(hold=False)) == [0, 1, 2, 3]
 
-    def test_a_running_client_in_debt_holds_no_other(self):
+    def test_a_running_client_in_debt_holds_no_other_client(self):
         server = Server(make(quantum=5, floor=1), slots=9)
         server.arrive(call(0, "b", 10, new=6))
         server.run_pass()
@@ -105,13 +108,13 @@ class TestByHand:
 
 
 class TestUnits:
-    def test_the_quantum_is_in_the_bound(self):
+    def test_the_quantum_is_part_of_the_bound(self):
         bound = make().service_bound()
         assert isinstance(bound, ServiceBound)
         assert (bound.quantum_tokens, bound.source) == (QUANTUM, "DLPM Theorem 4.1")
         assert make(quantum=7).credits.quantum == 7
 
-    def test_at_four_units_it_holds(self):
+    def test_requests_are_held_at_four_units(self):
         tokens = 4 * UNIT_TOKENS - REQUEST_TOKENS - 64
         for more, held in ((0, False), (1, True)):
             server = Server(make(quantum=10**6), slots=9)
@@ -135,11 +138,12 @@ class Watched(Server):
     def __init__(self, scheduler: HoldingDLPM, **options) -> None:
         super().__init__(scheduler, **options)
         self.lengths = OutputLengths()
-        self.cost: dict[Request, int] = {}  # of all that were ever admitted
+        self.cost: dict[Request, int] = {}  # number of requests ever admitted
         self.outstanding: dict[Request, None] = {}
         self.holds = 0
         self.served: dict[str, int] = dict.fromkeys("abc", 0)
-        self.states: list[tuple[frozenset[str], dict[str, int]]] = []  # who waits, who got what
+        # waiting requests, service by client
+        self.states: list[tuple[frozenset[str], dict[str, int]]] = []
 
     def arrive(self, *requests: Request) -> None:
         super().arrive(*requests)
@@ -212,7 +216,7 @@ def play(arrivals, quantum: int, floor: int, slots: int = 4) -> Watched:
 
 
 @given(arrivals, st.integers(1, 60), st.integers(1, 900))
-@examples(40)
+@settings(max_examples=40)
 def test_it_holds_exactly_by_the_log_and_serves_all(arrivals, quantum, floor):
     server = play(arrivals, quantum, floor)
     check_theorem(server, quantum)
@@ -243,7 +247,7 @@ def test_holding_occurs_in_these_streams():
 
 
 @given(arrivals, st.integers(1, 60))
-@examples(15)
+@settings(max_examples=15)
 def test_with_an_unreachable_floor_it_is_dlpm(arrivals, quantum):
     plain = Server(DLPM(DLPM.Params(quantum=quantum)), slots=4)
     light = Server(make(quantum=quantum, floor=10**9), slots=4)
@@ -276,6 +280,6 @@ def test_weights_scale_the_quantum():
 
 
 @pytest.mark.parametrize("name", ["quantum", "floor"])
-def test_neither_setting_is_below_0(name):
+def test_neither_setting_may_be_below_0(name):
     with pytest.raises(UsageError, match=f"dlpm-hold.{name}"):
         build_local("dlpm-hold", {f"dlpm-hold.{name}": -1})

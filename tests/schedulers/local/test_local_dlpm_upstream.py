@@ -34,7 +34,7 @@ def test_the_call_on_which_most_others_wait_goes_first():
     assert admitted(upstream(upstream="depth"), CALLS) == [2, 3, 1, 0]
 
 
-def test_then_the_longest_cached_prefix():
+def test_equal_calls_go_by_longest_cached_prefix():
     calls = [call(n, "a", 50, left=0) for n in range(3)]
     assert admitted(upstream(), calls, matched=[(1, 40), (2, 35)]) == [1, 2, 0]
 
@@ -55,7 +55,7 @@ def test_a_client_without_credit_waits_at_any_depth():
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.integers(1, 5)), max_size=25),
     st.integers(1, 3),
 )
-def test_without_programs_the_order_is_dlpms(sent, slots):
+def test_without_programs_the_order_is_that_of_dlpm(sent, slots):
     runs = []
     for made in (upstream(quantum=80), DLPM(DLPM.Params(quantum=80))):
         home = Server(made, slots=slots)
@@ -67,7 +67,7 @@ def test_without_programs_the_order_is_dlpms(sent, slots):
     assert runs[0] == runs[1]
 
 
-def test_its_bound_is_that_of_dlpm():
+def test_the_bound_is_that_of_dlpm():
     assert upstream(quantum=7).service_bound() == DLPM(DLPM.Params(quantum=7)).service_bound()
 
 

@@ -57,7 +57,7 @@ def served(scheduler, requests):
 
 
 def first_choice(scheduler, view, now_s):
-    """Return the request that it would admit next."""
+    """Return the request that the scheduler would admit next."""
     selection = scheduler.select(view, now_s)
     chosen = next(selection)
     selection.close()
@@ -70,15 +70,15 @@ def first_choice(scheduler, view, now_s):
         ([request(0, first=9.0), request(1, first=5.0), request(2, first=7.0)], [1, 2, 0]),
         ([request(0, first=5.0), request(1, first=5.0)], [0, 1]),  # ties in order of arrival
         ([request(0, end=50.0), request(1, first=20.0)], [1, 0]),
-        # 101 tokens take ten seconds after the first, which is due at 19 then
+        # 101 tokens take ten seconds after the first one, which is then due at 19
         ([request(0, first=20.0), request(1, end=29.0, new=101)], [1, 0]),
-        # the first cannot be in time any more and would make the second late
+        # the first request cannot be in time any more and would make the second late
         ([request(0, tokens=10, first=8.0), request(1, tokens=10, first=12.0)], [1, 0]),
-        # no deadline is 30 s after the arrival
+        # without a deadline, a request is due 30 s after its arrival
         ([request(0), request(1, first=25.0), request(2, first=31.0)], [1, 0, 2]),
     ],
 )
-def test_the_order_by_hand(requests, order):
+def test_the_order_equals_a_hand_computed_one(requests, order):
     assert served(edf(), requests)[0] == order
 
 
@@ -90,7 +90,8 @@ def test_long_waiting_requests_go_first_in_order_of_arrival():
         scheduler.on_arrival(one, view, one.arrival_s)
         view.enter(one)
     assert first_choice(scheduler, view, 9.5).request_id == 2
-    assert first_choice(scheduler, view, 10.0).request_id == 1  # late, but for ten seconds
+    # late except for the limit of ten seconds
+    assert first_choice(scheduler, view, 10.0).request_id == 1
     queue.remove(old[1])
     assert first_choice(scheduler, view, 11.0).request_id == 0
 
@@ -118,7 +119,7 @@ def kept(order, jobs):
     return count
 
 
-def test_without_costs_deadlines_alone_decide():
+def test_without_costs_only_deadlines_decide():
     home = Server(EDF(EDF.Params()), slots=1)
     for one in (request(0, first=9.0), request(1, first=3.0), request(2, end=5.0, new=2)):
         home.arrive(one)
@@ -127,7 +128,7 @@ def test_without_costs_deadlines_alone_decide():
     assert [one.request_id for one in home.admitted] == [1, 2, 0]
 
 
-def test_the_lengths_of_clients_unheard_of_for_longest_are_forgotten():
+def test_lengths_are_forgotten_for_the_clients_seen_longest_ago():
     lengths = Lengths()
 
     def of(client):
@@ -141,7 +142,7 @@ def test_the_lengths_of_clients_unheard_of_for_longest_are_forgotten():
     assert [lengths.expected(of(name), 0) for name in ("known", "new", "client-0")] == [3, 5, 100]
 
 
-def test_what_cannot_be_in_time_goes_first_by_the_clock_of_the_moment():
+def test_requests_that_cannot_be_in_time_go_first_by_the_current_time():
     scheduler = edf()
     late, early = request(0, tokens=2, end=10.0, new=50), request(1, tokens=2, end=90.0, new=50)
     view = ListView([], lambda request: 0)

@@ -18,12 +18,12 @@ def niyama(chunks):
 @pytest.mark.parametrize(
     ("ends", "prompt_tokens"),
     [
-        # A second is over and ten tokens are due, a step takes a second, a prefill one and a
-        # hundredth a token.
+        # One second has passed and ten tokens are due; a step takes a second, a prefill one second
+        # and 0.01 s per token.
         ((31.0,), 100),  # 3 s each
-        ((31.0, 28.5, 41.0), 75),  # the tightest counts
-        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even those fit, but prompts must progress
-        ((10.0,), MOST_TOKENS - 1),  # cannot keep its pace in any case
+        ((31.0, 28.5, 41.0), 75),  # the tightest pace counts
+        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even one fits, but prompts must progress
+        ((10.0,), MOST_TOKENS - 1),  # this request cannot keep its pace in any case
         ((10.0, 31.0), 100),
     ],
 )

@@ -1,4 +1,4 @@
-"""Test preemptive EDF against every schedule on a machine that serves one at a time."""
+"""Test preemptive EDF against every schedule on a machine that serves one request at a time."""
 
 from math import inf
 

@@ -1,4 +1,6 @@
-"""Test whose memory EDF takes, and when: by hand, and that none loses memory twice in vain."""
+"""Test which request's memory EDF takes, and when: by hand-computed values, and that none loses
+memory twice in vain.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +17,7 @@ from tests.strategies import examples
 
 
 class Costs:
-    """Costs: a prefill takes 1 s and 0.01 s a token, a step 1 s."""
+    """Costs: a prefill takes 1 s and 0.01 s per token, a step 1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1 + new_tokens / 100
@@ -43,7 +45,7 @@ def home_with(running, scheduler=None, slots=9, tokens=100):
     return home
 
 
-def test_it_waits_for_room_as_long_as_it_can_and_then_takes_it():
+def test_edf_waits_for_room_as_long_as_possible_and_then_takes_memory():
     home = home_with([request(0, tokens=50, new=50, end=500.0)])
     urgent = request(1, tokens=20, new=10, first=10.0, at_s=1.0)
     home.step()
@@ -77,8 +79,8 @@ def test_a_request_that_preemption_cannot_help_takes_nothing(urgent, why):
     ("ends", "victims"),
     [
         ((300.0, 500.0, 400.0), [1]),  # most time to spare
-        ((300.0, 20.0, 400.0), [1]),  # late anyway: 40 tokens to go
-        ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent one, 1.1 s to come back, 21 s to go
+        ((300.0, 20.0, 400.0), [1]),  # late in any case: 40 tokens to go
+        ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent request, 1.1 s to return, 21 s to go
         ((44.0, 43.0, 44.1), []),  # this request would make all others late
     ],
 )
@@ -96,12 +98,12 @@ def test_the_victim_has_time_to_spare(ends, victims):
     [
         (None, "quicker", False),
         (0.001, "quicker", True),
-        (0.1, "quicker", False),  # 5 s each way against 1.5 s
+        (0.1, "quicker", False),  # 5 s in each direction against 1.5 s
         (0.1, "swap", True),
         (0.001, "recompute", False),
     ],
 )
-def test_it_swaps_where_that_is_quicker(swap_token_s, preempt, swaps):
+def test_edf_swaps_if_that_is_quicker(swap_token_s, preempt, swaps):
     scheduler = edf(swap_token_s, preempt=preempt)
     one = Running(request(0), 1, 50, 9)
     wishes = scheduler._victims.take(one)

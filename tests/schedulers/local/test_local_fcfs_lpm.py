@@ -26,7 +26,7 @@ def test_fcfs_admits_in_order_of_arrival_and_retracted_requests_last():
 
 
 @pytest.mark.parametrize("scheduler", [FCFS(FCFS.Params()), LPM(LPM.Params())])
-def test_nothing_is_tried_behind_a_request_that_does_not_fit(scheduler):
+def test_no_request_behind_one_that_does_not_fit_is_tried(scheduler):
     desk, call = Desk(scheduler), Calls()
     small, large, behind = call("a", tail=5), call("a", tail=50), call("b", tail=5)
     desk.arrive(small, large, behind)
@@ -53,7 +53,7 @@ def test_lpm_sorts_again_when_the_cache_has_changed():
     assert desk.run_pass() == [one, two]
 
 
-def test_the_sort_is_stable_over_the_last_order_not_over_arrival():
+def test_the_sort_is_stable_over_the_previous_order_and_not_over_arrival():
     desk, call = lpm(), Calls()
     one, two = call("a", tail=100), call("a", tail=100)
     desk.arrive(one, two)
@@ -79,15 +79,15 @@ def test_in_batch_siblings_of_a_cold_request_come_last(shared, cached, siblings_
     desk.arrive(leader, sibling, other)
     desk.matched = {leader: cached, sibling: cached}
     expected = [leader, other, sibling] if siblings_last else [leader, sibling, other]
-    assert desk.run_pass() == expected  # last, and admitted all the same
+    assert desk.run_pass() == expected  # last, but admitted nevertheless
 
 
-def test_the_leader_is_the_first_in_the_list_not_the_first_to_arrive():
+def test_the_leader_is_the_first_in_the_list_and_not_the_first_to_arrive():
     desk, call = lpm(), Calls()
     one, two = (call("a", ("doc", 40), tail=60) for _ in range(2))
     desk.arrive(one, two)
     desk.matched = {two: 40, one: 39}
-    desk.run_pass(lambda _: False)  # both warm: two, one
+    desk.run_pass(lambda _: False)  # both are warm: two, one
     desk.matched = {}
     assert desk.run_pass() == [two, one]
 
@@ -102,17 +102,17 @@ def test_above_the_limit_the_queue_keeps_its_order(waiting, sorted_):
     assert desk.run_pass(at_most=1) == [first]
 
 
-def test_the_fallback_keeps_the_stale_order_with_newcomers_at_the_tail():
+def test_the_fallback_keeps_the_stale_order_and_appends_newcomers():
     desk, call = lpm(limit=3), Calls()
     one, two, three, four = (call("a", tail=100) for _ in range(4))
     desk.arrive(one, two, three)
     desk.matched = {three: 30, two: 20, one: 10}
     desk.run_pass(lambda _: False)  # three, two, one
     desk.arrive(four)
-    desk.matched = {one: 90, four: 99}  # would come first, if anything were matched
+    desk.matched = {one: 90, four: 99}  # would come first if prefixes were matched
     assert desk.run_pass(at_most=1) == [three]
     desk.retract(three)
-    assert desk.run_pass() == [two, one, four, three]  # four are waiting again
+    assert desk.run_pass() == [two, one, four, three]  # four requests wait again
 
 
 def test_without_a_limit_a_long_queue_is_sorted():

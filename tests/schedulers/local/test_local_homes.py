@@ -20,11 +20,11 @@ from tests.schedulers.local.local_homes import EngineHome, Gate, Home, ListHome,
 from tests.schedulers.local.local_requests import Calls
 from tests.strategies import examples
 
-CAPACITY = 600  # tokens: small enough for evictions
+CAPACITY = 600  # number of tokens, small enough for evictions
 SCHEDULERS = {
     "fcfs": lambda: FCFS(FCFS.Params()),
     "lpm": lambda: LPM(LPM.Params()),
-    "lpm-limit": lambda: LPM(LPM.Params(queue_limit=3)),  # crossed in both directions
+    "lpm-limit": lambda: LPM(LPM.Params(queue_limit=3)),  # the limit is crossed in both directions
     "vtc-extend": lambda: VTC(VTC.Params()),
     "vtc-input": lambda: VTC(VTC.Params(charge="input", weights={"a": 3, "b": 0.5})),
     "dlpm": lambda: DLPM(DLPM.Params(quantum=40)),
@@ -178,7 +178,7 @@ def long_story(seed: int) -> list[tuple]:
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 60))]
 )
-def test_long_stories_admit_the_same_everywhere(seed):
+def test_long_sequences_of_operations_admit_the_same_everywhere(seed):
     story = long_story(seed)
     for make in SCHEDULERS.values():
         assert play(make, [ListHome, EngineHome, SimHome], story).admissions > 40

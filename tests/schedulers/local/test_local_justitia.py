@@ -1,4 +1,6 @@
-"""Test Justitia: virtual finishes by hand, and against a server that really is shared."""
+"""Test Justitia: hand-computed virtual finishes, and a comparison with a server that is really
+shared.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PROGRAMS = st.lists(
 ).map(sorted)
 
 
-def test_virtual_time_passes_by_the_programs_that_share():
+def test_virtual_time_passes_at_the_rate_of_the_sharing_programs():
     shares = FluidShares()
     assert (shares.add(100, 1), shares.add(50, 1)) == (100, 50)
     shares.advance(4.0, 10.0)
@@ -68,7 +70,7 @@ def test_virtual_finishes_are_in_the_order_in_which_fair_sharing_ends(programs):
 
 
 @given(PROGRAMS)
-def test_served_one_by_one_none_ends_later_than_shared_by_more_than_the_largest(programs):
+def test_in_turn_no_program_ends_later_than_when_shared_by_more_than_the_largest_one(programs):
     """The bound is the worst-case delay of fair queueing, which [Justitia] applies to memory."""
     rate = 3.0
     shares, finishes = FluidShares(), []
@@ -104,7 +106,7 @@ def order(scheduler, *calls):
 
 def test_a_call_costs_its_prompt_and_half_its_outputs_for_each_output():
     short, long = call(0, "a", 100, new=20), call(1, "b", 10, new=60)
-    # 100 x 20 + 200 = 2,200 against 10 x 60 + 1,800 = 2,400; in tokens 140 against 130.
+    # 100 x 20 + 200 = 2,200 against 10 x 60 + 1,800 = 2,400; counted in tokens, 140 against 130.
     assert order(justitia(), long, short) == [0, 1]
     assert order(justitia(cost="tokens"), long, short) == [1, 0]
 
@@ -122,7 +124,7 @@ def test_a_weight_divides_the_cost():
     assert order(justitia(), call(0, "plain", 10, new=20), call(1, "gold", 10, new=25)) == [1, 0]
 
 
-def test_the_average_predicts_from_programs_that_are_over():
+def test_the_average_predicts_from_programs_that_have_ended():
     scheduler = justitia(predictor="average")
     home = Server(scheduler, slots=1)
     home.arrive(call(0, "a", 10, new=2))  # 22

@@ -25,7 +25,7 @@ def test_the_order_equals_sorting_by_key_and_entry(steps):
         assert list(kept.within(CALLS)) == sorted(naive, key=naive.__getitem__)  # a stable sort
 
 
-def test_leavers_are_skipped_and_newcomers_wait_for_the_next_pass():
+def test_entries_that_leave_are_skipped_and_newcomers_wait_for_the_next_pass():
     kept = KeptOrder()
     first, second, third, late, again = CALLS[:5]
     for key, request in enumerate([first, second, third]):

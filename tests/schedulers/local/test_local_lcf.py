@@ -22,10 +22,10 @@ def counters_after_an_absence(scheduler):
     return at
 
 
-def test_no_lift_on_return():
+def test_a_returning_client_is_not_lifted():
     at = counters_after_an_absence(LCF(LCF.Params()))
     assert at.scheduler.counters == {"a": 100, "b": 0}
-    # b catches up, 30 at a time, until it has had more than a's 100.
+    # b catches up, 30 at a time, until it has had more than a's 100 tokens
     assert [request.client for request in at.run_pass()] == ["b", "b", "b", "b", "a"]
 
 
@@ -43,7 +43,7 @@ def test_no_lift_without_waiting_clients_either():
     assert at.scheduler.counters == {"a": 100, "b": 0}
 
 
-def test_it_has_no_bound_and_its_lift_cannot_be_set():
+def test_lcf_has_no_bound_and_its_lift_cannot_be_set():
     assert isinstance(build_local("lcf", {}).service_bound(), NoBound)
     with pytest.raises(UsageError, match="lift"):
         build_local("lcf", {"lcf.lift": "paper"})

@@ -1,4 +1,4 @@
-"""Test deficit round robin on credit: turns by hand, and against a queue of its own."""
+"""Test deficit round robin on credit: hand-computed turns, and a comparison with a plain queue."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def test_clients_take_turns_of_a_quantum_that_the_last_request_may_overdraw():
     at.arrive(*(call("a", tail=6) for _ in range(4)), *(call("b", tail=10) for _ in range(2)))
     # a: 10 - 6 - 6 = -2. b: 10 - 10 = 0. a: 8 - 6 - 6 = -4. b: 10 - 10.
     assert order(at.run_pass()) == "aabaab"
-    assert at.scheduler.credit == {"a": 6, "b": 0}  # a paid its debt in a turn with nobody there
+    # a paid its debt in a turn in which no other client waited
+    assert at.scheduler.credit == {"a": 6, "b": 0}
 
 
-def test_outputs_are_charged_as_they_come_and_put_off_the_next_turn():
+def test_outputs_are_charged_as_they_are_produced_and_delay_the_next_turn():
     at, call = desk(quantum=10), Calls()
     at.arrive(call("a", tail=4), call("b", tail=4))
     at.run_pass()
@@ -45,14 +46,14 @@ def test_outputs_are_charged_as_they_come_and_put_off_the_next_turn():
     assert order(at.run_pass()) == "bbbbbbaa"
 
 
-def test_a_client_whose_request_does_not_fit_stays_first_unless_in_debt():
+def test_a_client_whose_request_does_not_fit_keeps_its_turn_unless_in_debt():
     at, call = desk(quantum=10), Calls()
     large = call("a", tail=9)
     at.arrive(large, call("b", tail=3))
     assert at.run_pass(lambda request: request is not large) == []
     assert order(at.run_pass(at_most=1)) == "a"
     at.arrive(call("a", tail=3))
-    assert at.run_pass(lambda _: False) == []  # a again: 1 left of its quantum
+    assert at.run_pass(lambda _: False) == []  # a again: 1 is left of its quantum
     at.scheduler.on_tokens("a", 3)
     assert order(at.run_pass()) == "ba"
 

@@ -1,4 +1,4 @@
-"""Test Niyama: orders of a few requests by hand, and the effects of relegation."""
+"""Test Niyama: hand-computed orders of a few requests, and the effects of relegation."""
 
 import pytest
 from hypothesis import given
@@ -43,19 +43,20 @@ def order(scheduler, *requests, at_most=None):
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
-        # 8 ms a token: due at 20 + 0.8, 18 + 4 and 19 + 0.8
+        # 8 ms per token: due at 20 + 0.8, 18 + 4 and 19 + 0.8
         ([request(0, 100, 20), request(1, 500, 18), request(2, 100, 19)], [2, 0, 1]),
         ([request(0, 100, 20), request(1, 100, 20)], [0, 1]),  # ties in order of arrival
-        ([request(0, 100, end=30), request(1, 100, 29.9)], [1, 0]),  # nothing known of outputs
+        ([request(0, 100, end=30), request(1, 100, 29.9)], [1, 0]),  # outputs are unknown
         (
             [request(0), request(1, 200, end=1801), request(2, 100, 1799)],
             [2, 0, 1],
         ),
-        ([request(0, 100, 50, end=10), request(1, 100, 20)], [0, 1]),  # the sooner of both
+        # the earlier of both deadlines
+        ([request(0, 100, 50, end=10), request(1, 100, 20)], [0, 1]),
         ([request(0, at_s=3.0), request(1, at_s=1.0)], [1, 0]),
     ],
 )
-def test_the_order_of_a_few(requests, expected):
+def test_the_order_of_a_few_requests_equals_a_hand_computed_one(requests, expected):
     assert order(niyama(), *requests) == expected
 
 
@@ -71,7 +72,7 @@ def test_late_requests_go_after_all_others():
     assert order(niyama(relegate=False), late, tight, easy) == [0, 1, 2]
 
 
-def test_the_relegated_go_by_the_same_rule_among_themselves():
+def test_relegated_requests_follow_the_same_rule_among_themselves():
     late = [request(0, 500, 3.0), request(1, 100, 0.5), request(2, 500, 2.0)]
     assert order(niyama(), *late, request(3, 100, 50)) == [3, 1, 2, 0]
 
@@ -95,13 +96,16 @@ def finished(scheduler, client, *outputs):
 @pytest.mark.parametrize(
     ("params", "outputs", "due"),
     [
-        ({}, 100 + 2 * 20, 30 - 7.0),  # 80 and 120: mean and two deviations, at 50 ms
+        # 80 and 120 tokens: mean and two deviations, at 50 ms per token
+        ({}, 100 + 2 * 20, 30 - 7.0),
         ({"sigmas": 0.0}, 100, 30 - 5.0),
         ({"outputs": "none"}, 0, 30.0),
         ({"step_s": 0.1}, 140, 30 - 14.0),
     ],
 )
-def test_the_end_that_is_due_leaves_time_for_the_outputs_of_the_clients_past(params, outputs, due):
+def test_a_deadline_for_the_end_leaves_time_for_the_usual_outputs_of_the_client(
+    params, outputs, due
+):
     scheduler = niyama(**params)
     finished(scheduler, "a", 80, 120)
     finished(scheduler, "b", 5)
@@ -144,7 +148,7 @@ def flooded(scheduler, seconds, due_s):
     return True
 
 
-def test_a_relegated_request_starves_as_long_as_others_can_be_in_time():
+def test_a_relegated_request_starves_while_others_can_be_in_time():
     assert flooded(niyama(), 300, 60.0)
 
 
@@ -165,7 +169,7 @@ CALLS = st.lists(
 
 @examples(100)
 @given(CALLS, st.sampled_from([0.0, 0.008, 1.0]), st.booleans())
-def test_any_order_is_that_of_the_rule(calls, alpha_s, relegate):
+def test_every_order_follows_the_rule(calls, alpha_s, relegate):
     """The oracle sorts all requests after finding the late ones."""
     requests = [
         request(number, tokens, first, end, at_s=at_s)

@@ -24,7 +24,7 @@ def cached(at: Desk, call: Calls, tokens: int, client: str = "a"):
     return request
 
 
-def test_63_of_100_tokens_is_group_6():
+def test_63_cached_of_100_tokens_is_group_6():
     at, call = desk(), Calls()
     in_5, in_6, in_7 = (cached(at, call, tokens) for tokens in (59, 63, 70))
     also_6 = cached(at, call, 60)
@@ -32,7 +32,7 @@ def test_63_of_100_tokens_is_group_6():
 
 
 @pytest.mark.parametrize("groups", [7, 10, 49, 100])
-def test_a_share_on_the_border_of_a_group_is_in_the_upper_one(groups):
+def test_a_fraction_on_the_border_of_two_groups_is_in_the_upper_one(groups):
     """In floating point 29 / 100 * 100 is 28.99..., a group too low."""
     at, call = desk(groups=groups), Calls()
     lower = []
@@ -63,7 +63,7 @@ def test_the_round_continues_over_passes_of_one_request():
     assert groups == [group for group in range(9, -1, -1) for _ in range(group + 1)]
 
 
-def test_a_hit_of_zero_is_not_starved():
+def test_a_request_without_cached_tokens_does_not_starve():
     """Requests with cached prompts keep arriving, and the uncached one is served within a round."""
     at, call = desk(), Calls()
     cold = cached(at, call, 0)
@@ -75,15 +75,15 @@ def test_a_hit_of_zero_is_not_starved():
     assert len(served) == 11
 
 
-def test_a_request_is_binned_once_in_the_first_pass_after_it_arrived():
+def test_a_request_is_grouped_once_in_the_first_pass_after_it_arrived():
     at, call = desk(), Calls()
     early, other = cached(at, call, 5), cached(at, call, 55)
     at.run_pass(lambda _: False)
-    at.matched[early] = 99  # cached meanwhile, too late
+    at.matched[early] = 99  # cached too late to count
     assert at.run_pass() == [other, early]
 
 
-def test_inside_a_group_the_order_is_arrival_and_retracted_requests_come_last():
+def test_a_group_keeps_the_order_of_arrival_and_retracted_requests_come_last():
     at, call = desk(), Calls()
     one, two = cached(at, call, 95), cached(at, call, 99)
     assert at.run_pass(at_most=1) == [one]
@@ -92,7 +92,7 @@ def test_inside_a_group_the_order_is_arrival_and_retracted_requests_come_last():
     assert at.run_pass() == [two, three, one]
 
 
-def test_stop_ends_the_pass_and_skip_tries_the_others():
+def test_stop_ends_the_pass_and_skip_tries_the_other_requests():
     for no_room, offered in (("stop", 2), ("skip", 4)):
         at, call = desk(no_room=no_room), Calls()
         requests = [cached(at, call, tokens) for tokens in (95, 85, 75, 65)]
@@ -109,7 +109,7 @@ def test_a_request_that_did_not_fit_keeps_its_position_and_turn():
 
 
 @pytest.mark.parametrize("no_room", ["stop", "skip"])
-def test_a_pass_that_is_closed_anywhere_loses_nothing(no_room):
+def test_a_pass_that_is_closed_at_any_point_loses_no_request(no_room):
     """Passes are closed after an admission, and at a candidate that was never tried."""
     at, call = desk(no_room=no_room), Calls()
     requests = [cached(at, call, tokens) for tokens in (95, 95, 45, 5)]
@@ -126,7 +126,7 @@ def test_an_aborted_request_is_never_offered():
     first, second = cached(at, call, 95), cached(at, call, 95)
     at.run_pass(lambda _: False)
     third = cached(at, call, 95)
-    for request in (first, third):  # one in a group, one not grouped yet
+    for request in (first, third):  # one request in a group, one not yet grouped
         at.view.leave(request)
         at.scheduler.on_finish(request)
     assert at.run_pass() == [second]
@@ -138,14 +138,14 @@ def code_desk(**params) -> Desk:
     return Desk(PrebleGroupsCode(PrebleGroupsCode.Params(**params)))
 
 
-def test_the_code_rounds_up_and_draws_from_one_group_a_pass():
+def test_the_code_rounds_up_and_takes_from_one_group_per_pass():
     at, call = code_desk(), Calls()
     in_9, in_6, also_6, in_0, also_0 = (cached(at, call, t) for t in (91, 70, 61, 0, 10))
     passes = [at.run_pass() for _ in range(4)]
     assert passes == [[in_9], [in_6, also_6], [in_0, also_0], []]
 
 
-def test_the_code_goes_down_and_around():
+def test_the_code_goes_down_through_the_groups_and_starts_again_at_the_top():
     at, call = code_desk(), Calls()
     low = cached(at, call, 15)
     assert at.run_pass() == [low]
@@ -154,7 +154,7 @@ def test_the_code_goes_down_and_around():
     assert at.run_pass() == [high]
 
 
-def test_the_code_draws_at_most_ten_times_the_group_and_skips_what_has_no_room():
+def test_the_code_takes_at_most_ten_times_the_group_and_skips_requests_without_room():
     at, call = code_desk(), Calls()
     requests = [cached(at, call, 15) for _ in range(25)]
     first = at.run_pass(lambda r: r is not requests[0])

@@ -1,4 +1,4 @@
-"""Test vLLM's and SGLang's priorities, by hand."""
+"""Test vLLM's and SGLang's priorities on hand-computed examples."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_settings_for_unknown_clients_are_refused(scheduler, param):
         built.prepare(Setup(clients=("client-0", "client-1")))
 
 
-def test_sglang_serves_the_highest_number_and_then_by_queue():
+def test_sglang_serves_the_highest_number_and_then_by_queue_position():
     for low_first, expected in ((False, [0, 2, 3, 1]), (True, [1, 3, 2, 0])):
         home = Server(SGLangPriority(SGLangPriority.Params(low_first=low_first)), slots=9)
         home.arrive(*(call(n, "a", priority=p) for n, p in enumerate([7, -1, 3, 0])))
@@ -58,7 +58,7 @@ def test_sglang_serves_the_highest_number_and_then_by_queue():
 
 
 def occupied(**params):
-    """Return a full server, on which 0, 5 and 1 run, in order of arrival."""
+    """Return a full server, on which the requests 0, 5 and 1 run, in order of arrival."""
     home = Server(SGLangPriority(SGLangPriority.Params(**params)), slots=3, tokens=300)
     for number, priority in enumerate([0, 5, 1]):
         home.arrive(call(number, "a", 50, new=50, priority=priority, at_s=float(number)))
@@ -72,7 +72,7 @@ def occupied(**params):
     [
         (10, 90, []),  # 10 - 0 is not above the threshold
         (11, 90, [0]),
-        (12, 90, [0]),  # 1 could go as well, but 0 is enough
+        (12, 90, [0]),  # 1 could be preempted as well, but 0 is enough
         (12, 180, [0, 2]),
         (15, 290, []),  # 0 and 2 are not enough, and 10 - 5 is not above the threshold
         (16, 290, [0, 2, 1]),

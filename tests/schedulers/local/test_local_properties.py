@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from fairbench.schedulers.registry import LOCALS, build_local
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server, call
-from tests.strategies import examples
 
-# With these, client a goes before client b in every case.
+# With these settings, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
-# Schedulers under which a flood by a may keep b waiting for ever, and why.
+# Schedulers under which a flood by a may keep b waiting without end, and why.
 STARVE = {
     "lpm": "what is cached goes first",
     "lpm-client-cap": "the flood's limit is more than the engine's",
@@ -47,7 +46,7 @@ def server(name: str, **options) -> Server:
     steps=st.lists(st.lists(arrivals, max_size=4), max_size=15),
     slots=st.integers(1, 3),
 )
-@examples(15)
+@settings(max_examples=15)
 def test_all_that_arrive_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
     home = server(name, slots=slots)
     sent = []
@@ -86,7 +85,7 @@ def waits(name: str, steps: int) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in LOCALS if name not in STARVE])
-def test_a_flood_delays_no_client_for_ever(name):
+def test_a_flood_delays_no_client_without_end(name):
     assert not waits(name, 100)
 
 

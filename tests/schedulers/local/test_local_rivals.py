@@ -1,4 +1,4 @@
-"""Test Equinox, FairServe and Autellix, by hand."""
+"""Test Equinox, FairServe and Autellix on hand-computed examples."""
 
 import pytest
 from hypothesis import given
@@ -30,18 +30,18 @@ def equinox(**params):
     return Equinox(Equinox.Params(**params))
 
 
-def test_equinox_charges_waiting_slow_clients_less():
+def test_equinox_charges_slow_waiting_clients_less():
     scheduler = equinox(latency_weight=0.5)
     home = at_home(scheduler, slots=2)
     home.arrive(call(0, "a", 20, new=8, at_s=-10.0), call(1, "b", 20, new=8))
     home.run_pass()
-    # 20 + 2 x 8 over 1 + (waited + 20 x 0.1 + 8) / 2; 28 tokens in 10 s on a full pool.
+    # 20 + 2 x 8 over 1 + (waited + 20 x 0.1 + 8) / 2; 28 tokens in 10 s on a full pool
     assert scheduler.user == {"a": 36 / 11, "b": 36 / 6}
     assert scheduler.resource == {"a": 2.8, "b": 2.8}
     assert scheduler.balances()["a"] == pytest.approx(0.7 * 6 / 11 + 0.3)
 
 
-def test_equinox_corrects_both_counters_by_the_truth():
+def test_equinox_corrects_both_counters_by_the_true_output():
     scheduler = equinox()
     home = at_home(scheduler)
     cut_short = call(0, "a", 20, new=8)
@@ -90,7 +90,7 @@ def test_fairserve_counts_in_typical_requests_of_the_application():
     home = at_home(scheduler, slots=9)
     home.arrive(call(0, "a", 100, new=450), call(1, "b", 10, new=45))
     home.run_pass()
-    # A start of 1,000 and 100, then 100 and 10 more, of two requests each.
+    # A start with 1,000 and 100 tokens, then 100 and 10 more, for two requests each.
     assert scheduler.counters == {"a": pytest.approx(100 / 550), "b": pytest.approx(10 / 55)}
     plain = fairserve(normalise=False)
     home = at_home(plain, slots=9)
@@ -99,11 +99,11 @@ def test_fairserve_counts_in_typical_requests_of_the_application():
     assert plain.counters == {"a": 100, "b": 10}
 
 
-def test_fairserve_throttles_under_overload_and_between_interactions_only():
+def test_fairserve_throttles_only_under_overload_and_between_interactions():
     scheduler = fairserve(user_rpm=3, overload_waiting=2)
     home = at_home(scheduler)
     home.arrive(*(call(n, "a", new=99) for n in range(5)))
-    # Two requests wait when the third comes, which is within the limit; the fourth exceeds it.
+    # When the third request comes, two wait, which is within the limit; the fourth exceeds it.
     assert numbers(home.refused) == [3, 4]
     home.arrive(call(5, "a", depth=1))
     assert numbers(home.refused) == [3, 4], "in the middle of an interaction"
@@ -148,7 +148,7 @@ def autellix(**params):
     return Autellix(Autellix.Params(**params))
 
 
-def test_a_program_that_had_more_service_waits():
+def test_a_program_with_more_service_waits():
     scheduler = autellix(beta=0.0)
     home = at_home(scheduler)
     home.arrive(call(0, "a", new=5, program=1, left=1))
@@ -163,7 +163,9 @@ PROGRAMS = {"A": [4, 3, 1, 1], "B": [3, 3, 4], "C": [1, 2], "D": [4]}  # steps o
 
 
 def units_waited(scheduler):
-    """Return the total wait of [Autellix] Fig. 2, in steps: four programs at once, two run."""
+    """Return the total wait in [Autellix] Fig. 2, in steps: four programs arrive together, and two
+    run.
+    """
     home = Server(scheduler, slots=2)
     number, made, waited = 0, dict.fromkeys(PROGRAMS, 0), 0
     ended = list(PROGRAMS)
@@ -184,14 +186,14 @@ def units_waited(scheduler):
         ended = [request.client for request in home.finished[before:]]
 
 
-def test_the_papers_example_takes_the_papers_time():
+def test_the_example_of_the_paper_takes_the_time_of_the_paper():
     assert units_waited(FCFS(FCFS.Params())) == 18
     fine = {"policy": "plas", "queues": 9, "first_s": 0.5, "preempt_every_s": 0.0, "beta": 0.0}
     assert units_waited(autellix(**fine)) == 12
 
 
 @pytest.mark.parametrize(("policy", "queue"), [("plas", 1), ("atlas", 0)])
-def test_parallel_calls_add_up_or_count_by_the_longest(policy, queue):
+def test_parallel_calls_add_up_or_count_by_the_longest_one(policy, queue):
     scheduler = autellix(policy=policy)
     home = at_home(scheduler, slots=2)
     home.arrive(*(call(n, "a", new=3, program=1, left=2 - n) for n in range(2)))
@@ -219,7 +221,7 @@ def test_a_call_is_demoted_when_its_quantum_is_over_and_preempted_by_a_newcomer(
         assert numbers(home.preempted) == expected[:1][: len(expected) - 1]
 
 
-def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
+def test_waiting_beta_times_the_service_moves_a_program_to_the_first_queue():
     scheduler = autellix(beta=2.0, preempt=False)
     home = at_home(scheduler)
     home.arrive(call(0, "a", new=6, program=1, left=1), call(1, "c", new=20))
@@ -227,7 +229,7 @@ def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
     home.run(6)
     waits = call(2, "a", program=1, left=0)
     home.arrive(waits)
-    home.run(11)  # it has waited 11 s for 6 s of service
+    home.run(11)  # the program has waited 11 s for 6 s of service
     assert scheduler._calls[waits].queue == 1
     home.run(1)
     assert scheduler._calls[waits].queue == 0
@@ -246,7 +248,7 @@ def test_waiting_for_beta_times_the_service_goes_to_the_first_queue():
 
 
 class LooksAtAll(Autellix):
-    """An oracle that looks at every call at every pass."""
+    """An oracle that checks every call in every pass."""
 
     def _promote(self, now_s):
         promotions = self._promotions
@@ -282,7 +284,7 @@ def test_promotions_equal_a_check_of_every_call(calls, policy):
     assert promoted[0] == promoted[1]
 
 
-def test_programs_are_forgotten_when_they_are_over():
+def test_programs_are_forgotten_when_they_end():
     programs = Programs(list)
     first, second, last = (call(n, "a", program=1, left=2 - n) for n in range(3))
     state, new = programs.enter(first)

@@ -23,8 +23,9 @@ def accepted(times_s, client="a", **params):
     return [time_s for time_s in times_s if scheduler.accepts(call(client), time_s)]
 
 
-def test_the_sliding_window_counts_acceptances_in_the_last_60_seconds():
-    # 20 and 30 are refused and leave no trace: at 60.5 only the one of 10 counts (and 0 is over).
+def test_the_sliding_window_counts_requests_accepted_in_the_last_60_seconds():
+    # 20 and 30 are refused and not counted: at 60.5 only the request of 10 counts (that of 0 has
+    # expired).
     assert accepted([0, 10, 20, 30, 60.5, 61, 70.5], limit=2) == [0, 10, 60.5, 70.5]
 
 
@@ -37,7 +38,7 @@ def test_the_fixed_window_restarts_each_minute():
     assert accepted(times_s, limit=2, window="fixed") == [50, 58, 60, 61, 120]
 
 
-def test_clients_have_a_window_each():
+def test_each_client_has_a_separate_window():
     scheduler, call = RPM(RPM.Params(limit=1)), Calls()
     arrivals = [("a", 0), ("b", 1), ("a", 2), ("b", 3)]
     taken = [client for client, time_s in arrivals if scheduler.accepts(call(client), time_s)]
@@ -60,7 +61,7 @@ def test_windows_equal_counting(times_s, limit, window):
     assert accepted(times_s, limit=limit, window=window) == taken
 
 
-def test_what_is_accepted_is_served_in_order_and_the_first_that_does_not_fit_ends_the_pass():
+def test_accepted_requests_are_served_in_order_and_the_first_that_does_not_fit_ends_the_pass():
     at, call = Desk(RPM(RPM.Params())), Calls()
     small, large, last = call("b", tail=1), call("a", tail=9), call("b", tail=1)
     at.arrive(small, large, last)
@@ -116,13 +117,14 @@ def _pass(scheduler, view, out, now_s) -> None:
     drive(scheduler.select(view, now_s), admit)
 
 
-def test_delayed_to_the_next_minute_that_has_room():
-    # Two a minute: the third of the first minute goes at 60, and with it one more; then at 120.
+def test_a_request_is_delayed_to_the_next_minute_with_room():
+    # Two a minute: the third of the first minute is released at 60 with one more, and the next ones
+    # at 120.
     arrivals_s = [50, 51, 52, 53, 54, 70, 200]
     assert released(arrivals_s, limit=2, window="fixed") == [50, 51, 60, 60, 120, 120, 200]
 
 
-def test_delayed_until_the_sliding_window_has_room():
+def test_a_request_is_delayed_until_the_sliding_window_has_room():
     assert released([0, 10, 20, 30, 200], limit=2) == [0, 10, 60, 70, 200]
 
 
@@ -146,7 +148,7 @@ def test_delayed_requests_go_in_order_as_soon_as_the_limit_allows(times_s, limit
     assert released(times_s, limit=limit, window=window) == expected
 
 
-def test_a_delayed_request_stops_no_others_and_may_be_withdrawn():
+def test_a_delayed_request_delays_no_others_and_may_be_withdrawn():
     scheduler, call, view = RPM(RPM.Params(limit=1, over="delay")), Calls(), QueueView()
     requests = [call("a"), call("a"), call("b")]
     for request in requests:

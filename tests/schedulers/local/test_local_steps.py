@@ -44,7 +44,7 @@ def made(kind, **params):
     ],
 )
 @given(batches)
-def test_a_batch_is_its_clients_one_by_one(kind, params, told):
+def test_booking_a_batch_equals_booking_its_clients_one_by_one(kind, params, told):
     together, apart = made(kind, **params), made(kind, **params)
     for steps, running in told:
         together.on_steps(steps, running)
@@ -72,7 +72,7 @@ class DoubledDLPM(DLPM):
 
 
 @pytest.mark.parametrize(("kind", "usual"), [(DoubledVTC, VTC), (DoubledDLPM, DLPM)])
-def test_schedulers_with_other_token_counts_get_each_client(kind, usual):
+def test_schedulers_that_override_token_counts_get_each_client(kind, usual):
     scheduler, twice = made(kind), made(usual)
     scheduler.on_steps(5, {"a": 2, "b": 3})
     twice.on_steps(10, {"a": 2, "b": 3})
@@ -81,7 +81,7 @@ def test_schedulers_with_other_token_counts_get_each_client(kind, usual):
 
 
 def told_at_once(kind):
-    """Return a scheduler that books every step at once."""
+    """Return a scheduler that books every step immediately."""
 
     class AtOnce(kind):
         def on_steps(self, steps, running):
@@ -132,7 +132,7 @@ def test_late_bookings_are_complete_when_read(kind, weights, told, steps):
 
 
 @pytest.mark.parametrize("kind", [DLPM, DLPMThenEDF, HoldingDLPM, UpstreamDLPM, EDFThenDLPM])
-def test_a_pass_uses_the_tokens_made_by_then(kind):
+def test_a_pass_uses_the_tokens_produced_so_far(kind):
     scheduler = kind(kind.Params(quantum=100))
     home = Server(scheduler, slots=99)
     home.arrive(*(call(number, client) for number, client in enumerate("aaab")))

@@ -116,27 +116,28 @@ def test_dlpm_grants_quanta_level_by_level():
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=15), call("a/y", tail=15), call("b", tail=15))
     assert [one.client for one in desk.run_pass(at_most=1)] == ["a/x"]
-    # At the top a and b were granted a quantum, within a x and y.
+    # a and b each got a quantum at the top level, and x and y within a.
     assert scheduler.credit == {"a/": -5, "a/x": -5, "a/y": 10, "b": 10}
     assert [one.client for one in desk.run_pass(at_most=1)] == [
         "b"
-    ]  # a is in debt, though y is not
+    ]  # a is in debt, although y is not
     assert scheduler.credit == {"a/": -5, "a/x": -5, "a/y": 10, "b": -5}
-    assert [one.client for one in desk.run_pass(at_most=1)] == ["a/y"]  # b waits no more
+    assert [one.client for one in desk.run_pass(at_most=1)] == ["a/y"]  # b waits no longer
     assert scheduler.credit == {"a/": -10, "a/x": -5, "a/y": -5, "b": 5}
 
 
-def test_a_client_returning_to_a_busy_tenant_is_lifted_there_only():
+def test_a_client_that_returns_to_a_busy_tenant_is_lifted_only_there():
     scheduler = make(VTC, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=30), call("a/x", tail=30), call("b", tail=100))
     assert [one.client for one in desk.run_pass(at_most=2)] == ["a/x", "b"]
     assert scheduler.counters == {"a/": 30, "a/x": 30, "b": 100}
     desk.arrive(call("a/new"), call("b"))
-    # A new id starts where its siblings are, and its tenant's counter is what it was.
+    # A new id starts at the counter of its siblings, and its tenant's counter does not change.
     assert scheduler.counters == {"a/": 30, "a/x": 30, "a/new": 30, "b": 100}
     desk.run_pass()
-    desk.arrive(call("c/1"))  # nobody waits: lifted to who left last, at the top to b's counter
+    # no client waits: lifted to the client that left last, at the top level to b's counter
+    desk.arrive(call("c/1"))
     assert scheduler.counters["c/"] == scheduler.counters["b"]
     assert scheduler.counters["c/1"] == 0
 
@@ -158,7 +159,7 @@ def test_a_hold_within_a_tenant_delays_no_other():
     assert [one.client for one in desk.run_pass()] == ["a/y"]
 
 
-# Against a literal reading.
+# Comparison with a literal reading.
 
 
 class Literal:
@@ -209,7 +210,7 @@ class Literal:
 
 @pytest.mark.parametrize("rules", [("strict", "stop"), ("strict", "skip"), ("relaxed", "skip")])
 @pytest.mark.parametrize("seed", range(40))
-def test_dlpm_in_a_tree_is_the_literal_reading(rules, seed):
+def test_dlpm_in_a_tree_equals_the_literal_reading(rules, seed):
     rng = random.Random(f"{rules} {seed}")
     weights = {node: rng.choice([1, 2, 3]) for node in with_tenants(DEEP)}
     refill, no_room = rules
@@ -267,7 +268,7 @@ def policy_of(name, weights, **more):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(8))])
 @pytest.mark.parametrize("policy", ["extend", "input", "dlpm"])
-def test_two_siblings_that_wait_differ_by_no_more_than_two_clients_would(policy, seed):
+def test_two_waiting_siblings_differ_by_no_more_than_two_clients_would(policy, seed):
     """The bound at every level is 2 Q + U/w_f + U/w_g; without the tree it does not hold."""
     rng = random.Random(f"{policy} {seed}")
     weights = {node: 2 ** rng.uniform(-1, 1) for node in with_tenants(DEEP)}
@@ -333,7 +334,7 @@ def test_all_clients_are_served_and_no_slot_is_idle(policy):
     }
 
 
-def test_the_artifacts_forms_have_no_tenants():
+def test_the_forms_of_the_artifact_have_no_tenants():
     with pytest.raises(
         UsageError, match=r"vtc\.tenants: cannot be combined with form = 'artifact'"
     ):

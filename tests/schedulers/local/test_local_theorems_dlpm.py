@@ -32,7 +32,9 @@ DLPMS = [
 
 
 class Credits:
-    """A watcher of q_i after every event that counts refills by what the log cannot explain."""
+    """A watcher of q_i after every event, which attributes to refills whatever the log does not
+    explain.
+    """
 
     def __init__(self, engine: ToyEngine, quantum: int) -> None:
         self._engine, self._quantum = engine, quantum
@@ -121,11 +123,11 @@ def test_strict_is_fair_and_relaxed_conserves_work():
     ("rejoin", "least", "most"),
     [("keep", 0.9, 1.1), ("paper_zero", 5, 6), *slow(("min0", 0.9, 1.1))],
 )
-def test_leaving_and_coming_back_does_not_pay(rejoin, least, most):
-    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service is set against
+def test_leaving_and_returning_does_not_pay(rejoin, least, most):
+    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service is compared with
     b's.
 
-    With its debt erased, a gets 21,453 for every two quanta of b.
+    If its debt is erased, a gets 21,453 for every two quanta of b.
     """
     engine = ToyEngine(DLPM(DLPM.Params(quantum=2000, rejoin=rejoin)), 22_000, "ab", documents=0)
     call = Calls()
@@ -177,6 +179,6 @@ class TestOverCommittedMemory:
             engine.submit(call("a", max_new=1000), output)
         for _ in range(self.M):
             engine.step()
-        remaining = sum(self.OUTPUTS)  # at the last admission nothing had been decoded
+        remaining = sum(self.OUTPUTS)  # at the last admission no token had been decoded
         assert watch.lowest < -(1 + 2 * self.M)
         assert -(1 + 2 * remaining) < watch.lowest

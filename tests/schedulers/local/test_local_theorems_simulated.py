@@ -28,7 +28,7 @@ LARGEST_INPUT = 300
 VTC_UNIT = max(LARGEST_INPUT, 2 * POOL)
 DLPM_UNIT = LARGEST_INPUT + 2 * POOL
 QUANTUM = 400
-DEPTH = 40  # outstanding requests of a backlogged client and worker, more than fit
+DEPTH = 40  # outstanding requests of a backlogged client at each worker, more than fit
 
 
 def vtc() -> VTC:
@@ -58,7 +58,7 @@ class Load:
         self.fleet.submit(self.call(client, (name, document), tail=tail, max_new=output))
 
     def keep_backlogged(self, clients: str, depth: int = DEPTH) -> None:
-        """Keep ``depth`` requests of each client under way from now on."""
+        """Keep ``depth`` requests of each client in flight from now on."""
         for _ in range(depth):
             for client in clients:
                 self.send(client)
@@ -69,7 +69,7 @@ class Load:
             self.send(request.client)
 
     def come_and_go(self) -> None:
-        """Keep a backlogged; b and c send bursts; d sends one request now and then."""
+        """Keep a backlogged; b and c send bursts; d sends one request occasionally."""
         self.keep_backlogged("a")
         for client, period_s, burst in (("b", 1.1, 30), ("c", 1.7, 50), ("d", 0.6, 1)):
             for number in range(1, 40):
@@ -201,7 +201,7 @@ def test_an_endless_worker_quantum_violates_theorem_5_1(worker_quantum, fair):
 class TestOverCommittedMemory:
     """Section 10 (a) on the real engine: a small ratio reserves almost nothing."""
 
-    OUTPUTS = (1000, 500, 333, 250)  # in order of arrival, a decode step or two apart
+    OUTPUTS = (1000, 500, 333, 250)  # in order of arrival, one or two decode steps apart
     POOL = 1050
 
     def run(self, *, full_reservation: bool) -> tuple[int, int, int]:
@@ -236,7 +236,7 @@ class TestOverCommittedMemory:
         assert decoded > 2000 > self.POOL
         assert -(1 + 2 * sum(self.OUTPUTS)) < lowest < -2 * self.POOL
 
-    def test_not_with_full_reservation(self):
+    def test_with_full_reservation_at_most_m_tokens_follow_the_last_admission(self):
         decoded, _, lowest = self.run(full_reservation=True)
         assert decoded <= self.POOL
         assert lowest > -(1 + 2 * self.POOL)
@@ -254,6 +254,6 @@ def test_the_trace_adds_up_to_the_engines_work():
     trace = fleet.trace()
     last = max(s.finish_ps for s in fleet.sequences)
     ending = [s.request.client for s in fleet.sequences if s.finish_ps == last]
-    for client in "abc":  # the trace ends just before the last instant
+    for client in "abc":  # the trace ends immediately before the last instant
         tokens = 2 * ending.count(client)
         assert trace.service_of(client) == fleet.service_so_far(client) - tokens

@@ -99,7 +99,7 @@ def test_theorems_4_9_4_11_and_4_13(params, seed):
 
 
 @pytest.mark.parametrize("make", [lambda: VTC(VTC.Params()), lambda: FCFS(FCFS.Params())])
-def test_fcfs_keeps_none_of_them_on_a_trace_on_which_vtc_does(make):
+def test_fcfs_violates_all_of_them_on_a_trace_on_which_vtc_keeps_them(make):
     """A flood arrives first, then a client that asks for little."""
     engine, call = toy(make(), "ab"), Calls()
     for _ in range(600):
@@ -123,8 +123,8 @@ def test_fcfs_keeps_none_of_them_on_a_trace_on_which_vtc_does(make):
         lambda: DLPM(DLPM.Params(quantum=QUANTUM)),
     ],
 )
-def test_theorem_4_8_no_work_conserving_scheduler_does_better(make):
-    """f fills the memory and g arrives just after: g waits w_q * M under any scheduler."""
+def test_theorem_4_8_no_work_conserving_scheduler_is_better(make):
+    """f fills the memory and g arrives immediately after: g waits w_q * M under any scheduler."""
     engine, call = toy(make(), "fg"), Calls()
     for _ in range(2):
         engine.submit(call("f", max_new=MEMORY - 1))
@@ -134,13 +134,14 @@ def test_theorem_4_8_no_work_conserving_scheduler_does_better(make):
     for _ in range(MEMORY - 2):
         engine.step()
     assert engine.trace.service_of("g") == 0
-    assert max_gap(engine.trace) == 2 * (MEMORY - 2)  # its first token came before g did
+    # f's first token was produced before g arrived
+    assert max_gap(engine.trace) == 2 * (MEMORY - 2)
 
 
 @pytest.mark.parametrize("lift", ["paper", "none"])
 def test_without_the_lift_an_idle_client_starves_the_others(lift):
-    """a is alone for long, then b joins: with the lift both are level, without it b is
-    far ahead.
+    """a is alone for a long time, then b joins: with the lift both are level, without it b is far
+    ahead.
     """
     engine, mix = toy(VTC(VTC.Params(lift=lift)), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)
@@ -152,7 +153,7 @@ def test_without_the_lift_an_idle_client_starves_the_others(lift):
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_the_lift_over_an_empty_queue_is_needed_too(complete):
+def test_the_lift_over_an_empty_queue_is_also_needed(complete):
     """The published artifact omits lines 8-10, so the first client to return wins."""
     engine, mix = toy(VTC(VTC.Params()) if complete else ArtifactLift(), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)

@@ -1,6 +1,6 @@
 """Test the inequalities of docs/appendix/theory.md on random traces of the engine.
 
-An example called tight comes as near to its bound as the page says.
+A trace called tight comes as near to its bound as the page says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.schedulers.local.local_toy_load import MEMORY, Mix, on_and_off, overl
 from tests.schedulers.local.local_trace import max_gap, max_wait
 
 POOL = LIMITS.pool_tokens
-WHOLE = POOL - 3  # output tokens of a request that takes all of the pool, with one of input
+WHOLE = POOL - 3  # output tokens of a request that takes the whole pool, with one input token
 COSTS = ProfileCosts(load_profile(PROFILE))
 FEW = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -47,7 +47,7 @@ def send_in_order(fleet, *requests):
 
 
 def test_vtc_reaches_99_percent_of_its_bound():
-    """f takes the whole pool; then g does, ends a token behind, and does so again."""
+    """f takes the whole pool; then g does, ends one token behind, and takes it again."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     order = [("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("f", 2), ("g", 2), ("f", 2), ("g", 2)]
     send_in_order(fleet, *order).run(10**5)
@@ -55,7 +55,7 @@ def test_vtc_reaches_99_percent_of_its_bound():
     assert 0.99 * bound < max_gap(fleet.trace()) <= bound
 
 
-def test_a_client_that_comes_back_to_vtc_may_wait_99_percent_of_its_bound():
+def test_a_client_that_returns_to_vtc_may_wait_99_percent_of_its_bound():
     """f has just had the pool; g is a token behind when its second request of that size arrives."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     send_in_order(fleet, ("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("g", 2))
@@ -81,13 +81,14 @@ def test_vtc_on_random_traces(seed, charge):
 
 
 class TestVTCWithOverCommittedMemory:
-    """The paper's max(w_p L, w_q M) is no bound here, nor with the observed outputs for M.
+    """The paper's max(w_p L, w_q M) is no bound here, not even with the observed outputs for M.
 
-    f has four requests under way that decode 2,083 tokens one after the other, and is chosen once
+    f has four requests in flight that decode 2,083 tokens one after the other, and is chosen once
     more with a long prompt; g's next request does not fit before they end.
     """
 
-    OUTPUTS = (1000, 2, 500, 333, 2, 250)  # requests of 2 tokens end at once, and a pass is made
+    # requests of 2 tokens end immediately, which triggers a pass
+    OUTPUTS = (1000, 2, 500, 333, 2, 250)
     LONG, SMALL_POOL = 600, 1_050
 
     def spread(self):
@@ -118,7 +119,7 @@ class TestVTCWithOverCommittedMemory:
         assert all(s.produced == s.output.length for s in fleet.sequences)
         return most, sum(s.retractions for s in fleet.sequences)
 
-    def test_the_prompt_adds_to_the_remaining_decoding(self):
+    def test_the_prompt_is_added_to_the_remaining_decoding(self):
         spread, retractions = self.spread()
         promised = sum(self.OUTPUTS) + 1
         assert retractions == 0
@@ -134,8 +135,8 @@ QUANTUM = 30
 
 
 def ahead_and_behind(send):
-    """Leave both 3 credits before they take the pool; g is slightly less in debt and repeats it
-    first.
+    """Leave both clients 3 credits before they take the pool; g is slightly less in debt and
+    repeats it first.
     """
     for client, last in (("f", WHOLE), ("g", WHOLE - 4)):
         for _ in range(9):
@@ -157,10 +158,10 @@ def test_dlpm_reaches_98_percent_of_its_bound():
     assert 0.98 * bound < max_gap(fleet.trace()) <= bound
 
 
-def test_a_client_that_comes_back_to_dlpm_may_wait_98_percent_of_its_bound():
+def test_a_client_that_returns_to_dlpm_may_wait_98_percent_of_its_bound():
     """f has just had the pool; g gets quanta until f is nearly in credit, and then overdraws."""
     fleet = Fleet(lambda: DLPM(DLPM.Params(quantum=QUANTUM)), "fg", max_running_requests=1)
-    rounds = (1 + 2 * WHOLE) // QUANTUM  # after which f is in credit
+    rounds = (1 + 2 * WHOLE) // QUANTUM  # after this, f is in credit
     smalls = rounds * QUANTUM // 3 + 9
     send_in_order(fleet, ("f", WHOLE), *[("g", 1)] * smalls, ("g", WHOLE), ("g", 1))
     fleet.on_done = lambda request: (
@@ -216,7 +217,9 @@ def test_d2lpm_reaches_98_percent_of_its_bound():
 
 @FEW
 @given(st.data(), st.integers(2, 4), st.sampled_from([1, 50, 1_000]))
-def test_a_routers_charges_of_one_client_differ_little_between_workers(data, workers, quantum):
+def test_the_charges_of_one_client_at_a_router_differ_little_between_workers(
+    data, workers, quantum
+):
     router = D2LPM(D2LPM.Params(worker_quantum=quantum), workers)
     call, flights = Calls(), {worker: [] for worker in range(workers)}
     charged = dict.fromkeys(range(workers), 0)
@@ -241,9 +244,9 @@ def test_a_routers_charges_of_one_client_differ_little_between_workers(data, wor
         assert worst < quantum + largest_input + 2 * largest_output
 
 
-def test_between_workers_it_reaches_99_percent_of_its_bound():
-    """All follow one prefix until the credit there is 1; one more follows, then all
-    their outputs.
+def test_between_workers_the_difference_reaches_99_percent_of_its_bound():
+    """All requests follow one prefix until the credit there is 1; one more follows, then all their
+    outputs are charged.
     """
     router, call = D2LPM(D2LPM.Params(worker_quantum=1_000), 2), Calls()
     inputs = [111] * 9 + [500]
@@ -262,7 +265,7 @@ def test_between_workers_it_reaches_99_percent_of_its_bound():
 
 @FEW
 @given(st.integers(0, 10**6), st.integers(200, 900))
-def test_under_a_load_cap_little_remains_to_be_decoded(seed, cap):
+def test_under_a_load_cap_little_decoding_remains(seed, cap):
     rng, call = random.Random(seed), Calls()
     fleet = Fleet(
         lambda: VTC(VTC.Params()), "fg", pool_tokens=20_000, full_reservation=False, load_cap=cap
@@ -406,7 +409,7 @@ def test_a_client_with_much_work_at_one_worker_has_some_at_every_other(data, wor
             router.on_finish(request, worker, Segment("out", 20), 0.0)
 
 
-def test_one_client_alone_has_97_percent_of_that_at_the_worker_of_its_prefix():
+def test_a_lone_client_has_97_percent_of_that_at_the_worker_of_its_prefix():
     router, call = FairFinish(FairFinish.Params(slack=50.0), 2), Calls()
     sent = [router.route(call("f", ("doc", 200), tail=40), 0.0) for _ in range(35)]
     assert set(sent[:34]) == {sent[0]}

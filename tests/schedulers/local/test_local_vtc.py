@@ -1,4 +1,4 @@
-"""Test VTC's counters by hand: charges, both lifts, weights, ties ([VTC] Alg. 2)."""
+"""Test VTC's counters by hand: charges, both lifts, weights and ties ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def serve(at: Desk, call: Calls, client: str, service: int) -> None:
 
 
 @pytest.mark.parametrize(("charge", "counter"), [("extend", 20 + 2 * 7), ("input", 30 + 2 * 7)])
-def test_a_counter_books_input_at_admission_and_two_an_output_token(charge, counter):
+def test_a_counter_charges_input_at_admission_and_two_per_output_token(charge, counter):
     at, call = desk(charge=charge), Calls()
     request = call("a", tail=30)
     at.matched[request] = 10
@@ -39,7 +39,7 @@ def test_a_counter_books_input_at_admission_and_two_an_output_token(charge, coun
     assert at.scheduler.counters == {"a": counter}
 
 
-def test_the_least_served_client_is_next_and_its_requests_go_in_order():
+def test_the_client_served_least_is_next_and_its_requests_keep_their_order():
     at, call = desk(), Calls()
     a1, a2, a3 = call("a", tail=10), call("a", tail=10), call("a", tail=10)
     b1, b2 = call("b", tail=25), call("b", tail=5)
@@ -49,7 +49,7 @@ def test_the_least_served_client_is_next_and_its_requests_go_in_order():
     assert at.scheduler.counters == {"a": 30, "b": 30}
 
 
-def test_nothing_is_skipped_when_the_least_served_request_does_not_fit():
+def test_no_request_is_skipped_when_that_of_the_client_served_least_does_not_fit():
     at, call = desk(), Calls()
     large, small = call("a", tail=100), call("b", tail=1)
     at.arrive(large, small)
@@ -57,7 +57,7 @@ def test_nothing_is_skipped_when_the_least_served_request_does_not_fit():
     assert at.offered == [large]
 
 
-def test_lift_to_the_least_counter_that_waits():
+def test_a_client_is_lifted_to_the_lowest_counter_that_waits():
     """Lines 11-13 of the algorithm."""
     at, call = desk(), Calls()
     at.arrive(call("a", tail=100), call("b", tail=40), call("a"), call("b"))
@@ -69,7 +69,7 @@ def test_lift_to_the_least_counter_that_waits():
 def test_a_lift_never_lowers_a_counter():
     at, call = desk(), Calls()
     serve(at, call, "c", 70)
-    at.arrive(call("a"))  # lifted to 70 as well: c left last
+    at.arrive(call("a"))  # lifted to 70 as well, because c left last
     at.scheduler.counters["a"] = 10
     at.arrive(call("c"))
     assert at.scheduler.counters == {"a": 10, "c": 70}
@@ -83,7 +83,7 @@ def test_a_client_that_is_waiting_is_not_lifted_again():
     assert at.scheduler.counters["c"] == 0
 
 
-def test_lift_to_the_client_that_left_last_without_waiting_clients():
+def test_without_waiting_clients_the_lift_is_to_the_client_that_left_last():
     """Lines 8-10: charges after leaving count, and only the client that left last matters."""
     at, call = desk(), Calls()
     serve(at, call, "a", 500)
@@ -101,14 +101,14 @@ def test_the_first_client_of_all_starts_at_zero():
     assert at.scheduler.counters == {"a": 0}
 
 
-def test_without_the_lift_the_idle_time_is_saved_up():
+def test_without_the_lift_idle_time_gives_an_advantage():
     at, call = desk(lift="none"), Calls()
     serve(at, call, "a", 500)
     at.arrive(call("b"), call("a"), call("c"))
     assert at.scheduler.counters == {"a": 500, "b": 0, "c": 0}
 
 
-def test_a_recomputation_is_not_charged_and_a_retracted_client_is_lifted_as_an_arrival():
+def test_a_recomputation_is_not_charged_and_a_retracted_client_is_lifted_as_on_arrival():
     at, call = desk(), Calls()
     request, other = call("a", tail=20), call("b", tail=90)
     at.arrive(request, other)
@@ -117,7 +117,7 @@ def test_a_recomputation_is_not_charged_and_a_retracted_client_is_lifted_as_an_a
     at.arrive(waiting)
     assert at.scheduler.counters == {"a": 20, "b": 90}
     at.retract(request)
-    assert at.scheduler.counters == {"a": 90, "b": 90}  # only b waits: lines 11-13
+    assert at.scheduler.counters == {"a": 90, "b": 90}  # only b waits: lines 11-13 apply
     assert at.run_pass() == [request, waiting]
     assert at.scheduler.counters == {"a": 90, "b": 91}
 
@@ -128,7 +128,8 @@ def test_ties_rotate():
     sizes = {"b": [10, 10, 10], "a": [5, 5, 10, 10], "c": [10, 10]}
     requests = {c: [call(c, tail=size) for size in sizes[c]] for c in sizes}
     at.arrive(*(r for mine in requests.values() for r in mine))
-    # b, a, c never picked: order of arrival. (10, 5, 10): a. (10, 10, 10): b is longest ago.
+    # b, a, c were never picked: order of arrival. (10, 5, 10): a. (10, 10, 10): b was picked
+    # longest ago.
     order = [request.client for request in at.run_pass()]
     assert order == ["b", "a", "c", "a", "b", "c", "a", "b", "a"]
 
@@ -166,7 +167,7 @@ def test_service_is_in_proportion_to_the_weights():
         ({"weights": {"b": 3.0}}, "actual"),
     ],
 )
-def test_the_bound_is_stated_for_the_view_that_is_counted(params, view):
+def test_the_bound_is_stated_for_the_view_that_is_charged(params, view):
     scheduler = VTC(VTC.Params(**params))
     scheduler.prepare(Setup(weights={"b": 3.0}) if "weights" in params else Setup())
     bound = scheduler.service_bound()

@@ -1,4 +1,4 @@
-"""Test how ``vtc.form=artifact`` differs from the paper ([VTC-artifact]), by hand."""
+"""Test by hand how ``vtc.form=artifact`` differs from the paper ([VTC-artifact])."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_the_first_token_of_each_request_is_free():
     at, call = desk(), Calls()
     at.arrive(call("a", tail=30), call("a", tail=30))
     at.run_pass()
-    at.scheduler.on_tokens("a", 1)  # the prefill of the first
-    at.scheduler.on_tokens("a", 1)  # and of the second
+    at.scheduler.on_tokens("a", 1)  # the prefill of the first request
+    at.scheduler.on_tokens("a", 1)  # and that of the second
     assert at.scheduler.counters == {"a": 60}
-    at.scheduler.on_tokens("a", 2)  # a step of both
+    at.scheduler.on_tokens("a", 2)  # one step of both
     assert at.scheduler.counters == {"a": 60 + 2 * 2}
 
 

@@ -15,7 +15,7 @@ def desk(**params) -> Desk:
 
 
 def produce(at: Desk, request, *runs: int) -> None:
-    """Tell decode runs of one request as an engine does."""
+    """Report decode runs of one request to the scheduler, as an engine does."""
     for tokens in runs:
         at.scheduler.on_tokens(request.client, tokens)
         at.scheduler.on_request_tokens(request, tokens)
@@ -53,20 +53,20 @@ def test_unproduced_predictions_are_refunded_at_the_end():
     assert at.scheduler.counters == {"a": 30 + 2 * 4}
 
 
-def test_tokens_beyond_the_prediction_are_charged_singly():
+def test_tokens_beyond_the_prediction_are_charged_one_by_one():
     at, call = desk(predictor="average"), Calls()
     first, second = call("a", tail=5, max_new=9), call("a", tail=5, max_new=9)
-    assert serve(at, first, 4) == 5 + 2 * 4  # predicted 0: as plain VTC
+    assert serve(at, first, 4) == 5 + 2 * 4  # prediction 0: as plain VTC
     at.arrive(second)
     at.run_pass()
     assert at.scheduler.counters == {"a": 13 + 5 + 2 * 4}
     produce(at, second, 3)
     assert at.scheduler.counters == {"a": 26}
-    produce(at, second, 3)  # 6 of 4
+    produce(at, second, 3)  # 6 tokens for a prediction of 4
     assert at.scheduler.counters == {"a": 26 + 2 * 2}
 
 
-def test_the_average_starts_with_the_first_output_and_then_takes_a_fifth_of_each():
+def test_the_average_starts_with_the_first_output_and_then_weighs_each_new_one_a_fifth():
     """[VTC-artifact], vtc_pred_len_req_queue.py: 10, then (4 * 10 + 20) / 5 = 12."""
     at, call = desk(predictor="average"), Calls()
     predictions = []
@@ -81,7 +81,7 @@ def test_the_average_starts_with_the_first_output_and_then_takes_a_fifth_of_each
     assert predictions == [0, 10, 12, 10]
 
 
-def test_each_client_has_an_average_of_its_own():
+def test_each_client_has_a_separate_average():
     at, call = desk(predictor="average"), Calls()
     serve(at, call("a", tail=1, max_new=99), 10)
     other = call("b", tail=1)
@@ -104,7 +104,7 @@ def test_a_retracted_request_is_charged_once():
     assert at.scheduler.counters == {"a": 50}
 
 
-def test_a_request_that_never_ran_costs_nothing_and_teaches_nothing():
+def test_a_request_that_never_ran_costs_nothing_and_changes_no_prediction():
     at, call = desk(predictor="average"), Calls()
     request = call("a")
     at.arrive(request)
@@ -119,7 +119,7 @@ def test_a_request_that_never_ran_costs_nothing_and_teaches_nothing():
     st.sampled_from(["oracle", "average"]),
     st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_in_the_end_all_clients_have_paid_their_true_cost(outputs, predictor, error):
+def test_in_the_end_all_clients_have_been_charged_their_true_cost(outputs, predictor, error):
     at, call = desk(predictor=predictor, error=error), Calls()
     for tokens in outputs:
         charged = serve(at, call("a", tail=7, max_new=max(outputs)), tokens)
@@ -145,13 +145,13 @@ def test_the_artifact_charges_requests_beyond_their_prediction_again():
     extra = {}
     for form in ("paper", "artifact-2023", "artifact"):
         at, call = desk(predictor="average", form=form), Calls()
-        serve(at, call("a", tail=1, max_new=3), 3)  # so a is predicted 3
+        serve(at, call("a", tail=1, max_new=3), 3)  # so a is predicted 3 tokens
         ended = [call("c", tail=1, max_new=4), call("c", tail=1, max_new=4)]
         within, beyond = call("a", tail=1, max_new=9), call("b", tail=1, max_new=9)
         at.arrive(within, beyond, *ended)
         at.run_pass()
         produce(at, within, 2)
-        for request in (beyond, *ended):  # all predicted 0
+        for request in (beyond, *ended):  # all are predicted 0
             produce(at, request, 4)
         before = dict(at.scheduler.counters)
         for request in ended:

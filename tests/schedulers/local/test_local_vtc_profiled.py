@@ -24,14 +24,16 @@ def produce(at: Desk, request, tokens: int) -> None:
         at.scheduler.on_request_tokens(request, 1)
 
 
-def test_the_cost_of_a_request_equals_the_artifacts():
-    """An input token takes about 0.21 ms; 256 in and 256 out take 0.5 s in a full batch."""
+def test_the_cost_of_a_request_equals_that_of_the_artifact():
+    """An input token takes about 0.21 ms; 256 input and 256 output tokens take 0.5 s in a full
+    batch.
+    """
     assert profiled_cost_ms(0, 0) == 1.14601454
     assert profiled_cost_ms(1, 0) - profiled_cost_ms(0, 0) == pytest.approx(0.21001891)
     assert profiled_cost_ms(256, 256) == pytest.approx(554.79, abs=0.01)
 
 
-def test_without_a_prediction_admission_charges_the_input_and_each_token_its_share():
+def test_without_a_prediction_admission_charges_the_input_and_each_token_its_part():
     at, call = desk(predictor="none"), Calls()
     request = call("a", tail=30, max_new=10)
     at.arrive(request)
@@ -56,7 +58,7 @@ def test_a_later_token_costs_more_than_an_earlier_one():
 
 
 @given(st.lists(SMALL, min_size=1, max_size=5), st.sampled_from(["oracle", "average", "none"]))
-def test_in_the_end_all_clients_have_paid_their_true_cost(outputs, predictor):
+def test_in_the_end_all_clients_have_been_charged_their_true_cost(outputs, predictor):
     at, call = desk(predictor=predictor), Calls()
     for tokens in outputs:
         request = call("a", tail=7, max_new=max(outputs))

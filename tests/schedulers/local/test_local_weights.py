@@ -53,7 +53,7 @@ def test_a_client_of_weight_three_gets_three_times_the_service(make):
     assert b / a == pytest.approx(3, rel=0.1)
 
 
-def test_quanta_of_no_whole_tokens_stay_in_proportion():
+def test_fractional_quanta_stay_in_proportion():
     """3 tokens give 1.5 and 4.5; rounded to 2 and 4, service would be 1 to 2."""
     scheduler = DLPM(DLPM.Params(quantum=3))
     scheduler.prepare(Setup(("a", "b"), {"a": 0.5, "b": 1.5}))
@@ -81,7 +81,7 @@ def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
 )
 @pytest.mark.parametrize("policy", ["extend", "input", 3, QUANTUM])
 def test_the_theorems_hold_by_weight_for_each_pair_of_clients(policy, seed):
-    """The quantum of 3 is no whole number after weighting."""
+    """The quantum of 3 is not a whole number after weighting."""
     rng = random.Random(f"{policy} {seed}")
     weights = {client: 10 ** rng.uniform(-1, 1) for client in "abc"}
     assert 0 < largest_part_of_its_bound(policy, weights, weights, seed) <= 1
@@ -95,7 +95,7 @@ def test_a_scheduler_without_the_weights_exceeds_their_bounds(policy):
 
 
 @given(st.floats(-1e6, 0), st.floats(1e-3, 1e6))
-def test_as_few_quanta_as_lift_a_client_into_credit(credit, quantum):
+def test_a_client_gets_only_as_many_quanta_as_bring_it_into_credit(credit, quantum):
     rounds = rounds_to_credit(credit, quantum)
     assert rounds == int(rounds) >= 1
     assert credit + rounds * quantum > 0
@@ -103,7 +103,7 @@ def test_as_few_quanta_as_lift_a_client_into_credit(credit, quantum):
 
 
 def test_rounding_up_leaves_no_client_without_service():
-    assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0: ten quanta would give credit 0
+    assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0, so ten quanta would give credit 0
     assert rounds_to_credit(-1.0, 0.1) == 11
     credit = WorkerCredit(0b11)
     credit[0], credit[1] = -1.0, -2.0
@@ -113,7 +113,7 @@ def test_rounding_up_leaves_no_client_without_service():
 
 @examples(30)
 @given(st.integers(1, 10**6), st.integers(-(10**6), 0))
-def test_whole_quanta_are_counted_in_whole_numbers(quantum, credit):
+def test_whole_quanta_are_counted_in_integers(quantum, credit):
     rounds = rounds_to_credit(credit, quantum)
     assert isinstance(rounds, int)
     assert 0 < credit + rounds * quantum <= quantum
@@ -154,7 +154,7 @@ class _OneAtATime(Detector):
         return self.asked % 2 == 1
 
 
-def test_vtcs_own_weights_are_laid_over_the_experiments():
+def test_weights_of_vtc_override_those_of_the_experiment():
     scheduler = VTC(VTC.Params(weights={"a": 2.0}))
     scheduler.prepare(Setup(("a", "b"), WEIGHTS))
     call = Calls()

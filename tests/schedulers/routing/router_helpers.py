@@ -56,7 +56,7 @@ def prefixes(of: Prompt) -> list[Prefix]:
 
 
 def prompts() -> st.SearchStrategy[Prompt]:
-    """Draw short prompts over few keys, which share prefixes and part inside segments."""
+    """Draw short prompts over few keys, which share prefixes and diverge inside segments."""
     segment = st.builds(Segment, st.sampled_from("abc"), st.integers(1, 4))
     return st.lists(segment, min_size=1, max_size=4).map(tuple)
 

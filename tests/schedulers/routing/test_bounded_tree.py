@@ -12,7 +12,7 @@ from tests.schedulers.routing.test_location_tree import WORKERS, calls, marks, o
 
 
 class Scanning(LocationTree):
-    """A tree bounded by definition: the least recently used prefix goes, leaf by leaf."""
+    """A tree bounded by definition: the least recently used prefix is evicted, leaf by leaf."""
 
     def __init__(self, limit):
         super().__init__(LocationNode)
@@ -49,7 +49,7 @@ def run(tree, operations):
 
 
 def ring(tree):
-    """Return its nodes in the order of their eviction."""
+    """Return the tree's nodes in the order of their eviction."""
     at = tree.root.newer
     while at is not tree.root:
         assert at.newer.older is at
@@ -59,7 +59,7 @@ def ring(tree):
 
 @st.composite
 def operations_of_a_few(draw):
-    """Draw operations on so few prompts that one often repeats at once."""
+    """Draw operations on so few prompts that one is often repeated immediately."""
     few = st.sampled_from(draw(st.lists(prompts(), min_size=1, max_size=3)))
     insert = st.tuples(st.just("insert"), few, st.integers(0, 1))
     evict = st.tuples(st.just("evict"), few, st.integers(0, 1), st.floats(0, 1))
@@ -98,7 +98,7 @@ def test_a_bounded_tree_answers_like_the_unbounded_one_or_knows_less(operations,
 
 
 @given(operations, prompts())
-def test_below_its_limit_it_equals_the_unbounded_tree(operations, probe):
+def test_below_its_limit_the_tree_equals_the_unbounded_tree(operations, probe):
     bounded, unbounded = BoundedTree(), LocationTree(LocationNode)
     for one, other in zip(run(bounded, operations), run(unbounded, operations), strict=True):
         assert [(path(n), n.workers) for n in one.nodes()] == [
@@ -108,20 +108,20 @@ def test_below_its_limit_it_equals_the_unbounded_tree(operations, probe):
     assert found[0] == found[1]
 
 
-def test_the_longest_unused_goes_leaf_by_leaf_and_shared_prefixes_last():
+def test_the_prefix_unused_for_longest_goes_leaf_by_leaf_and_shared_ones_last():
     tree = BoundedTree(3)
     system = Segment("system", 10)
     for name in ("a", "b"):
         tree.insert((system, Segment(name, 5)), 0)
     assert tree.size == 3
-    tree.insert((system, Segment("a", 5)), 1)  # used again: now b is the older one
+    tree.insert((system, Segment("a", 5)), 1)  # used again, so that b is the older one now
     tree.insert((system, Segment("c", 5)), 2)
     kept = {path(node)[-1].key: node.workers for node in tree.nodes()}
     assert kept == {"system": 0b111, "a": 0b011, "c": 0b100}
 
 
 @pytest.mark.parametrize("news", [("evict", 3, 1), ("purge", 1)])
-def test_a_lost_prefix_is_marked_again(news):
+def test_a_lost_prefix_is_stored_again(news):
     tree, one = BoundedTree(), prompt(("a", 5), ("b", 5))
     for worker in (0, 1):
         tree.insert(one, worker)
@@ -132,7 +132,7 @@ def test_a_lost_prefix_is_marked_again(news):
     assert marks(tree) == {(worker, prefix) for worker in (0, 1) for prefix in prefixes(one)}
 
 
-def test_a_prompt_of_more_nodes_than_the_limit_is_kept_whole_until_the_next():
+def test_a_prompt_with_more_nodes_than_the_limit_is_kept_whole_until_the_next():
     tree = BoundedTree(1)
     for tokens in (10, 20, 30):
         end = tree.insert((Segment("a", tokens),), 0)
@@ -142,7 +142,7 @@ def test_a_prompt_of_more_nodes_than_the_limit_is_kept_whole_until_the_next():
 
 
 @pytest.mark.parametrize("router", ["d2lpm", "fair-finish"])
-def test_routers_say_how_much_they_remember(router):
+def test_routers_report_how_much_they_remember(router):
     from fairbench.schedulers.registry import build_router
 
     assert build_router(router, {}, 2)._tree.limit == MAX_NODES

@@ -77,7 +77,7 @@ turns = st.lists(st.tuples(workers, st.integers(5, 60), st.integers(0, 30)), max
 
 
 @given(st.lists(st.tuples(waiting, caches, turns), max_size=4), st.sampled_from([1, 7, 50]))
-def test_same_dispatches_and_credits_as_read_literally(phases, quantum):
+def test_dispatches_and_credits_equal_the_literal_reading(phases, quantum):
     central, literal = make(quantum), Literal(quantum)
     for waiting, caches, turns in phases:
         for client, text, max_new_tokens in waiting:
@@ -110,23 +110,23 @@ def test_each_worker_takes_requests_with_cached_prefixes():
     for one in sent:
         central.on_arrival(one)
     cached = {0: prompt(("z", 500)), 1: prompt(("y", 400))}
-    # Room for one request of which at least 400 tokens are cached: 100 + 256.
+    # Room for one request with at least 400 cached tokens: 100 + 256.
     taken = {w: turn(central, w, 356, TreeDelta((p,), ())) for w, p in cached.items()}
     assert taken == {0: [sent[2]], 1: [sent[1]]}
     assert turn(central, 2, 755) == []
     assert turn(central, 2, 756) == [sent[0]]
 
 
-def test_one_credit_for_all_workers():
+def test_a_client_has_one_credit_for_all_workers():
     central = make(quantum=500)
     mine = [request(n, "a", (f"a{n}", 400)) for n in range(4)]
     yours = [request(n, "b", (f"b{n}", 400)) for n in range(4, 8)]
     for one in mine + yours:
         central.on_arrival(one)
-    # 500 each: two of a's at worker 0 (500, 100, -300), so worker 1 goes on with b's.
+    # 500 each: two of a's at worker 0 (500, 100, -300), so worker 1 continues with b's.
     assert turn(central, 0, 2 * 656) == mine[:2]
     assert turn(central, 1, 2 * 656) == yours[:2]
-    # Both in debt, both got a quantum before the next request turned out not to fit.
+    # Both were in debt, and both got a quantum before the next request turned out not to fit.
     assert central.scheduler.credit == {"a": 200, "b": 200}
 
 
@@ -149,7 +149,7 @@ def test_an_eviction_counts_before_an_insertion_of_the_same_turn():
     assert central.match(1) == {one: 0}
 
 
-def test_a_prompt_that_is_cached_whole_takes_one_token_and_its_outputs():
+def test_a_prompt_that_is_fully_cached_takes_one_token_and_its_outputs():
     central = make(quantum=1000)
     central.update(0, TreeDelta((prompt(("x", 50)),), ()))
     sent = [request(n, "a", ("x", 50)) for n in range(2)]

@@ -18,18 +18,18 @@ def held(sent, worker):
 
 
 @given(st.lists(st.tuples(prompts(), workers), max_size=12))
-def test_a_shared_prefix_is_counted_once_a_worker_and_stored_once(sent):
+def test_a_shared_prefix_is_counted_once_per_worker_and_stored_once(sent):
     tree = HistoryTree()
     for made, worker in sent:
         tree.insert(made, worker)
     of = [held(sent, worker) for worker in range(3)]
     assert [tree.tokens[worker] for worker in range(3)] == [len(prefixes) for prefixes in of]
-    # Looking for a prompt splits nodes and stores nothing.
+    # Looking up a prompt splits nodes and stores nothing.
     assert tree.stored == len(set.union(*of))
 
 
 @given(st.lists(st.tuples(prompts(), workers), max_size=12), st.integers(0, 30))
-def test_a_shrunk_prefix_is_kept_from_its_beginning(sent, limit):
+def test_a_shortened_prefix_keeps_its_beginning(sent, limit):
     tree = HistoryTree()
     for made, worker in sent:
         tree.insert(made, worker)
@@ -44,7 +44,7 @@ def test_a_shrunk_prefix_is_kept_from_its_beginning(sent, limit):
     assert (tree.stored, list(tree.nodes())) == (0, [])
 
 
-def test_least_recently_sent_goes_first_and_a_prefix_outlives_its_ends():
+def test_the_prefix_sent_longest_ago_goes_first_and_after_its_extensions():
     tree = HistoryTree()
     first, second, third = (prompt(("doc", 10), (tail, 5)) for tail in "xyz")
     for made in (first, second, third, first):

@@ -51,7 +51,7 @@ def calls(operations):
 
 
 @given(operations, prompts())
-def test_same_as_a_set_of_prefixes(operations, probe):
+def test_the_tree_equals_a_set_of_prefixes(operations, probe):
     tree, naive = new_tree(), NaiveLocations()
     for name, arguments in calls(operations):
         getattr(tree, name)(*arguments)
@@ -90,10 +90,10 @@ def test_eviction_affects_one_stretch_of_one_worker():
     assert holders(tree, prompt(("a", 6))) == Holders(6, 0b11)
 
 
-def test_evicted_outputs_are_passed_over():
+def test_evicted_outputs_are_ignored():
     tree = new_tree()
     tree.insert(prompt(("a", 10)), 0)
-    tree.evict(prompt(("a", 10), ("output", 90)), 93, 0)  # 90 outputs and 3 of the prompt
+    tree.evict(prompt(("a", 10), ("output", 90)), 93, 0)  # 90 output tokens and 3 of the prompt
     assert holders(tree, prompt(("a", 10))) == Holders(7, 0b1)
 
 
@@ -112,7 +112,7 @@ def test_nodes_without_holders_disappear():
     assert list(tree.nodes()) == []
 
 
-def test_any_number_of_workers():
+def test_the_tree_supports_any_number_of_workers():
     tree = new_tree()
     for worker in (0, 63, 64, 200):
         tree.insert(prompt(("a", 3)), worker)

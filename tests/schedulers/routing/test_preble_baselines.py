@@ -1,4 +1,4 @@
-"""Test Preble's baselines: the longest match at any load, and the oracle partition."""
+"""Test Preble's baselines: the longest match under any load, and the oracle partition."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_memserve_without_a_match_takes_the_least_loaded():
     assert send(router, ("p9", 10), number=9) == 1
 
 
-def test_memserve_forgets_evictions_and_workers_that_left():
+def test_memserve_forgets_evictions_and_departed_workers():
     router = memserve(2)
     assert send(router, ("doc", 100), number=0) == 0
     router.on_evict(prompt(("doc", 100)), 100, 0, 1.0)
@@ -81,10 +81,11 @@ def test_the_oracle_splits_the_tree_at_a_given_layer():
     assert placed == [0, 1, 0, 0, 1]
 
 
-def test_the_oracle_finds_the_layer_where_prompts_first_differ():
+def test_the_oracle_finds_the_layer_at_which_prompts_first_differ():
     router = oracle(3)
     system = ("system", 10)
-    # Before a second document exists, questions look like the layer. Then their groups merge.
+    # Before a second document exists, questions look like that layer. After that, their groups are
+    # merged.
     assert send(router, system, ("x", 50), ("q0", 3)) == 0
     assert send(router, system, ("x", 50), ("q1", 3)) == 1
     assert send(router, system, ("y", 50), ("q2", 3)) == 2
@@ -93,7 +94,7 @@ def test_the_oracle_finds_the_layer_where_prompts_first_differ():
     assert send(router, system, ("z", 50), ("q7", 3)) == 0
 
 
-def test_a_prompt_that_others_begin_with_is_a_group_of_its_own():
+def test_a_prompt_that_is_a_prefix_of_others_is_a_separate_group():
     router = oracle(2)
     assert send(router, ("system", 10), ("x", 5)) == 0
     assert send(router, ("system", 10)) == 1
@@ -102,7 +103,7 @@ def test_a_prompt_that_others_begin_with_is_a_group_of_its_own():
     assert send(router, ("system", 4)) == 1
 
 
-def test_groups_of_a_gpu_that_left_are_placed_again():
+def test_groups_of_a_departed_gpu_are_placed_again():
     router = oracle(2, by="client")
     assert [send(router, ("p", 5), client=c) for c in "ab"] == [0, 1]
     router.on_worker_leave(1, 0.0)
@@ -112,7 +113,7 @@ def test_groups_of_a_gpu_that_left_are_placed_again():
 
 
 @pytest.mark.parametrize("by", ["client", "prefix"])
-def test_only_so_many_groups_are_remembered(by):
+def test_a_limited_number_of_groups_is_remembered(by):
     router = oracle(2, by=by, groups=3, layer_tokens=2)
     for number in range(50):
         send(router, (f"p{number}", 5), client=str(number))

@@ -1,4 +1,4 @@
-"""Test Preble's E2 in the form of its code: loads, candidates and moved prefixes, by hand."""
+"""Test Preble's E2 in the form of its code: hand-computed loads, candidates and moved prefixes."""
 
 from math import inf
 
@@ -12,13 +12,13 @@ OFF = {"rebalance_threshold": inf, "hit_ratio": inf, "eviction_cost": False}
 
 
 def make(workers=2, **params):
-    """Return a router for which prefill takes 1 ms a token and an output token 150 ms."""
+    """Return a router for which prefill takes 1 ms per token and an output token 150 ms."""
     times = {"prefill_ms_per_token": 1.0, "prefill_base_ms": 0.0, "prefill_linear_from_tokens": 0}
     return PrebleE2Code(PrebleE2Code.Params(**OFF | times | params), workers)
 
 
 class Sender:
-    """A sender of numbered requests with 256 output tokens each, which may finish at once."""
+    """A sender of numbered requests with 256 output tokens each, which may finish immediately."""
 
     def __init__(self, router):
         self.router, self.count, self.sent = router, 0, []
@@ -44,34 +44,34 @@ def test_a_leaf_shorter_than_its_context_follows_the_allocation():
     send = Sender(make(3))
     assert [send(("a", 100)), send(("b", 100))] == [0, 1]
     assert send(("b", 100), ("q", 99)) == 1
-    assert send(("b", 100), ("r", 100)) == 2  # as long as what is above it: explored
+    assert send(("b", 100), ("r", 100)) == 2  # as long as its context: explored
     assert allocated(send.router, ("b", 100)) == 0b110
 
 
 def test_a_prompt_seen_before_is_explored_if_it_is_one_node():
-    """This defect of the code is kept: the leaf counts as the whole prompt, though all
-    is cached.
+    """This defect of the code is kept: the leaf counts as the whole prompt, although all of it is
+    cached.
     """
     send = Sender(make(2))
     assert [send(("a", 100)), send(("a", 100))] == [0, 1]
 
 
-def test_the_chosen_gpu_is_the_cheapest_of_the_candidates_not_its_position():
+def test_the_chosen_gpu_is_the_cheapest_candidate_and_not_the_first():
     send = Sender(make(4))
     assert [send((key, 100)) for key in "wxyz"] == [0, 1, 2, 3]
     assert send(("y", 100), ("long", 200)) == 3
-    # 2 and 3 have y; 3 has z and the long one as well. The lighter of the two is 2.
+    # 2 and 3 have y; 3 has z and the long prompt as well. The lighter of the two is 2.
     assert allocated(send.router, ("y", 100)) == 0b1100
     assert send(("y", 100), ("q", 1)) == 2
 
 
-def test_load_is_shared_misses_and_requests_under_way():
+def test_load_is_shared_misses_and_requests_in_flight():
     send = Sender(make(2))
     send(("a", 100))
-    # One request, all of it missed: 100 ms.
+    # One request, fully missed: 100 ms.
     assert send.router._load.of_gpus(1) == {0: pytest.approx(0.1), 1: 0.0}
     send(("a", 100), ("q", 50), finish=False)
-    # Two of the key node, 50 + 100 of 250 tokens missed; one under way, 256 tokens of 150 ms.
+    # Two of the key node, 50 + 100 of 250 tokens missed; one in flight, 256 tokens of 150 ms.
     alone = 150 / 250 * 2 * 0.1
     assert send.router._load.of_gpus(1)[0] == pytest.approx(alone + 256 * 0.15)
     send.router._tree.allocated[send.router._tree.find(prompt(("a", 100))).node] = 0b11
@@ -82,14 +82,14 @@ def test_load_is_shared_misses_and_requests_under_way():
     assert send.router._load.of_gpus(3) == {0: 0.0, 1: 0.0}
 
 
-def test_time_per_output_token_is_the_median_seen():
+def test_time_per_output_token_is_the_median_of_observations():
     router = make(1)
     for number, tokens in enumerate((11, 21, 41)):
         new = request(number, "a", ("a", 10))
         router.route(new, 0.0)
         router.on_first_token(new, 0, 1.0)
         router.on_finish(new, 0, answer(tokens), 3.0)
-    assert router._gpus[0].tpot_s == pytest.approx(0.125)  # of 0.15, 0.2, 0.1, 0.05
+    assert router._gpus[0].tpot_s == pytest.approx(0.125)  # median of 0.15, 0.2, 0.1, 0.05
 
 
 @pytest.mark.parametrize(("hit_ratio", "worker"), [(0.7, 0), (0.85, 2), (inf, 2)])
@@ -116,7 +116,7 @@ def test_the_cost_of_evictions_is_that_of_key_nodes_not_in_use():
     send(("a", 100))
     send(("b", 100))
     send(("a", 100), ("q", 20), finish=False)
-    # All of GPU 0's nodes are in use but none of GPU 1's: 100 tokens there, missed by one request.
+    # All nodes of GPU 0 are in use but none of GPU 1: 100 tokens there, missed by one request.
     assert send.router._load.eviction_s(0, 50) == 0.0
     assert send.router._load.eviction_s(1, 50) == pytest.approx(0.1)
 
@@ -137,16 +137,17 @@ def where(send):
     return {key: allocated(send.router, (key, tokens)) for key, tokens in sizes.items()}
 
 
-def test_the_cheapest_nodes_move_until_loads_are_near_enough():
+def test_the_cheapest_nodes_move_until_loads_are_close():
     send = balanced(rebalance_after=10**6)
     assert where(send) == {"a": 1, "b": 1, "c": 1, "d": 2}
-    # About 101, 201, 501 ms against 101: a goes (702 to 202), b goes (501 to 403), near enough.
+    # About 101, 201, 501 ms against 101: a moves (702 to 202), b moves (501 to 403), which is close
+    # enough.
     router = send.router
     router._balance._params = PrebleE2Code.Params(rebalance_after=0)
     end = router._tree.find(prompt(("a", 100), ("aq", 2))).node
     router._balance.rebalance(end, 10**6, 0.0)
     assert where(send) == {"a": 2, "b": 2, "c": 1, "d": 2}
-    assert allocated(router, ("a", 100), ("aq", 2)) == 2  # nodes below it move with it
+    assert allocated(router, ("a", 100), ("aq", 2)) == 2  # nodes below it move, too
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_the_cheapest_nodes_move_until_loads_are_near_enough():
         ({"rebalance_max_chain": 1}, 10**6),
     ],
 )
-def test_conditions_that_keep_nodes_in_place(params, requests):
+def test_conditions_under_which_nodes_do_not_move(params, requests):
     send = balanced(rebalance_after=10**6)
     router = send.router
     router._balance._params = PrebleE2Code.Params(**params)
@@ -188,7 +189,7 @@ def test_after_the_window_a_key_node_has_no_gpus():
     assert [key.requests for key in send.router._tree.keys.values()] == [1]
 
 
-def test_a_split_hands_the_counts_to_the_part_that_is_the_key_node():
+def test_a_split_gives_the_counts_to_the_part_that_is_the_key_node():
     tree = CodeTree()
     end = tree.insert(prompt(("a", 100)), 0)
     tree.allocate(end, 0)

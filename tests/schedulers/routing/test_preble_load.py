@@ -1,4 +1,4 @@
-"""Test Preble's estimate of a GPU's load, by hand."""
+"""Test Preble's estimate of a GPU's load on hand-computed examples."""
 
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree

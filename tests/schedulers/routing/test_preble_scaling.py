@@ -13,11 +13,11 @@ from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits
 from tests.schedulers.routing.router_helpers import answer, prompt, request
 
-DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
+DOC, TINY_S = ("doc", 1000), 0.00896  # a prefill takes 55.8 ms, or less for fewer than 64 tokens
 
 
 class Driven:
-    """A router of two GPUs with a window of 100 s, and autoscaling alone after E2."""
+    """A router of two GPUs with a window of 100 s, with only autoscaling after E2."""
 
     def __init__(self, workers=2, **params):
         off = {"rebalance_threshold": inf, "imbalance_ratio": inf, "window_s": 100.0}
@@ -57,13 +57,14 @@ def test_a_prefix_whose_queueing_time_doubles_gets_a_second_gpu(older_s, newer_s
     assert overloaded(older_s, newer_s).send(70.0, DOC, ("q3", 10)) == worker
 
 
-def test_never_with_inf():
+def test_with_an_infinite_factor_a_prefix_never_gets_a_second_gpu():
     assert overloaded(1.0, 9.0, autoscale_factor=inf).send(70.0, DOC, ("q3", 10)) == 0
 
 
 @pytest.mark.parametrize(("now_s", "worker"), [(49.0, 0), (70.0, 1), (103.0, 0)])
-def test_both_halves_of_the_window_have_to_have_seen_the_prefix(now_s, worker):
-    # First tokens at 2 and 62.1 s: at 49 s the second is not there yet, at 103 s the first is gone.
+def test_the_prefix_must_occur_in_both_halves_of_the_window(now_s, worker):
+    # First tokens at 2 and 62.1 s: at 49 s the second has not come yet, at 103 s the first has
+    # expired.
     driven = Driven()
     driven.send(0.0, DOC)
     driven.send(0.0, ("other", 1000))
@@ -73,7 +74,7 @@ def test_both_halves_of_the_window_have_to_have_seen_the_prefix(now_s, worker):
     assert driven.send(now_s, DOC, ("q3", 10)) == worker
 
 
-def test_then_the_two_gpus_share_its_load():
+def test_after_that_the_two_gpus_share_the_load():
     driven = overloaded(1.0, 2.1)
     assert driven.send(70.0, DOC, ("q3", 10)) == 1
     # GPU 0: the document, q1, q2; GPU 1: the other document, q3. The lighter of the two holders.
@@ -83,16 +84,16 @@ def test_then_the_two_gpus_share_its_load():
     assert max(loads) - min(loads) < 10**6
 
 
-def test_it_must_double_again_for_a_third():
+def test_the_queueing_time_must_double_again_for_a_third_gpu():
     driven = overloaded(1.0, 2.1, workers=3)
     assert driven.send(70.0, DOC, ("q3", 10)) == 2
-    # GPU 0's waits are forgotten; two requests that waited do not bring them back.
+    # GPU 0's waits are forgotten; two requests that waited do not restore them.
     assert driven.send(71.0, DOC, ("q4", 10), queued_s=2.0) == 2
     assert driven.send(72.0, DOC, ("q5", 10), queued_s=2.0) in (0, 2)
     assert driven.send(73.0, DOC, ("q6", 10)) in (0, 2)
 
 
-def test_nothing_happens_when_every_gpu_has_the_prefix():
+def test_no_change_follows_when_every_gpu_has_the_prefix():
     driven = overloaded(1.0, 2.1, workers=2)
     driven.router._tree.insert(prompt(DOC), 1)
     assert driven.send(70.0, DOC, ("q3", 10)) in (0, 1)
@@ -103,14 +104,14 @@ def test_the_subtree_is_split_by_load():
     driven = Driven()
     driven.send(0.0, DOC)
     driven.send(0.0, ("other", 1000))
-    for number in range(3):  # GPU 0 has everything: x by three, y by two, z by one
+    for number in range(3):  # GPU 0 has all prefixes: x from three requests, y from two, z from one
         assert driven.send(1.0, DOC, ("x", 100), (f"x{number}", 5), queued_s=1.0) == 0
     for number in range(2):
         assert driven.send(1.0, DOC, ("y", 100), (f"y{number}", 5), queued_s=1.0) == 0
     assert driven.send(1.0, DOC, ("z", 100), queued_s=1.0) == 0
     assert driven.send(60.0, DOC, ("q", 5), queued_s=9.0) == 0
     assert driven.send(70.0, DOC, ("r", 5)) == 1
-    # x, the heaviest, stays; y goes; z is the prefix's with nothing shared below.
+    # x, the heaviest, stays; y moves; z belongs to the prefix, with no shared tokens below.
     assert driven.send(71.0, DOC, ("y", 100), ("y9", 5)) == 1
     assert driven.send(71.0, DOC, ("x", 100), ("x9", 5)) == 0
     assert driven.send(71.0, DOC, ("z", 100), ("z9", 5)) == 0
@@ -151,7 +152,7 @@ def test_a_split_keeps_pin_and_waits_in_both_parts():
     assert node.waits[0].halves(70.0) is None
 
 
-def test_the_key_portion_is_the_deepest_node_longer_than_all_above_it():
+def test_the_key_portion_is_the_deepest_node_longer_than_its_context():
     tree = PrebleTree()
     nodes = {}
     for lengths in ((10, 11, 21, 9), (10, 11, 22)):
@@ -160,7 +161,7 @@ def test_the_key_portion_is_the_deepest_node_longer_than_all_above_it():
             at = (*at, (f"{level}-{length}", length))
             nodes[lengths[: level + 1]] = tree.insert(prompt(*at), 0)
     assert key_portion(nodes[10, 11, 22]) is nodes[10, 11, 22]
-    assert key_portion(nodes[10, 11, 21, 9]) is nodes[10, 11]  # 21 is no more than 10 + 11
+    assert key_portion(nodes[10, 11, 21, 9]) is nodes[10, 11]  # 21 is not more than 10 + 11
     assert key_portion(nodes[(10,)]) is nodes[(10,)]
     assert key_portion(tree.root) is tree.root
 
@@ -176,7 +177,7 @@ TIMES = TimeModel(
 
 
 def windows(*loads):
-    """Give GPUs the given ms of prefill and requests of 10 ms of decoding."""
+    """Give GPUs the given milliseconds of prefill and requests of 10 ms of decoding."""
     made, end = Windows(100.0, TIMES, 10.0), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
         made.join(worker)
@@ -188,23 +189,24 @@ def windows(*loads):
 @pytest.mark.parametrize(
     ("loads", "ratio", "workers"),
     [
-        # Decoding 90 and 30 ms, prefill 30 and 30: 3 and 1, together 2, so 1.5 and 0.5 times that.
+        # Decoding 90 and 30 ms, prefill 30 and 30: ratios of 3 and 1, together 2, so 1.5 and 0.5
+        # times that.
         ([(30, 9), (30, 3)], 1.4, [0]),
         ([(30, 9), (30, 3)], 1.5, []),
         ([(30, 3), (30, 3)], 1.0, []),
-        ([(30, 9), (30, 9), (30, 0), (90, 3)], 1.2, [0, 1]),  # the third has no load at all
+        ([(30, 9), (30, 9), (30, 0), (90, 3)], 1.2, [0, 1]),  # the third GPU has no load at all
         ([(0, 0), (0, 0)], 1.0, []),
         ([(30, 9), (30, 3)], inf, []),
     ],
 )
-def test_a_gpu_that_decodes_far_more_than_usual(loads, ratio, workers):
+def test_a_gpu_that_decodes_far_more_than_usual_is_found(loads, ratio, workers):
     assert windows(*loads).decode_heavy(ratio) == as_bits(workers)
 
 
 @pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])
 def test_exploration_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
     # Prefill and decoding in ms, GPU 0: 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5; GPU 1: 55.8 + 8.96
-    # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2: 1.23 times that.
+    # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2, and 33.5 is 1.23 times that.
     driven = Driven(imbalance_ratio=ratio)
     driven.send(0.0, DOC)
     driven.send(0.0, ("other", 1000))

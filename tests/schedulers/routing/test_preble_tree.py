@@ -74,7 +74,7 @@ operations = st.lists(
 
 
 @given(operations, prompts())
-def test_hits_holdings_and_lru_order(operations, probe):
+def test_hits_holdings_and_lru_order_equal_the_oracle(operations, probe):
     tree, naive, window = PrebleTree(), NaivePreble(), []
     for name, *arguments in operations:
         if name == "insert":
@@ -106,7 +106,7 @@ def test_a_node_outlives_its_holders_while_it_has_hits():
     assert list(tree.nodes()) == []
 
 
-def test_prefill_times_of_the_a100():
+def test_prefill_times_of_the_a100_equal_hand_computed_values():
     assert TIMES.prefill_us(1000) == 55_819  # 50.31337 + 5.506 ms
     assert TIMES.prefill_us(256) == 18_386
     assert TIMES.prefill_us(255) == 10_500
@@ -125,7 +125,7 @@ def test_load_is_prefill_plus_average_outputs():
     assert window.load_us == 50_000 + 2 * 250_000
 
 
-def test_the_window_forgets_exactly_at_its_length():
+def test_the_window_forgets_exactly_at_its_end():
     window, tree = GpuWindow(180.0, TIMES, 45.0), PrebleTree()
     ends = [tree.insert(prompt((key, 3)), 0) for key in "ab"]
     window.assign(0.0, 20_000, ends[0])

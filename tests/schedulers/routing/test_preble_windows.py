@@ -1,4 +1,4 @@
-"""Test windows of many GPUs at once against a look at each."""
+"""Test windows of many GPUs together against a computation for each."""
 
 from math import inf
 

@@ -26,7 +26,7 @@ def test_each_client_has_its_own_round_and_start():
 
 
 @given(st.lists(st.sampled_from("abcde"), max_size=60), st.integers(1, 5))
-def test_a_client_is_spread_evenly(clients, workers):
+def test_requests_of_a_client_are_spread_evenly(clients, workers):
     placed = routes(ClientRoundRobin(ClientRoundRobin.Params(), workers), clients)
     for client in "abcde":
         own = [worker for name, worker in zip(clients, placed, strict=True) if name == client]
@@ -44,7 +44,7 @@ def test_least_loaded_sends_to_the_shortest_queue():
     assert router.route(sent[4], 0.0) == 2
 
 
-def test_an_idle_cluster_is_used_in_turn():
+def test_an_idle_cluster_is_used_in_rotation():
     router = LeastLoaded(LeastLoaded.Params(), 3)
     chosen = []
     for number in range(7):
@@ -54,7 +54,7 @@ def test_an_idle_cluster_is_used_in_turn():
     assert chosen == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_only_ties_take_a_turn():
+def test_only_ties_rotate():
     fleet = Fleet(3)
     assert fleet.cheapest({0: 1.0, 1: 1.0}) == 0
     assert fleet.cheapest({0: 2.0, 1: 1.0}) == 1
@@ -64,7 +64,7 @@ def test_only_ties_take_a_turn():
 
 
 @pytest.mark.parametrize("router_class", [RoundRobin, ClientRoundRobin, LeastLoaded])
-def test_a_worker_leaves_and_comes_back(router_class):
+def test_a_worker_leaves_and_returns(router_class):
     router = router_class(router_class.Params(), 3)
     router.on_worker_leave(1, 0.0)
     router.on_worker_leave(1, 0.0)
@@ -106,7 +106,7 @@ def test_a_finish_at_a_departed_worker_is_harmless():
     assert router.route(request(4, "a", ("p", 1)), 0.0) == 0
 
 
-def test_a_restart_without_a_leave_empties_the_queue():
+def test_a_restart_without_a_leave_event_empties_the_queue():
     fleet = Fleet(2)
     fleet.dispatch(request(0, "a", ("p", 1)), 0)
     fleet.join(0)

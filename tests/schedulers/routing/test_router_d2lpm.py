@@ -54,28 +54,30 @@ def shares_of_a_stuck_worker(**params):
 
 
 def test_charging_outputs_at_the_end_favours_a_stuck_worker():
-    assert shares_of_a_stuck_worker() > 0.8  # 10 a request there, 1,010 elsewhere
+    assert shares_of_a_stuck_worker() > 0.8  # 10 per request there, 1,010 elsewhere
     assert shares_of_a_stuck_worker(outputs="ahead") <= 0.5
 
 
-def test_outputs_charged_ahead_are_settled_by_their_length():
+def test_outputs_charged_ahead_are_corrected_to_their_length():
     router = make(1, outputs="ahead", worker_quantum=10_000)
     first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
     router.route(first, 0.0)
-    router.on_finish(first, 0, answer(300), 0.0)  # unknown: 100 + 2 * 300
+    router.on_finish(first, 0, answer(300), 0.0)  # unknown length: 100 + 2 * 300
     assert dict(router.credit["f"]) == {0: 10_000 - 700}
     router.route(second, 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 600}
     router.on_finish(second, 0, answer(50), 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 100}
-    router.route(request(2, "g", ("q", 10)), 0.0)  # unknown client: as all, 175
+    router.route(request(2, "g", ("q", 10)), 0.0)  # unknown client: the mean of all clients, 175
     assert dict(router.credit["g"]) == {0: 10_000 - 10 - 350}
     router.on_failure(request(2, "g", ("q", 10)), 0, 0.0)
     assert dict(router.credit["g"]) == {0: 10_000}
 
 
-def test_refunds_of_charges_ahead_buy_no_credit():
-    """After an answer of 2,000, twenty requests that turn out to be 1 each got quanta meanwhile."""
+def test_refunds_of_charges_ahead_give_no_credit():
+    """After an answer of 2,000 tokens, twenty requests get quanta and then turn out to have 1 token
+    each.
+    """
     router = make(1, outputs="ahead", worker_quantum=1_000)
     sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
     router.route(sent[0], 0.0)
@@ -175,7 +177,7 @@ steps = st.lists(
         min_match_tokens=st.integers(0, 6),
     ),
 )
-def test_same_decisions_as_the_literal_algorithm(steps, workers, params):
+def test_decisions_equal_the_literal_algorithm(steps, workers, params):
     router, literal = D2LPM(params, workers), Literal(workers, params)
     sent, running = [], []
     outputs = dict.fromkeys(range(workers), 0)
@@ -201,7 +203,8 @@ def test_same_decisions_as_the_literal_algorithm(steps, workers, params):
         credits = {client: dict(enumerate(q)) for client, q in literal.q.items()}
         assert router.credit == credits
         for credit in credits.values():
-            # Above 0 at dispatch, so at most one prompt (16 tokens) and outputs into debt.
+            # Credit is above 0 at dispatch, so at most one prompt (16 tokens) and outputs lead into
+            # debt.
             assert all(-16 - 2 * outputs[w] < q <= params.worker_quantum for w, q in credit.items())
 
 
@@ -212,11 +215,11 @@ def test_locality_lasts_as_long_as_the_credit():
     assert [router.route(r, 0.0) for r in document[:3]] == [0, 0, 0]
     assert router.credit["a"] == {0: 250 - 303, 1: 250}
     assert router.route(document[3], 0.0) == 1
-    # Both hold the document, only worker 1 is in credit.
+    # Both hold the document, and only worker 1 is in credit.
     assert router.route(document[4], 0.0) == 1
 
 
-def test_refill_goes_to_every_worker_of_this_client_only():
+def test_a_refill_goes_to_every_worker_of_this_client_only():
     router = make(2, worker_quantum=10)
     first, second, third = (request(n, c, ("p", 25)) for n, c in enumerate("aab"))
     assert router.route(first, 0.0) == 0
@@ -230,7 +233,7 @@ def test_refill_goes_to_every_worker_of_this_client_only():
     assert router.credit["a"] == {0: -1, 1: -20}
 
 
-def test_the_shorter_queue_among_the_holders():
+def test_the_shorter_queue_among_the_holders_is_chosen():
     router = make(3)
     shared = [request(n, "a", ("sys", 10), (f"q{n}", 1)) for n in range(2)]
     assert router.route(shared[0], 0.0) == 0
@@ -256,7 +259,7 @@ def test_a_short_common_prefix_can_be_ignored():
         assert [router.route(r, 0.0) for r in sent] == expected
 
 
-def test_uncached_charge_is_at_least_one_token():
+def test_the_uncached_charge_is_at_least_one_token():
     router = make(1, charge="uncached", worker_quantum=1000)
     sent = [request(n, "a", ("p", 40)) for n in range(2)]
     router.route(sent[0], 0.0)
@@ -266,7 +269,7 @@ def test_uncached_charge_is_at_least_one_token():
 
 
 @pytest.mark.parametrize(("insert_on_finish", "worker"), [(False, 1), (True, 0)])
-def test_a_finish_can_outweigh_late_eviction_reports(insert_on_finish, worker):
+def test_an_inserted_output_can_outweigh_late_eviction_reports(insert_on_finish, worker):
     router = make(2, insert_on_finish=insert_on_finish)
     first = request(0, "a", ("p", 40))
     assert router.route(first, 0.0) == 0
@@ -284,7 +287,7 @@ def test_an_output_inserted_on_finish_attracts_the_next_turn():
     assert (holders.tokens, holders.workers) == (45, 1 << worker)
 
 
-def test_leaving_drops_credit_prefixes_and_queue():
+def test_leaving_removes_credit_prefixes_and_queue():
     router = make(2, worker_quantum=1000)
     sent = [request(n, "a", ("p", 40)) for n in range(4)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 0]
@@ -294,12 +297,13 @@ def test_leaving_drops_credit_prefixes_and_queue():
     assert router.credit == {"a": {1: 1000}}
     assert [router.route(r, 0.0) for r in sent[:2]] == [1, 1]
     router.on_worker_join(0, 0.0)
-    router.on_finish(sent[1], 0, answer(5), 0.0)  # of its first life
+    router.on_finish(sent[1], 0, answer(5), 0.0)  # output of a request in the worker's first life
     assert router.credit == {"a": {0: 0, 1: 1000 - 80}}
     # Worker 0 is idle, but has no credit before the next refill.
     assert router.route(sent[2], 0.0) == 1
     router.credit["a"][1] = -5
-    assert router.route(sent[3], 0.0) == 1  # refilled to {0: 1000, 1: 995}: the prefix is at 1
+    # refilled to {0: 1000, 1: 995}: the prefix is at worker 1
+    assert router.route(sent[3], 0.0) == 1
     assert router.credit["a"][0] == 1000
 
 

@@ -1,4 +1,6 @@
-"""Test several D2LPM routers that exchange totals: their knowledge, and the drift of workers."""
+"""Test several D2LPM routers that exchange totals: their knowledge, and the difference between
+workers.
+"""
 
 import pytest
 from hypothesis import given
@@ -39,7 +41,7 @@ def test_only_schedulers_with_totals_exchange_totals():
     assert not isinstance(LeastLoaded(LeastLoaded.Params(), 2), Exchanges)
 
 
-def test_the_same_round_granted_by_two_at_the_same_time_is_granted_once():
+def test_a_round_granted_by_two_routers_together_counts_once():
     one, other = routers(2)
     one.route(request(0, "a", ("x", 30)), 0.0)
     other.route(request(1, "a", ("y", 20)), 0.0)
@@ -63,7 +65,7 @@ def test_late_repeated_and_lost_messages_do_no_harm():
     assert one.credit["a"] == known
 
 
-def test_a_failed_dispatch_gives_back_everywhere():
+def test_a_failed_dispatch_is_refunded_at_every_router():
     one, other = routers(2)
     sent = request(0, "a", ("x", 30))
     worker = one.route(sent, 0.0)
@@ -88,7 +90,7 @@ def test_a_late_router_knows_everything_after_all_messages(busy):
     assert [one.credit["a"] for one in made] == [late.credit["a"]] * 3
 
 
-def test_a_worker_that_is_away_for_one_router_alone_is_charged_once():
+def test_a_worker_that_is_absent_for_one_router_alone_is_charged_once():
     one, other = routers(2)
     for number in range(8):
         one.route(request(number, "a", (f"p{number}", 30)), 0.0)
@@ -113,7 +115,7 @@ def test_a_client_without_reports_counts_as_unused(monkeypatch):
     assert list(one.credit) == ["b", "a"]
 
 
-def test_a_forgotten_client_begins_with_a_quantum_at_most(monkeypatch):
+def test_a_forgotten_client_starts_with_at_most_a_quantum(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr(worker_credits, "BATCH", 1)
     one, other = routers(2)

@@ -1,4 +1,4 @@
-"""Test fair finish: by hand, against a recomputation from the log, and by properties."""
+"""Test fair finish by hand, against a recomputation from the log, and by properties."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import members
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
-from tests.strategies import examples
 
-PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)  # work of the outputs expected at first, costs unknown
+# work of the initially expected outputs, when costs are unknown
+PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)
 
 
 def make(workers=2, weights=None, costs=None, **params) -> FairFinish:
@@ -30,7 +30,9 @@ def make(workers=2, weights=None, costs=None, **params) -> FairFinish:
 
 
 class Linear:
-    """Costs: 1 ms a prefill token, 4 ms an iteration; a step 10 ms, 2 a request, 1 us a token."""
+    """Costs: 1 ms per prefill token, 4 ms per iteration; a step takes 10 ms, plus 2 per request and
+    1 us per token.
+    """
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.004 + 0.001 * new_tokens + 1e-6 * cached_tokens * new_tokens
@@ -40,7 +42,7 @@ class Linear:
 
 
 class TestWork:
-    def test_of_a_linear_engine_by_hand(self):
+    def test_work_on_a_linear_engine_equals_a_hand_computation(self):
         """99 new tokens after 500 add 98 + 49.5 ms to an iteration; 10 steps take 2 ms + 605 us
         each.
 
@@ -49,7 +51,7 @@ class TestWork:
         work = RequestWork(Linear())
         assert work.tokens(500, 100, 10) == round((99 + 50 + 20 + 6.05) * 1024 / 1023)
 
-    def test_is_in_tokens_of_a_prompt(self):
+    def test_work_is_counted_in_tokens_of_a_prompt(self):
         work = RequestWork(ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")))
         assert work.tokens(0, 1024, 0) == pytest.approx(1024, abs=1)
         assert work.tokens(20_000, 1024, 0) > 1.5 * 1024  # attention
@@ -67,8 +69,10 @@ class TestWork:
 
 
 class TestBacklog:
-    def test_others_count_for_no_more_than_fair_sharing_lets_through(self):
-        """a has 10 and adds 20: until its 30 are done, c gets all of its 5 and b 30 of its 100."""
+    def test_others_count_for_no_more_than_fair_sharing_allows_them(self):
+        """a has 10 and adds 20: by the time its 30 are done, c gets all of its 5 and b 30 of its
+        100.
+        """
         backlog = Backlog(lambda client: 1)
         for number, (client, work) in enumerate([("a", 10), ("b", 60), ("b", 40), ("c", 5)]):
             backlog.add(number, client, work)
@@ -78,7 +82,7 @@ class TestBacklog:
         backlog.remove(1)
         assert backlog.finish("a", 50) == 60 + 40 + 5
 
-    def test_weights(self):
+    def test_weights_change_the_backlog_of_others(self):
         """A client of weight 2 waits half as long; others of weight 3 get three times as much."""
         weights = {"heavy": 2, "b": 3}
         backlog = Backlog(lambda client: weights.get(client, 1))
@@ -112,7 +116,7 @@ class TestBacklog:
 
 
 def naive_finish(under_way, client, work, weights) -> float:
-    """Compute F_w by the formula, from all requests under way there: {id: (client, work)}."""
+    """Compute F_w by the formula, from all requests in flight there: {id: (client, work)}."""
     total: dict[str, int] = {}
     for whose, cost in under_way.values():
         total[whose] = total.get(whose, 0) + cost
@@ -133,8 +137,10 @@ class TestSlackByHand:
         ("slack", "expected"),
         [(5.2, [0, 0, 0, 1]), (5.1, [0, 0, 1]), (2.6, [0, 0, 1]), (2.5, [0, 1])],
     )
-    def test_the_holder_is_kept_while_no_other_is_better_by_more_than_it(self, slack, expected):
-        """Worker 0 has 356 and then 257 per request, worker 1 has 356: 257, 514, 771 more."""
+    def test_the_holder_is_kept_unless_another_is_better_by_more_than_the_slack(
+        self, slack, expected
+    ):
+        """Worker 0 takes 356 and then 257 per request, worker 1 takes 356: 257, 514, 771 more."""
         router = make(slack=slack)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
@@ -143,14 +149,18 @@ class TestSlackByHand:
         ("factor", "slack", "expected"),
         [(0.5, 2.6, [0, 0, 0, 1]), (0.5, 2.5, [0, 0, 1]), (2, 5.2, [0, 0, 1]), (2, 5.1, [0, 1])],
     )
-    def test_outputs_expected_so_many_times_as_long(self, factor, slack, expected):
-        """With half the output each adds 1 + 128 of work at 0, with twice the output 1 + 512."""
+    def test_outputs_expected_several_times_as_long_change_the_choice(
+        self, factor, slack, expected
+    ):
+        """With half the output, each adds 1 + 128 of work at worker 0, with twice the output 1 +
+        512.
+        """
         router = make(slack=slack, length_factor=factor)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
 
     @pytest.mark.parametrize(("shared", "expected"), [(10, [0, 1]), (90, [0, 0, 1])])
-    def test_little_that_is_shared_draws_little(self, shared, expected):
+    def test_a_short_shared_prefix_attracts_little(self, shared, expected):
         """With 10 shared tokens the slack is 40, and worker 0 is behind by 346.
 
         With 90 shared tokens the slack is 360, and worker 0 is behind by 266, then by 532.
@@ -162,8 +172,8 @@ class TestSlackByHand:
         ]
         assert told == expected
 
-    def test_anothers_flood_drives_no_client_from_its_prefix(self):
-        """b's 100 requests at 0 count for no more than a's own 257 of work there."""
+    def test_the_flood_of_another_client_drives_no_client_from_its_prefix(self):
+        """b's 100 requests at worker 0 count for no more than a's own 257 of work there."""
         router = make(slack=5.2)
         router.route(request(0, "a", ("p", 100)), 0.0)
         router.on_finish(request(0, "a", ("p", 100)), 0, answer(0), 0.0)
@@ -174,7 +184,7 @@ class TestSlackByHand:
         assert router.route(request(101, "a", ("p", 100)), 0.0) == 0
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
-    def test_a_matchs_cost_is_the_engines(self):
+    def test_the_cost_of_a_match_is_that_of_the_engine(self):
         """The prompt has 499 tokens beyond an iteration's fixed part, at 1.024 ms per 1,023 /
         1,024.
         """
@@ -182,7 +192,7 @@ class TestSlackByHand:
         assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
         assert make(slack=inf)._slack(0) == 0
 
-    def test_a_clients_known_outputs_count(self):
+    def test_known_outputs_of_a_client_count(self):
         router = make(slack=inf)
         first = request(0, "a", ("p", 100))
         router.route(first, 0.0)
@@ -190,7 +200,7 @@ class TestSlackByHand:
         router.route(request(1, "a", ("q", 100)), 0.0)
         assert sum(one.work("a") for one in router._backlogs.values()) == 100 + 2 * 40
 
-    def test_prompt_and_output_are_held_afterwards(self):
+    def test_prompt_and_output_are_in_the_cache_afterwards(self):
         router = make(slack=inf)
         first = request(0, "a", ("p", 100))
         at = router.route(first, 0.0)
@@ -216,7 +226,7 @@ WORKERS = 3
 
 
 class Naive:
-    """An oracle that lists all work under way and every prefix, and recomputes everything."""
+    """An oracle that lists all work in flight and every prefix, and recomputes everything."""
 
     def __init__(self, slack: float) -> None:
         self.slack, self.work, self.lengths = slack, RequestWork(Linear()), OutputLengths()
@@ -270,7 +280,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
             router.on_finish(sent, worker, output, 0.0)
             if here and output.length:
                 naive.lengths.learn(sent.client, output.length)
-                # Prompts end in nothing of the kind: the following tokens do not matter here.
+                # Prompts end in no output: tokens that follow do not matter here.
                 naive.tree.insert(sent.prompt, worker)
         elif kind == "leave" and told[0] in naive.up and len(naive.up) > 1:
             naive.up.discard(told[0])
@@ -297,14 +307,14 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
 
 
 @given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
-@examples(60)
+@settings(max_examples=60)
 def test_it_equals_the_formula_and_every_backlog_returns_to_zero(events, slack):
     _, chosen = play(events, slack)
     assert play(events, slack)[1] == chosen
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), prompts()), min_size=1, max_size=30))
-@examples(30)
+@settings(max_examples=30)
 def test_without_slack_the_least_estimate_wins(sends):
     router = make(WORKERS, WEIGHTS, Linear(), slack=0)
     for number, (client, made) in enumerate(sends):
@@ -318,9 +328,9 @@ def test_without_slack_the_least_estimate_wins(sends):
         assert finish[router.route(sent, 0.0)] == min(finish.values())
 
 
-def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
-    """b has 1,000 at worker 0, which counts in full for a of weight 1 and a quarter for
-    weight 4.
+def test_to_a_client_of_more_weight_the_backlog_of_others_matters_less():
+    """b has 1,000 at worker 0, which counts in full for a if its weight is 1, and a quarter if it
+    is 4.
     """
     chosen = {}
     for weight in (1, 4):
@@ -330,11 +340,11 @@ def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
         router.on_finish(first, 0, answer(0), 0.0)
         router._backlogs[0].add(99, "b", 1000)
         chosen[weight] = router.route(request(1, "a", ("p", 100)), 0.0)
-    # 257 + 257 there against 356 at worker 1; of weight 4 it is 257 + 64.
+    # 257 + 257 there against 356 at worker 1; with weight 4 it is 257 + 64.
     assert chosen == {1: 1, 4: 0}
 
 
-def test_weights_changed_in_place_count_at_once():
+def test_weights_changed_in_place_count_immediately():
     """f and g keep h away by 356 each, the work of its request, until g has twice the weight."""
     weights = {"f": 1.0, "g": 1.0}
     router = make(weights=weights, slack=0)
@@ -345,10 +355,10 @@ def test_weights_changed_in_place_count_at_once():
     router.on_failure(first, 0, 0.0)
     weights["g"] = 2.0
     router.on_weights()
-    assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to 1
+    assert router.route(request(1, "h", ("q", 100)), 0.0) == 0  # a tie would go to worker 1
 
 
-def test_a_clients_output_limit_does_not_count():
+def test_the_output_limit_of_a_client_does_not_count():
     for allowed in (1, 100_000):
         router = make()
         made = prompt(("p", 100))

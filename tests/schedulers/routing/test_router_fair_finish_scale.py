@@ -1,4 +1,4 @@
-"""Test that fair finish, before many workers, checks few and decides as if it checked all."""
+"""Test that fair finish checks few of many workers and decides as if it checked all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fairbench.schedulers.routing.finish_bounds import LEVELS, FinishBounds
 from fairbench.schedulers.routing.finishes import FEW
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, prompt
-from tests.strategies import examples
 
 WORKERS = 2 * FEW + 5
 CLIENTS = [f"client-{number}" for number in range(12)]
@@ -120,7 +119,7 @@ class Stream:
     st.sampled_from([0.0, 0.3, 2.0, 100.0, float("inf")]),
     st.dictionaries(st.sampled_from(CLIENTS), st.sampled_from([0.1, 0.5, 2.0, 3.7])),
 )
-@examples(25)
+@settings(max_examples=25)
 def test_it_decides_as_if_it_looked_at_every_worker(seed, slack, weights):
     Stream(Random(seed), weights, slack=slack).play(200)
 
@@ -137,7 +136,7 @@ def backlogs(draw):
     st.dictionaries(st.sampled_from(CLIENTS), st.sampled_from([0.01, 0.5, 2.0, 3.7, 1000.0])),
     st.integers(1, 10**6),
 )
-def test_bounds_are_below_and_near(works, weights, work):
+def test_bounds_are_below_the_true_value_and_close_to_it(works, weights, work):
     """The bound may be low by 3% and a token per client, since levels are whole numbers."""
 
     def weight(client):
@@ -158,7 +157,7 @@ def test_bounds_are_below_and_near(works, weights, work):
                 assert found[worker] >= 0.97 * finish - len(works[worker])
 
 
-def test_past_requests_leave_nothing_behind():
+def test_past_requests_leave_no_state_behind():
     bounds, weights = FinishBounds(lambda client: weights[client], 2), {"a": 0.3, "b": 2.0}
     bounds.set(1, "a", 777)
     weights["a"] = 5.0
@@ -168,7 +167,7 @@ def test_past_requests_leave_nothing_behind():
     assert not bounds._got.any()
 
 
-def test_of_many_workers_few_are_looked_at(monkeypatch):
+def test_only_few_of_many_workers_are_checked(monkeypatch):
     """Every worker holds the shared prefix, so any of 200 workers could be the best."""
     looked = []
     finish = Backlog.finish

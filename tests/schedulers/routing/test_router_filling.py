@@ -23,7 +23,9 @@ def flood(router, count, *, first=0, client="a"):
 
 
 @pytest.mark.parametrize("params", [{}, {"fill_below": 0}])
-def test_as_published_a_worker_that_joins_gets_nothing_while_there_is_credit_elsewhere(params):
+def test_in_the_published_form_a_new_worker_gets_no_requests_while_there_is_credit_elsewhere(
+    params,
+):
     router = make(1, **params)
     flood(router, 30)
     router.on_worker_join(1, 0.0)
@@ -31,13 +33,13 @@ def test_as_published_a_worker_that_joins_gets_nothing_while_there_is_credit_els
     assert flood(router, 60, first=30) == [0] * 60  # 90 x 101 tokens of 10,000
 
 
-def test_a_worker_that_joins_is_filled_and_then_shares_the_prefix():
+def test_a_new_worker_is_filled_and_then_shares_the_prefix():
     router = make(1, fill_below=2)
     flood(router, 30)
     router.on_worker_join(1, 0.0)
     assert router.credit["a"][1] == QUANTUM
-    # Filled up to two at once; from its first request on it holds the document as well, and the
-    # shorter queue of the two holders wins.
+    # It is filled up to two requests; from its first request on it holds the document as well, and
+    # the shorter queue of the two holders wins.
     assert flood(router, 20, first=30) == [1] * 20
 
 

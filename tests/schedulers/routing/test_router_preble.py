@@ -1,4 +1,4 @@
-"""Test Preble E2: decisions by hand, and every decision against a recomputation from history."""
+"""Test Preble E2: hand-computed decisions, and recomputation of each from the history."""
 
 from math import inf
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.routing import loads
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompts, request
 
-# A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until something has finished, and a
+# A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until a request has finished, and a
 # prefill of 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.
 
 
@@ -28,24 +28,25 @@ def route_all(router, *prompts, now_s=0.0, first=0):
     ]
 
 
-def test_exploits_only_if_more_is_cached_than_missed():
+def test_a_prefix_is_exploited_only_if_more_is_cached_than_missed():
     assert route_all(make(), [("a", 100)], [("a", 100), ("b", 100)]) == [0, 1]
     assert route_all(make(), [("a", 100)], [("a", 100), ("b", 99)]) == [0, 0]
 
 
-def test_the_lighter_of_the_holders_and_not_its_position_among_them():
+def test_the_lighter_holder_is_chosen_and_not_the_first_one():
     router = make(4)
     assert route_all(router, [("x", 100)], [("y", 100)], [("doc", 100)]) == [0, 1, 2]
-    # Mostly new, so explored; 3 is the only idle GPU. It now has 25.6 ms of prefill, 2 had 10.5.
+    # Mostly new, so explored; 3 is the only idle GPU. It has 25.6 ms of prefill now, and 2 had
+    # 10.5.
     assert route_all(router, [("doc", 100), ("z", 300)], first=3) == [3]
-    # GPUs 0 and 1 are as light as 2, but hold nothing; then 2 is the heavier one.
+    # GPUs 0 and 1 are as light as 2, but hold no prefix; then 2 is the heavier one.
     assert route_all(router, [("doc", 100), ("q", 10)], [("doc", 100), ("r", 10)], first=4) == [
         2,
         3,
     ]
 
 
-def test_the_longest_match_beats_a_lighter_gpu_with_less():
+def test_the_longest_match_wins_against_a_lighter_gpu_with_a_shorter_match():
     router = make(2)
     assert route_all(router, [("a", 100)], [("a", 100), ("b", 150)]) == [0, 1]
     tail = [[("a", 100), ("b", 150), (key, 5)] for key in "xyz"]
@@ -55,28 +56,28 @@ def test_the_longest_match_beats_a_lighter_gpu_with_less():
 def test_exploration_considers_the_missed_prefill():
     router = make(2)
     assert route_all(router, [("a", 1000)], [("b", 1000)]) == [0, 1]
-    # Equal loads; half of the prompt is cached at GPU 1.
+    # Loads are equal; half of the prompt is cached at GPU 1.
     assert route_all(router, [("b", 1000), ("c", 1000)], first=2) == [1]
 
 
-def test_an_idle_cluster_is_explored_in_turn():
+def test_an_idle_cluster_is_explored_in_rotation():
     router = make(3)
     alone = [router.route(request(n, "a", (f"p{n}", 9)), 1000.0 * n) for n in range(6)]
     assert alone == [0, 1, 2, 0, 1, 2]
 
 
-def test_exploit_traffic_of_the_heaviest_moves_to_the_lightest():
+def test_exploit_traffic_of_the_heaviest_gpu_moves_to_the_lightest():
     documents = [[("a", 1000)], [("b", 1000)]]
     questions = [[("a", 1000), (f"q{n}", 10)] for n in range(3)]
     # Each document: 55.8 + 562.5 = 618.3 ms. The first question makes GPU 0 1189.8 ms, 1.92 times
     # GPU 1, so the second moves there (1237.1 ms with its 56.3 ms of prefill). Both hold the
-    # document now, and GPU 0 is the lighter one. Above 1.924 it moves one question later.
+    # document now, and GPU 0 is the lighter one. Above 1.924, the traffic moves one question later.
     assert route_all(make(rebalance_threshold=1.5), *documents, *questions) == [0, 1, 0, 1, 0]
     assert route_all(make(rebalance_threshold=1.92), *documents, *questions) == [0, 1, 0, 1, 0]
     assert route_all(make(rebalance_threshold=1.93), *documents, *questions) == [0, 1, 0, 0, 1]
 
 
-def test_only_traffic_of_the_heaviest_moves():
+def test_only_traffic_of_the_heaviest_gpu_moves():
     router = make(3, rebalance_threshold=1.5)
     for worker, requests in ((0, 9), (1, 3), (2, 1)):
         for _ in range(requests):
@@ -85,11 +86,11 @@ def test_only_traffic_of_the_heaviest_moves():
     assert route_all(router, [("p", 100), ("q", 1)]) == [1]
 
 
-def test_redirected_traffic_takes_turns_among_idle_gpus():
+def test_redirected_traffic_rotates_among_idle_gpus():
     router = make(3, rebalance_threshold=1.5)
     assert route_all(router, [("x", 100)], now_s=0.0) == [0]
     assert route_all(router, [("a", 100)], now_s=500.0, first=1) == [1]
-    # Tied at no load: GPUs 0 and 2; the last tie was won by 1.
+    # GPUs 0 and 2 are tied without load; the last tie was won by 1.
     assert route_all(router, [("a", 100), ("q", 1)], now_s=500.0, first=2) == [2]
 
 
@@ -97,16 +98,17 @@ def test_redirected_traffic_takes_turns_among_idle_gpus():
 def test_load_is_forgotten_after_the_window_but_prefixes_are_not(now_s, worker):
     router = make(2, rebalance_threshold=1.5)
     assert route_all(router, [("a", 100)]) == [0]
-    # Within the window GPU 0 is infinitely heavier than the idle GPU 1.
+    # Within the window, GPU 0 is infinitely heavier than the idle GPU 1.
     assert route_all(router, [("a", 100), ("q", 1)], now_s=now_s, first=1) == [worker]
 
 
-def test_outputs_seen_on_a_gpu_set_its_decode_times():
+def test_outputs_observed_on_a_gpu_set_its_decode_times():
     router = make(2)
     sent = [request(n, "a", (f"p{n}", 100)) for n in range(5)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 1]
     router.on_finish(sent[0], 0, answer(5), 1.0)  # 10.5 + 62.5 = 73 ms; GPU 1: 573 ms
-    router.on_finish(sent[1], 1, answer(0), 1.0)  # refused: says nothing, GPU 1 stays at 573 ms
+    # a refused request says nothing, and GPU 1 stays at 573 ms
+    router.on_finish(sent[1], 1, answer(0), 1.0)
     assert [router.route(r, 1.0) for r in sent[2:]] == [0, 0, 0]
     assert router._windows[0].load_us == 4 * 73_000
     assert router._windows[1].load_us == 573_000
@@ -121,7 +123,7 @@ def test_evicted_prefixes_are_not_exploited():
 
 
 def eviction_case(**params):
-    """Return equal loads in which GPU 1 would evict a prefix of two requests, GPU 0 of one."""
+    """Return equal loads in which GPU 1 would evict a prefix of two requests, and GPU 0 of one."""
     router = make(2, **params)
     prompts = [[("a", 800)], [("b", 800)], [("b", 800), ("q", 10)], [("d", 10)]]
     assert route_all(router, *prompts) == [0, 1, 1, 0]
@@ -133,14 +135,14 @@ def eviction_us(router, worker, missed, keep=frozenset()):
     return router._evictions.price_us(worker, missed, keep, requests)
 
 
-def test_the_price_of_an_eviction_by_the_paper():
+def test_the_price_of_an_eviction_equals_that_of_the_paper():
     router = eviction_case(capacity_tokens=1000)
-    # 810 held + 400 - 1000 = 210 too many. GPU 0: 210 of a's 800, shared by 1 of 2 requests.
+    # 810 held + 400 - 1000 = 210 too many GPU 0: 210 of a's 800, shared by 1 of 2 requests.
     assert eviction_us(router, 0, 400) == 10_500 / 2
     # GPU 1: q's 10, shared by 1 of 2, then 200 of b's 800, shared by 2 of 2.
     assert eviction_us(router, 1, 400) == (8_960 + 2 * 10_500) / 2
     assert eviction_us(router, 1, 190) == 0
-    # The path of the request itself is kept: what is left is q, priced as if all were like it.
+    # The path of the request itself is kept: q is left, priced as if all were like it.
     path = frozenset(router._tree.upward(router._tree.find(request(9, "a", ("b", 800)).prompt)[0]))
     assert eviction_us(router, 1, 400, path) == 8_960 / 2 * 210 / 10
 
@@ -154,11 +156,12 @@ def test_eviction_decides_between_equal_loads(capacity_tokens, worker):
 def test_the_scan_for_evictions_is_bounded():
     router = make(1, capacity_tokens=1)
     route_all(router, *([(f"p{n}", 10)] for n in range(200)))
-    # 2000 tokens in 200 nodes of one request each; 128 are looked at, the rest priced alike.
+    # 2000 tokens in 200 nodes of one request each; 128 nodes are checked, and the rest is priced
+    # alike.
     assert eviction_us(router, 0, 1) == pytest.approx(8_960)
 
 
-def test_a_gpu_leaves_and_comes_back_empty():
+def test_a_gpu_leaves_and_returns_empty():
     router = make(2)
     sent = [request(n, "a", ("a", 100), (f"q{n}", 1)) for n in range(3)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 0]
@@ -171,11 +174,11 @@ def test_a_gpu_leaves_and_comes_back_empty():
     router.on_finish(sent[1], 0, answer(9), 2.0)  # now at GPU 1
     assert router._windows[0].load_us == 0
     assert route_all(router, [("a", 100), ("q", 1)], [("b", 100)], now_s=2.0, first=9) == [1, 0]
-    # The requests of the first life left no trace to expire.
+    # The requests of the first life left no trace that could expire.
     assert route_all(router, [("a", 100), ("r", 1)], now_s=500.0, first=20) == [1]
 
 
-def test_ties_go_round_in_the_order_of_gpus_after_a_return():
+def test_ties_rotate_in_the_order_of_gpus_after_a_return():
     router = make(3)
     router.on_worker_leave(0, 0.0)
     router.on_worker_join(0, 0.0)
@@ -232,7 +235,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]), st.sampled_from([0, 16]))
-def test_same_decisions_as_recomputed_from_history(steps, workers, threshold, few):
+def test_decisions_equal_those_recomputed_from_history(steps, workers, threshold, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loads, "FEW", few)
         decide_both_ways(steps, workers, threshold)

@@ -1,4 +1,4 @@
-"""Test the rules of production routers, by hand."""
+"""Test the rules of production routers on hand-computed examples."""
 
 import pytest
 
@@ -46,13 +46,13 @@ def test_draws_are_uniform_and_differ_by_stream():
 # Power of two.
 
 
-def test_two_workers_are_different_and_every_pair_comes_up():
+def test_the_two_workers_differ_and_every_pair_occurs():
     pairs = {two_of([0, 1, 2], request(number, "a", ("p", 1))) for number in range(200)}
     assert pairs == {(a, b) for a in range(3) for b in range(3) if a != b}
     assert two_of([5], request(0, "a", ("p", 1))) == (5, 5)
 
 
-def test_power_of_two_compares_pools_where_they_are_reported():
+def test_power_of_two_compares_pools_if_they_are_reported():
     send = make(PowerOfTwo)
     tell(send.router, {0: (0, 9, 900), 1: (0, 1, 100)})
     assert [send(("p", 1)) for _ in range(5)] == [1] * 5, "not by the five in flight at 1"
@@ -78,14 +78,14 @@ def test_on_a_miss_sgl_router_goes_by_trees_and_smg_by_load():
         assert send(("a", 100)) == 0
         assert send(("b", 10)) == 1
         send.end(0)
-        assert send(("c", 50)) == expected  # worker 1 has the smaller tree, worker 0 is idle
+        assert send(("c", 50)) == expected  # Worker 1 has the smaller tree, and worker 0 is idle.
 
 
-def test_ties_go_to_the_first_worker_as_released_and_to_the_least_used_in_smg():
+def test_ties_go_to_the_first_worker_in_the_release_and_to_the_least_used_in_smg():
     for rules, expected in (("sgl-model-gateway", [0, 0, 0]), ("smg", [0, 1, 0])):
         send = make(CacheAware, rules=rules)
         sent = []
-        for name in "abc":  # each alone, so that no worker is busy when the next arrives
+        for name in "abc":  # each alone, so that no worker is busy when the next one arrives
             sent.append(send((name, 100)))
             send.end(len(sent) - 1)
         assert sent == expected
@@ -98,7 +98,7 @@ def test_cache_aware_balances_only_beyond_both_thresholds():
     assert send(("doc", 100), ("again", 1)) == 1, "to whom it was sent last"
 
 
-def test_smg_moves_a_departed_workers_prompts_to_the_first_worker():
+def test_smg_moves_prompts_of_a_departed_worker_to_the_first_worker():
     for purge, expected in ((False, [0, 0]), (True, [1, 1])):
         send = make(CacheAware, workers=3, purge_on_leave=purge)
         send(("x", 5))
@@ -140,15 +140,15 @@ def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
     other = 1 - first
     # With its 10 cached blocks: 1 to prefill and 11 in use, against 11 and 11 elsewhere.
     assert send(("doc", 160), ("q", 16)) == first
-    # Unrelated: 4 + (11 + 4) there, 4 + 4 elsewhere.
+    # An unrelated prompt: 4 + (11 + 4) there, 4 + 4 elsewhere.
     assert send(("new", 64)) == other
-    # Cached 10, in use 11 + 1: 1 + 12 = 13 there; elsewhere 11 + (4 + 11) = 26.
+    # 10 blocks cached, in use 11 + 1: 1 + 12 = 13 there; elsewhere 11 + (4 + 11) = 26.
     assert send(("doc", 160), ("r", 16)) == first
-    # The last one sent waits for its prefill, 1 block: 1 + 10 - 9, and 13 in use.
+    # The request sent last waits for its prefill, 1 block: 1 + 10 - 9, and 13 in use.
     fleet.loads[first] = (1, 0, 0)
     assert send(("doc", 144), ("s", 16)) == first
     send.end(4)
-    # All three wait, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
+    # All three requests wait, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
     fleet.loads[first] = (3, 0, 0)
     assert send(("doc", 144), ("t", 16)) == other
     for number in (0, 1, 2, 3, 5):
@@ -156,7 +156,7 @@ def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
     assert set(send.router._tree.active_tokens.values()) == {0}
 
 
-def test_dynamo_of_the_first_generation_sums_three_parts():
+def test_dynamo_of_the_first_generation_adds_three_parts():
     send = make(Dynamo, generation=1)
     first = send(("doc", 160))
     loads = {0: (0, 0, 0), 1: (0, 0, 0)}
@@ -169,7 +169,7 @@ def test_dynamo_of_the_first_generation_sums_three_parts():
     assert send(("doc", 144), ("q", 16)) == 1 - first, "-0.2 against -0.05"
 
 
-def test_dynamo_with_a_temperature_draws():
+def test_dynamo_with_a_temperature_draws_randomly():
     send = make(Dynamo, temperature=1.0)
     send(("doc", 160))
     sent = [send(("doc", 160), (str(n), 1)) for n in range(40)]
@@ -179,7 +179,7 @@ def test_dynamo_with_a_temperature_draws():
 # llm-d.
 
 
-def test_llm_d_adds_the_cached_part_and_half_a_point_for_no_queue():
+def test_llm_d_adds_the_cached_fraction_and_half_a_point_for_an_empty_queue():
     send = make(LlmD)
     first = send(("doc", 160))
     fleet = tell(send.router, {0: (0, 0, 0), 1: (0, 0, 0)})
@@ -197,7 +197,8 @@ def test_llm_d_sees_only_the_first_256_blocks():
         send(("doc", 4096), ("y", 4096))
         tree = send.router._tree
         stored = min(8192, limit * 16 or 8192)
-        assert 2 * stored - tree.stored == expected * stored  # what the two share
+        # the blocks that the two prompts share
+        assert 2 * stored - tree.stored == expected * stored
 
 
 def test_llm_d_forgets_prefixes_beyond_its_index():
@@ -223,21 +224,21 @@ def test_aibrix_takes_the_best_match_that_is_not_too_busy():
     first = send(("doc", 100))
     # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n always fits.
     assert [send(("doc", 100), (str(n), 1)) for n in range(8)] == [first] * 8
-    # 9 - 0 > 8: only the idle worker is matched, which holds nothing.
+    # 9 - 0 > 8: only the idle worker is considered, which holds no prefix.
     assert send(("doc", 100)) == 1 - first
-    # Balanced again, equal matches: the one with fewer.
+    # Balanced again, with equal matches: the one with fewer requests.
     assert send(("doc", 100)) == 1 - first
 
 
-def test_aibrix_passes_over_a_match_beyond_a_deviation():
+def test_aibrix_ignores_a_match_with_a_load_beyond_a_deviation():
     send = make(AibrixPrefixCache, workers=3)
     first = send(("doc", 100))
     others = [worker for worker in range(3) if worker != first]
-    # In flight n, 0, 0: mean n/3, deviation 0.47 n, so n is beyond both together (0.80 n).
+    # In flight n, 0, 0: mean n/3, deviation 0.47 n, so n is more than both together (0.80 n).
     assert send(("doc", 100)) in others
 
 
-def test_aibrix_matches_whole_percents():
+def test_aibrix_matches_in_whole_percents():
     for whole, expected in ((True, 1), (False, 0)):
         send = make(AibrixPrefixCache, whole_percents=whole, deviations=9.0)
         tree = send.router._tree
@@ -259,17 +260,17 @@ def test_aibrix_index_is_smaller_than_a_pool():
 # vtc-basic.
 
 
-def test_vtc_basic_sends_light_users_to_the_first_and_heavy_ones_to_the_last_worker():
+def test_vtc_basic_sends_light_users_to_the_first_and_heavy_users_to_the_last_worker():
     send = make(VtcBasic, workers=4, true_outputs=True)
     fleet = dict.fromkeys(range(4), (0, 0, 0))
     tell(send.router, fleet)
     assert send(("p", 1000), client="light") == 0
     send.router.tokens["heavy"] = 9000.0
-    # bucket = (1000 + 9000) / 2 = 5000: light at 0.2, heavy at 1.8.
+    # bucket = (1000 + 9000) / 2 = 5000: light at 0.2, heavy at 1.8
     assert send(("p", 1), client="light") == 0
     assert send(("q", 1), client="heavy") == 2
     send.router.tokens.update(heavy=90_000.0)
-    # bucket 45,500: 90,000 / 45,500 = 1.98, never more than 2 with two users.
+    # bucket 45,500: 90,000 / 45,500 = 1.98, which is never more than 2 with two users
     assert send(("q", 1), client="heavy") == 2
 
 
@@ -282,7 +283,7 @@ def test_vtc_basic_charges_an_estimate_by_default():
         assert send.router.tokens == {"a": at_the_end}
 
 
-def test_vtc_basic_forgets_a_user_only_when_the_user_comes_again():
+def test_vtc_basic_forgets_a_user_only_on_the_next_request_of_the_user():
     for drop_all, left in ((False, 400.0), (True, 0.0)):
         send = make(VtcBasic, drop_all=drop_all)
         send(("p", 100), client="gone")
@@ -293,14 +294,14 @@ def test_vtc_basic_forgets_a_user_only_when_the_user_comes_again():
 # vllm-router.
 
 
-def test_vllm_router_follows_the_longest_prefix_at_any_load():
+def test_vllm_router_follows_the_longest_prefix_under_any_load():
     send = make(VllmRouter, workers=3)
     first = send(("doc", 320))
     assert {send(("doc", 320), (str(n), 5)) for n in range(50)} == {first}
     assert {send(("doc", 31), (str(n), 50)) for n in range(60)} == {0, 1, 2}, "less than a chunk"
 
 
-def test_vllm_router_answers_a_short_match_by_rate():
+def test_vllm_router_sends_a_short_match_by_rate():
     send = make(VllmRouter, min_match_tokens=64)
     assert [send(("doc", 63)) for _ in range(4)] == [0, 1, 0, 1]
     assert send(("doc", 64), now_s=61.0) == 0, "the minute is over"
@@ -309,7 +310,7 @@ def test_vllm_router_answers_a_short_match_by_rate():
 # ray-prefix.
 
 
-def test_ray_goes_to_the_smallest_tree_below_a_tenth():
+def test_below_a_tenth_ray_goes_to_the_smallest_tree():
     send = make(RayPrefix)
     assert send(("a", 100)) == 0
     assert send(("b", 50)) == 1
@@ -326,7 +327,7 @@ def test_ray_leaves_the_prefix_when_queues_differ_by_more_than_ten():
 
 
 def test_ray_forgets_only_when_configured():
-    for evict, left in ((False, 151), (True, 51)):  # whole leaves, down to 60 tokens at most
+    for evict, left in ((False, 151), (True, 51)):  # whole leaves, until at most 60 tokens are left
         limits = {"eviction_threshold": 400, "eviction_target": 240}
         send = make(RayPrefix, workers=1, do_eviction=evict, **limits)
         for key in "abc":

@@ -11,11 +11,10 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompts
-from tests.strategies import examples
 
 WORKERS = 3
-# Routers that send one client's requests, all different, to only some workers: the test that shows
-# it says why.
+# Routers that send one client's requests, all different, to only some workers; the test that shows
+# this says why.
 NARROW = {"vtc-basic"}
 
 EVENTS = st.lists(
@@ -39,7 +38,7 @@ def build(name: str, workers: int = WORKERS) -> Router:
 
 
 class Story:
-    """A story of events for one router, with checks of its answers."""
+    """A sequence of events for one router, with checks of its answers."""
 
     def __init__(self, name: str) -> None:
         self.router = build(name)
@@ -84,14 +83,14 @@ class Story:
 
 @pytest.mark.parametrize("name", ROUTERS)
 @given(events=EVENTS)
-@examples(12)
+@settings(max_examples=12)
 def test_every_request_goes_to_a_worker_that_is_up_and_twice_to_the_same(name, events):
     assert Story(name).play(events) == Story(name).play(events)
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if hasattr(build(name), "_fleet")])
 @given(events=EVENTS)
-@examples(8)
+@settings(max_examples=8)
 def test_nothing_is_in_flight_when_all_is_over(name, events):
     story = Story(name)
     story.play(events)
@@ -118,7 +117,7 @@ def test_vtc_basic_leaves_workers_idle_for_a_lone_user():
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_a_worker_that_comes_back_is_used_again(name):
+def test_a_worker_that_returns_is_used_again(name):
     story = Story(name)
     story.leave(1)
     for number in range(30):

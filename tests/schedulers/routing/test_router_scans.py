@@ -14,7 +14,7 @@ WORKERS = 5
 
 
 def go_over(router, candidates):
-    """Return the least loaded worker of a set, by the number in flight at each."""
+    """Return the least loaded worker of a set, by the number of requests in flight at each."""
     fleet = router._fleet
     return fleet.cheapest({w: fleet.in_flight(w) for w in fleet.workers if candidates >> w & 1})
 
@@ -112,5 +112,5 @@ def test_decisions_equal_those_of_a_scan(router, steps):
 
 
 @given(st.sets(st.integers(0, 200)))
-def test_a_set_of_workers_has_its_members_in_order(workers):
+def test_a_set_of_workers_iterates_in_order(workers):
     assert list(members(as_bits(workers))) == sorted(workers)

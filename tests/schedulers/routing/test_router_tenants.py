@@ -55,8 +55,8 @@ def test_without_tenants_the_tree_changes_nothing(charge):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_tenants_credit_is_bounded_as_a_clients_is(seed):
-    """The credit is at most the tenant's quantum, and its debt at most its work under way there."""
+def test_the_credit_of_a_tenant_is_bounded_like_that_of_a_client(seed):
+    """The credit is at most the tenant's quantum, and its debt at most its work in flight there."""
     router = make(3, {"a/": 3.0}, worker_quantum=200, tenants="tree")
     driven(router, NAMES, seed)
     assert set(router.credit) == {node for name in NAMES for node in lineage(name)}
@@ -66,8 +66,8 @@ def test_a_tenants_credit_is_bounded_as_a_clients_is(seed):
 
 @pytest.mark.parametrize(("more", "expected"), [({}, 20), ({"tenants": "tree"}, 4)])
 def test_many_ids_keep_a_worker_no_longer_than_one(more, expected):
-    """Requests of 30 and a quantum of 100: four bring one id into debt, five ids do five times as
-    much.
+    """Requests cost 30 and the quantum is 100: four bring one id into debt, and five ids do five
+    times as much.
     """
     router = make(worker_quantum=100, **more)
     went = [
@@ -76,24 +76,24 @@ def test_many_ids_keep_a_worker_no_longer_than_one(more, expected):
     assert len(list(takewhile(lambda worker: worker == went[0], went))) == expected
 
 
-def test_a_client_gets_a_quantum_where_its_tenant_may_go():
+def test_a_client_gets_a_quantum_at_workers_that_its_tenant_may_use():
     router = make(worker_quantum=100, tenants="tree")
     first = router.route(request(0, "a/x", ("doc", 130)), 0.0)
     assert router.credit == {
         "a/": {first: -30, 1 - first: 100},
         "a/x": {first: -30, 1 - first: 100},
     }
-    # y is new; its tenant is in credit at the other worker alone.
+    # y is new; its tenant is in credit at the other worker only.
     assert router.route(request(1, "a/y", ("doc", 130)), 0.0) == 1 - first
     assert router.credit["a/"] == {first: -30, 1 - first: -30}
     assert router.credit["a/y"] == {first: 100, 1 - first: -30}
-    # a is granted one at both; y, in credit at the first, goes on there.
+    # a gets a quantum at both; y, in credit at the first, stays there.
     assert router.route(request(2, "a/y", ("doc", 10)), 0.0) == first
     assert router.credit["a/"] == {first: 60, 1 - first: 70}
     assert router.credit["a/y"] == {first: 90, 1 - first: -30}
 
 
-def test_a_failed_workers_charges_are_refunded_at_every_level():
+def test_charges_of_a_failed_worker_are_refunded_at_every_level():
     router = make(1, worker_quantum=100, tenants="tree")
     one = request(0, "org/team/user", ("doc", 30))
     router.route(one, 0.0)
@@ -130,7 +130,7 @@ def _rates(tenant, rate, clients, weights):
     st.sampled_from(NAMES),
     st.integers(1, 60),
 )
-def test_a_backlog_is_done_when_a_fluid_that_is_shared_in_the_tree_has_done_it(
+def test_a_backlog_ends_when_it_would_end_under_fluid_sharing_in_the_tree(
     work, weights, client, more
 ):
     backlog = TenantBacklog(lambda node: weights.get(node, 1))
@@ -144,7 +144,7 @@ def test_a_backlog_is_done_when_a_fluid_that_is_shared_in_the_tree_has_done_it(
     assert backlog.finish(client, more) == pytest.approx(float(expected))
 
 
-def test_five_ids_under_way_put_others_off_no_more_than_one():
+def test_five_ids_delay_others_no_more_than_one():
     """ann's 10 are done after 10 of mal's, however many of mal's ids have work there."""
     for ids in (1, 5):
         backlog = TenantBacklog(lambda node: 1)
@@ -154,7 +154,7 @@ def test_five_ids_under_way_put_others_off_no_more_than_one():
         assert backlog.finish("mal/0", 10) == 110 + 100 * (ids - 1)
 
 
-def test_fair_finish_without_tenants_equals_the_treeless_one():
+def test_fair_finish_without_tenants_equals_the_form_without_a_tree():
     went = []
     for more in ({}, {"tenants": "tree"}):
         router = FairFinish(FairFinish.Params(slack=2, **more), 3)

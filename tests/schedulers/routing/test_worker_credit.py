@@ -85,7 +85,7 @@ def change(credit, quantum, what, *more):
 
 
 @given(CHANGES, st.one_of(st.integers(1, 60), st.floats(0.1, 60)))
-def test_each_credit_is_that_of_a_number_for_each_worker(changes, quantum):
+def test_each_credit_equals_a_number_stored_for_each_worker(changes, quantum):
     everyone = (1 << WORKERS) - 1
     credit, dense = WorkerCredit(everyone), Dense(everyone)
     for one in changes:
@@ -142,7 +142,7 @@ def play(steps, quantum, weights):
     st.integers(1, 80),
     st.fixed_dictionaries({client: st.floats(0.1, 3) for client in "abc"}),
 )
-def test_decisions_equal_those_of_a_number_for_each_worker(steps, quantum, weights):
+def test_decisions_equal_those_with_a_number_for_each_worker(steps, quantum, weights):
     """Equality holds to the last bit, also for fractional quanta and exchanged sums."""
     kept = play(steps, quantum, weights)
     with pytest.MonkeyPatch.context() as patch:
@@ -150,8 +150,8 @@ def test_decisions_equal_those_of_a_number_for_each_worker(steps, quantum, weigh
         assert play(steps, quantum, weights) == kept
 
 
-def test_where_a_client_has_never_been_costs_nothing():
-    """Test that 10,000 clients at 1,000 workers take little memory for garbage collection."""
+def test_a_worker_without_requests_of_a_client_costs_no_memory():
+    """10,000 clients at 1,000 workers take little memory and little work for garbage collection."""
 
     def held(workers):
         credit = WorkerCredit((1 << workers) - 1)
@@ -161,4 +161,5 @@ def test_where_a_client_has_never_been_costs_nothing():
         parts = gc.get_referents(credit)
         return sys.getsizeof(credit) + sum(map(sys.getsizeof, parts))
 
-    assert held(1000) < held(10) + 3 * 1000 / 7  # a bit, not a number, in three sets of workers
+    # one bit, instead of a number, in three sets of workers
+    assert held(1000) < held(10) + 3 * 1000 / 7

@@ -42,7 +42,7 @@ blocks = st.lists(st.integers(0, 5), max_size=6)
 
 
 @given(st.lists(st.tuples(blocks, st.integers(1, 30)), min_size=1, max_size=8))
-def test_two_prompts_begin_alike_in_segments_for_as_long_as_in_blocks(prompts):
+def test_two_prompts_share_as_much_in_segments_as_in_blocks(prompts):
     table = table_of(prompts)
     segments = [tokens_of_segments(one) for one in prompts_of(table)]
     plain = [tokens_of_blocks(row, *prompt) for row, prompt in enumerate(prompts)]

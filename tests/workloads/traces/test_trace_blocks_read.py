@@ -33,7 +33,7 @@ CHATS = [
     turn(1, 0, 1.5, [0, 1, 2]),
     turn(2, -1, 2.0, [0, 9]),
     turn(3, 1, 34.5, [0, 1, 2, 3]),
-    turn(5, 4, 40.0, [7]),  # whose first turn is not in the file
+    turn(5, 4, 40.0, [7]),  # the first turn is not in the file
     turn(6, 5, 41.0, [7, 8]),
 ]
 
@@ -52,12 +52,12 @@ def test_a_turn_without_a_parent_begins_a_program(read, nobody):
     assert read(turns).trace.table(0).session.tolist() == [0, 0, 1]
 
 
-def test_bailians_types_may_be_the_clients(read):
+def test_types_in_bailian_may_be_the_clients(read):
     typed = [{**one, "type": kind} for one, kind in zip(CHATS, "ababab", strict=True)]
     assert read(typed, columns="client=type").trace.clients == ("a", "b")
 
 
-def test_a_chat_id_alone_is_no_bailian(read):
+def test_a_chat_id_alone_is_not_bailian(read):
     records = [{key: one[key] for key in one if key != "parent_chat_id"} for one in CHATS]
     assert read([{**one, "hash_ids": []} for one in records]).format != "bailian"
 
@@ -81,7 +81,7 @@ def test_the_last_block_may_be_shorter(read, tokens):
     assert table.block_size.tolist() == [512]
 
 
-def test_the_size_of_a_block_can_be_set(read):
+def test_the_block_size_can_be_set_in_the_file(read):
     record = {"time": 0, "input_tokens": 64, "output_tokens": 1, "hash_ids": [1, 2, 3, 4]}
     with pytest.raises(
         DataError, match="hash_ids needs block_size: give the number of tokens of a block"
@@ -95,7 +95,7 @@ def test_the_size_of_a_block_can_be_set(read):
 @pytest.mark.parametrize(
     "command", [["trace", "inspect"], ["run", "--scheduler", "fcfs", "--trace"]]
 )
-def test_the_size_of_a_block_is_a_flag(tmp_path, command):
+def test_the_block_size_can_be_given_as_a_flag(tmp_path, command):
     record = {"time": 0, "input_tokens": 64, "output_tokens": 1, "hash_ids": [1, 2, 3, 4]}
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps(record))
@@ -140,7 +140,7 @@ def test_identities_may_be_texts_or_whole_floats(read, ids):
 
 
 @pytest.mark.parametrize("ids", [["a"], ["1.5"], [1.5], [True], [None], [[1]], ["1e3"]])
-def test_other_identities_are_named(read, ids):
+def test_other_identities_are_named_in_errors(read, ids):
     record = {"timestamp": 0, "input_length": 512, "output_length": 10, "hash_ids": ids}
     with pytest.raises(DataError, match="must be a list of integers"):
         read([record])

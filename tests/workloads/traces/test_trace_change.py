@@ -48,7 +48,7 @@ def columns_of(table):
     return {name: repr(getattr(table, name).tolist()) for name in names} | {"c": table.clients}
 
 
-def test_two_traces_put_together_say_so_wherever_they_are_played(table, tmp_path):
+def test_a_mix_of_two_traces_is_marked_wherever_it_is_played(table, tmp_path):
     """The arrivals and clients come from the first trace, the contents from the second."""
     senders = table_of([Row(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)])
     both = combined(senders, table)
@@ -101,7 +101,7 @@ def test_every_line_follows_the_published_schema(table, tmp_path):
         ({}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_a_part_has_exactly_those_requests(table, flags, rows):
+def test_a_part_has_exactly_the_requests_of_its_time(table, flags, rows):
     part = cut(table, **flags)
     assert columns_of(part) == columns_of(table_of([ROWS[row] for row in rows]))
 
@@ -120,7 +120,7 @@ def test_an_impossible_cut_is_refused(table):
             scaled(table, rate)
 
 
-def test_twice_the_rate_is_half_the_times(table):
+def test_twice_the_rate_gives_half_the_times(table):
     twice = scaled(table, 2.0)
     assert twice.arrival_s.tolist() == [0, 0.5, 1.5, 2, 2]
     assert twice.end_s.tolist()[1] == 1.0
@@ -130,7 +130,7 @@ blocks = st.lists(st.integers(0, 5), max_size=5, unique=True)
 
 
 @given(st.lists(st.tuples(blocks, st.integers(1, 80)), min_size=1, max_size=6))
-def test_without_names_just_as_much_is_shared(found):
+def test_without_names_prompts_share_as_much(found):
     table = table_of(
         Row(at, f"client {at % 2}", tokens, 1, blocks=ids, block_size=16)
         for at, (ids, tokens) in enumerate(found)
@@ -164,7 +164,7 @@ def test_texts_are_removed_and_their_sharing_stays(tmp_path):
     ]
     assert [one.exit_code for one in done] == [0, 0], done[0].output
     text = (tmp_path / "one.jsonl").read_text(encoding="utf-8")
-    assert text != (tmp_path / "two.jsonl").read_text(encoding="utf-8")  # a key each
+    assert text != (tmp_path / "two.jsonl").read_text(encoding="utf-8")  # a different key for each
     assert not [word for word in ("Example", "jane", "joe", "hi") if word in text]
     first, second, third = map(json.loads, text.splitlines())
     assert first["client"] == third["client"] != second["client"]

@@ -41,7 +41,7 @@ def programs(trace, speed=1.0):
     ]
 
 
-def test_delays_are_thinking_after_the_answer(read):
+def test_delays_are_think_times_after_the_answer(read):
     """a thinks 0.5 s and then not at all, b 2 s, however long answers take."""
     trace = read(STEPS).trace
     assert programs(trace) == [(0.0, [(0, 0.5), (0, 0), (0, 0)]), (0.0, [(0, 2.0), (0, 0)])]
@@ -58,7 +58,7 @@ def test_a_session_may_begin_at_a_time(read):
     assert programs(found.trace)[0][1][0] == (0, 0.5)
 
 
-def test_sessions_of_mooncakes_form_need_no_time(read):
+def test_sessions_in_the_form_of_mooncake_need_no_time(read):
     found = read([one | {"hash_ids": [1]} for one in STEPS])
     assert found.format == "mooncake"
     assert set(found.trace.table(0).block_size.tolist()) == {512}

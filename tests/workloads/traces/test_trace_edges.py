@@ -1,4 +1,6 @@
-"""Test traces at the edges: far times, units, missing numbers, steps at once, synthetic parts."""
+"""Test traces at the edges: distant times, units, missing numbers, simultaneous steps, synthetic
+parts.
+"""
 
 import gzip
 import json
@@ -54,14 +56,14 @@ def test_a_trace_longer_than_the_clock_is_refused_unless_a_part_is_played(tmp_pa
         *((2**62, "ns"), (-(2**62), "ns"), (1e300, "s")),
     ],
 )
-def test_a_time_too_far_away_is_refused(value, unit):
+def test_too_distant_a_time_is_refused(value, unit):
     with pytest.raises((ValueError, OverflowError)):
         nanoseconds(value, unit)
     assert nanoseconds("2115-12-31T00:00:00Z", "s") == 4607193600 * 10**9
     assert nanoseconds(2**62 - 1, "ns") == 2**62 - 1
 
 
-def test_the_most_that_times_can_be_apart_does_not_wrap(read):
+def test_the_largest_distance_of_times_does_not_overflow(read):
     most = 2**62 - 1
     trace = read(f"time_ns,end_ns,isl,osl\n{-most},{most},1,1\n{most},,1,1\n")
     span_s = pytest.approx(2 * most / 1e9)
@@ -90,7 +92,7 @@ def test_a_latency_needs_a_unit_if_the_unit_of_times_is_guessed(read):
         read("time,latency,isl,osl\n1714564800000,1500,1,1\n")
 
 
-def test_a_request_of_which_nothing_is_known_is_left_out(read):
+def test_a_request_without_any_known_field_is_left_out(read):
     log = [{"time": 1, "prompt": "hello", "output_tokens": 5}]
     for more in ({"prompt": ""}, {"messages": []}, {"prompt": None}, {"output_tokens": None}):
         trace = read([*log, {**log[0], "prompt": "x", **more}, {"t": 1, "isl": "", "osl": 3}])
@@ -120,7 +122,7 @@ def test_times_of_logs_are_in_nanoseconds_at_any_size(read):
     assert (table.arrival_s.tolist(), table.end_s.tolist()) == ([0, 0.5], [1.5, 2.0])
 
 
-def test_steps_at_once_keep_their_recorded_distance(read):
+def test_simultaneous_steps_keep_their_recorded_distance(read):
     steps = [
         {"time": t, "end": e, "session": "s", "input_tokens": 10, "output_tokens": 1}
         for t, e in ((0, 20), (8, 22), (25, 30))
@@ -146,7 +148,7 @@ def test_synthetic_parts_stay_marked_when_written(tmp_path):
 
 
 @pytest.mark.parametrize("tokens", [340, 500, 200, 50])
-def test_equal_texts_are_shared_as_a_whole_at_any_stated_length(read, tokens):
+def test_equal_texts_are_fully_shared_at_any_stated_length(read, tokens):
     text = "In the beginning was a prompt of some length, and it went on. " * 20
     log = [{"t": at, "prompt": text, "isl": tokens, "osl": 1} for at in range(10)]
     assert shared(read(log).table())["infinite_hit_rate"] == 0.9
@@ -157,15 +159,15 @@ def test_equal_texts_are_shared_as_a_whole_at_any_stated_length(read, tokens):
     assert 0 < table.input_tokens[0] - (first[1] - 1) * size <= size
 
 
-def test_one_block_size_by_the_median_without_guessing_cut_parts(read):
-    text = "x" * 920  # ten blocks of 92, about 200 tokens
+def test_the_block_size_is_the_median_and_does_not_guess_cut_parts(read):
+    text = "x" * 920  # ten blocks of 92 characters, about 200 tokens
     log = [{"t": n, "prompt": text, "isl": isl, "osl": 1} for n, isl in enumerate((400, 400, 90))]
     table = read([*log, {"t": 3, "prompt": text, "isl": 1000, "osl": 1}]).table()
     assert table.block_size.tolist() == [40] * 4
     assert (table.first_block[1:] - table.first_block[:-1]).tolist() == [10, 10, 3, 10]
 
 
-def test_logs_that_begin_with_other_events_are_known(read, tmp_path):
+def test_logs_that_begin_with_other_events_are_recognised(read, tmp_path):
     meta = {"prompt_tokens": 3, "completion_tokens": 4, "e2e_latency": 1.5}
     log = [
         *({"event": "server.start"} for _ in range(99)),
@@ -196,7 +198,7 @@ def test_the_detected_format_and_unit_are_reported(tmp_path, record, form, unit)
     assert f"from the first to the last, in {unit}" in shown.stdout
 
 
-def test_epoch_seconds_are_no_milliseconds_under_format_mooncake(tmp_path):
+def test_epoch_seconds_are_not_taken_as_milliseconds_in_format_mooncake(tmp_path):
     path = tmp_path / "log.jsonl"
     record = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
     times = (1_700_000_000, 1_700_000_003.5)
@@ -207,7 +209,7 @@ def test_epoch_seconds_are_no_milliseconds_under_format_mooncake(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["\t", ";"])
-def test_other_marks_between_columns_are_known_by_the_header(read, mark):
+def test_other_separators_of_columns_are_recognised_by_the_header(read, mark):
     text = 't,user,isl,osl\n0,"a,b",5,1\n'.replace(",", mark, 3).replace('",', f'"{mark}')
     table = read(text.replace("0,", f"0{mark}").replace("5,1", f"5{mark}1")).table()
     assert (table.clients, table.input_tokens.tolist()) == (("a,b",), [5])

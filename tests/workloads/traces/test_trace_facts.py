@@ -1,4 +1,4 @@
-"""Test the output of ``trace inspect``, by hand and by brute force."""
+"""Test the output of ``trace inspect`` with hand-computed values and by brute force."""
 
 import json
 
@@ -27,7 +27,7 @@ def row(at_s, client, read, written, **more):
     return Row(round(at_s * 1e9), client, read, written, **more)
 
 
-def test_the_numbers_of_five_requests():
+def test_the_numbers_of_five_requests_equal_hand_computed_values():
     facts = facts_of_table(
         table_of(
             [
@@ -43,7 +43,7 @@ def test_the_numbers_of_five_requests():
     assert facts == {
         "requests": 5,
         "per_s": 5 / 122,
-        # Gaps 1, 1, 0, 120: mean 30.5, variance (2 x 29.5^2 + 30.5^2 + 89.5^2) / 4.
+        # Gaps 1, 1, 0, 120: mean 30.5, variance (2 x 29.5^2 + 30.5^2 + 89.5^2) / 4
         "cv": pytest.approx(((2 * 29.5**2 + 30.5**2 + 89.5**2) / 4) ** 0.5 / 30.5),
         "input_tokens": 150,
         "input_mean": 30.0,
@@ -74,7 +74,7 @@ prompts = st.tuples(st.lists(st.integers(0, 4), max_size=5, unique=True), st.int
 
 
 @given(st.lists(prompts, min_size=1, max_size=8))
-def test_sharing_by_brute_force(found):
+def test_sharing_equals_brute_force(found):
     rows = [
         Row(number, "a", tokens, 1, blocks=blocks, block_size=SIZE)
         for number, (blocks, tokens) in enumerate(found)
@@ -116,7 +116,7 @@ def trace(tmp_path):
     return path
 
 
-def test_the_table_fits_and_the_json_has_all(trace):
+def test_the_table_fits_and_the_json_has_all_numbers(trace):
     shown = CliRunner().invoke(app, ["trace", "inspect", str(trace)])
     assert shown.exit_code == 0, shown.output
     assert max(map(len, shown.stdout.splitlines())) <= 100
@@ -128,7 +128,7 @@ def test_the_table_fits_and_the_json_has_all(trace):
     part = CliRunner().invoke(app, ["trace", "inspect", str(trace), "--to", "50", "--json"])
     some = json.loads(part.stdout)
     assert some["requests"] == 100
-    assert some["peak_per_s"] == some["per_s"]  # of less than a minute
+    assert some["peak_per_s"] == some["per_s"]  # facts of a trace that lasts less than a minute
 
 
 def test_even_gaps_are_not_bursty_despite_rounding(tmp_path):

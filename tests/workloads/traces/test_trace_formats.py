@@ -73,7 +73,7 @@ def rows_of(table):
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_format_is_found_out_and_read(write, name):
+def test_a_format_is_detected_and_read(write, name):
     text, clients, rows = ANSWERS[name]
     read = read_trace(TraceParams(write(text)))
     assert read.format == name
@@ -88,17 +88,17 @@ def test_a_format_is_found_out_and_read(write, name):
                 read_trace(TraceParams(write(text), format=other))
 
 
-def test_blocks_of_mooncake_are_of_512_tokens(write):
+def test_blocks_of_mooncake_have_512_tokens(write):
     table = read_trace(TraceParams(write(MOONCAKE))).trace.table(0)
     prompts = [prompt_of_row(table, runs_of(table), row, "own") for row in range(3)]
     first = ("block-0", 512)
-    # Nothing but block 2 ever follows block 1, so both are one segment.
+    # Only block 2 ever follows block 1, so both are one segment.
     assert prompts[0] == (first, ("block-1", 512 + 6))
     assert prompts[1] == (first, ("block-7", 88))
     assert prompts[2] == (first, ("block-1", 512))
 
 
-def test_batches_are_spread_up_to_the_next_one(write):
+def test_batches_are_spread_until_the_next_one(write):
     read = read_trace(TraceParams(write(MOONCAKE), spread=True))
     assert read.trace.table(0).arrival_s.tolist() == [0, 1.5, 3]
 
@@ -108,7 +108,7 @@ def test_a_session_is_one_program_and_failures_are_left_out(write):
     assert trace.left_out == 1
     (at_s, session), (later_s, alone) = trace.programs(0, None, 1.0)
     assert (at_s, later_s) == (0, 113)
-    assert [call.think_s for call in session.calls] == [37.5, 0]  # 45 - (5 + 2.5)
+    assert [call.think_s for call in session.calls] == [37.5, 0]  # 45 - (5 + 2.5) s
     assert [call.gap_s for call in session.calls] == [0, 0]
     assert len(alone.calls) == 1
     (twice, _) = trace.programs(0, None, 2.0)

@@ -23,7 +23,7 @@ def rows_of(table):
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_a_benchmark_of_vllm(read):
+def test_a_benchmark_of_vllm_is_read(read):
     run = {
         "backend": "vllm",
         "completed": 2,
@@ -44,7 +44,7 @@ def sglang(event, at, rid, **more):
     return {"timestamp": f"2025-01-01T10:00:{at}", "event": f"request.{event}", "rid": rid, **more}
 
 
-def test_a_request_log_of_sglang(read):
+def test_a_request_log_of_sglang_is_read(read):
     obj = {"text": "x" * 200, "sampling_params": {"max_new_tokens": 64}}
     tenant = {"custom_labels": {"tenant": "acme"}}
 
@@ -91,7 +91,7 @@ def usage(read, written):
     }
 
 
-def test_spans_of_opentelemetry(read):
+def test_spans_of_opentelemetry_are_read(read):
     user = {"user__id": {"stringValue": "ann"}}
     chat = {"gen_ai__conversation__id": {"stringValue": "c1"}}
     spans = [
@@ -111,7 +111,7 @@ def test_spans_of_opentelemetry(read):
     assert by_service.trace.clients == ("shop",)
 
 
-def test_a_file_with_one_span_a_line_is_read(read):
+def test_a_file_with_one_span_per_line_is_read(read):
     one = {
         "name": "chat",
         "start_time": "2025-01-01T10:00:00.000000Z",
@@ -143,7 +143,7 @@ def test_a_missing_label_is_compared_with_those_present(read):
     assert "=" not in str(error.value)
 
 
-def test_the_standard_payload_of_litellm(read):
+def test_the_standard_payload_of_litellm_is_read(read):
     def call(start, end, **more):
         return {
             **{"id": "x", "call_type": "acompletion", "status": "success", "startTime": start},
@@ -167,7 +167,7 @@ def test_the_standard_payload_of_litellm(read):
     assert {call.max_new_tokens for call in program.calls} == {99}
 
 
-def test_the_spend_of_litellm_in_another_notation(read):
+def test_the_spend_log_of_litellm_in_another_notation_is_read(read):
     row = {
         **{"call_type": "acompletion", "startTime": "2025-01-01T10:00:00", "user": "u"},
         **{"endTime": "2025-01-01T10:00:03", "prompt_tokens": "5", "completion_tokens": "2"},

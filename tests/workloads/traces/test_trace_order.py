@@ -1,4 +1,4 @@
-"""Test that requests of one time are played in the order of the file."""
+"""Test that requests with the same time are played in the order of the file."""
 
 import json
 
@@ -31,7 +31,7 @@ def played(tmp_path):
 
 
 @pytest.mark.parametrize("clients", ["babababa", "ccbbaa", "abcabc", "bbbaabab"])
-def test_requests_at_one_time_come_in_the_order_of_the_file(played, clients):
+def test_requests_with_the_same_time_keep_the_order_of_the_file(played, clients):
     assert played(clients)[0] == list(clients)
 
 
@@ -40,7 +40,7 @@ def test_an_earlier_time_comes_first_on_any_line(played):
     assert order == list("bac" + "cba")
 
 
-def test_clients_that_alternate_wait_alike(played, tmp_path):
+def test_clients_that_alternate_wait_equally_long(played, tmp_path):
     _, (a, b) = played("ba" * 12)
     apart_s = abs(a["p50_s"] - b["p50_s"])
     for run in (tmp_path / "runs").iterdir():

@@ -36,7 +36,7 @@ EVERY = tomllib.loads((ROOT / "examples/traces/every-scheduler.toml").read_text(
 SCHEDULERS, GATEWAYS, DEADLINES = EVERY["grid"]
 
 
-def test_the_sweep_of_every_scheduler_leaves_out_nothing_that_has_a_name():
+def test_the_sweep_of_every_scheduler_leaves_out_no_named_one():
     pairs = [*SCHEDULERS["scheduler"], *DEADLINES["scheduler"]]
     routers, locals_ = zip(*map(split_pair, pairs), strict=True)
     assert set(PAIRS) <= set(pairs)
@@ -45,7 +45,7 @@ def test_the_sweep_of_every_scheduler_leaves_out_nothing_that_has_a_name():
     assert SCHEDULERS["workload"] == GATEWAYS["workload"] == FILES
 
 
-def test_its_table_has_every_trace_under_each():
+def test_the_table_of_the_sweep_has_every_trace_under_each_scheduler():
     path = ROOT / "results" / "tables" / "traces-every.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = {row.pop("scheduler"): row for row in csv.DictReader(file)}

@@ -35,7 +35,7 @@ def path(tmp_path):
     return str(path)
 
 
-def test_windows_have_just_their_requests_at_their_lengths(path):
+def test_windows_have_exactly_their_requests_and_lengths(path):
     read = read_trace(TraceParams(path))
     trace = read.trace
     assert (read.format, trace.clients, trace.left_out) == ("servegen", ("3", "5"), 600)
@@ -74,14 +74,14 @@ def test_a_run_draws_by_its_seed_and_is_marked(path):
     assert [at_s - arrivals[0] for at_s in arrivals] == pytest.approx(table.arrival_s.tolist())
 
 
-def test_equal_gaps_where_nothing_varies(path):
+def test_gaps_are_equal_if_nothing_varies(path):
     found = list(read_trace(TraceParams(path)).trace.programs(1, random.Random(0), 2.0))
     assert [at_s * 2 for at_s, _ in found] == [1200 + 150 * n for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("law", ["Gamma", "Weibull"])
 @pytest.mark.parametrize("cv", [0.3, 1.0, 2.5])
-def test_gaps_vary_as_much_as_they_are_to(law, cv):
+def test_gaps_vary_as_much_as_measured(law, cv):
     window = Window(0.0, 1.0, 40_000, cv, law)
     times = times_in(window, random.Random(7))
     assert len(times) == 40_000
@@ -89,7 +89,7 @@ def test_gaps_vary_as_much_as_they_are_to(law, cv):
     assert burstiness(np.array(times)) == pytest.approx(cv, rel=0.06)
 
 
-def test_the_shape_of_weibulls_law():
+def test_the_shape_of_weibulls_law_equals_a_known_value():
     assert weibull_shape(1.0) == pytest.approx(1.0)
     for shape in (0.25, 0.5, 2.0):
         cv = sqrt(gamma(1 + 2 / shape) / gamma(1 + 1 / shape) ** 2 - 1)
@@ -109,13 +109,13 @@ def test_the_shape_of_weibulls_law():
         ({"windows": []}, "must hold at least one client with windows and lengths"),
     ],
 )
-def test_errors_are_named(tmp_path, change, complaint):
+def test_errors_in_windows_are_named(tmp_path, change, complaint):
     path = tmp_path / "gen.jsonl"
     path.write_text(json.dumps(LINES[0] | change), encoding="utf-8")
     with pytest.raises(DataError, match=complaint):
         read_trace(TraceParams(str(path)))
 
 
-def test_clients_of_its_own_are_kept(path):
+def test_clients_in_the_file_are_kept(path):
     with pytest.raises(UsageError, match="clients: cannot be given for the format servegen, whose"):
         experiment({"trace": path, "clients": 3}, {})

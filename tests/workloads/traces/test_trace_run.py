@@ -50,7 +50,7 @@ def test_a_foreign_csv_is_played_as_recorded(trace):
     assert result.summary["workload"] == "trace-mine"
 
 
-def test_requests_that_come_all_at_once_are_judged_over_the_whole_run(tmp_path):
+def test_simultaneous_requests_are_judged_over_the_whole_run(tmp_path):
     path = tmp_path / "batch.csv"
     lines = "".join(f"0,{'ab'[n % 2]},{100 + n},{5 + n}\n" for n in range(20))
     path.write_text(f"time,client,isl,osl\n{lines}", encoding="utf-8")
@@ -64,12 +64,12 @@ def test_requests_that_come_all_at_once_are_judged_over_the_whole_run(tmp_path):
         assert tokens == pytest.approx(served[one["client"]])
 
 
-def test_twice_as_fast_is_half_the_times(trace):
+def test_twice_the_speed_gives_half_the_times(trace):
     result = fairbench.run(trace=str(trace), scheduler="fcfs", time_scale=2)
     assert [row[1] for row in rows_of(result)] == [0.0, 0.25, 0.5, 2.0]
 
 
-def test_the_records_are_the_same_again_and_no_seed_moves_an_arrival(trace):
+def test_the_records_are_repeatable_and_no_seed_moves_an_arrival(trace):
     runs = [fairbench.run(trace=str(trace), scheduler="d2lpm", seed=seed) for seed in (0, 0, 7)]
     first, again, other = ([run.requests.to_pylist(), run.summary] for run in runs)
     assert repr(first) == repr(again)
@@ -77,9 +77,9 @@ def test_the_records_are_the_same_again_and_no_seed_moves_an_arrival(trace):
     assert repr(other[0]) == repr(first[0])
 
 
-def test_how_long_programs_arrive_cuts_a_trace(trace):
+def test_the_duration_of_arrivals_cuts_a_trace(trace):
     result = fairbench.run(trace=str(trace), duration=1.0)
-    assert rows_of(result) == ROWS[:2]  # the third comes at the end itself
+    assert rows_of(result) == ROWS[:2]  # the third request comes exactly at the end
     result = fairbench.run(trace=str(trace), num_programs=1)
     assert rows_of(result) == [ROWS[0], ROWS[1], ROWS[3]]
 
@@ -118,7 +118,7 @@ def test_columns_are_found_by_common_or_given_names(tmp_path, lines, flags):
         ("t", ("2024-02-29", "2024-03-01T00:00:00Z"), 86_400.0),
     ],
 )
-def test_a_times_unit_comes_from_its_name_or_size(tmp_path, column, values, second_s):
+def test_the_unit_of_times_follows_from_name_or_size(tmp_path, column, values, second_s):
     lines = [json.dumps({column: at, "isl": 9, "osl": 1}) for at in values]
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -176,7 +176,7 @@ def test_the_stored_experiment_plays_the_same_file_and_no_other(trace, tmp_path)
         simulate(spec)
 
 
-def test_steps_of_a_session_follow_each_other_at_the_recorded_distance_at_least(tmp_path):
+def test_steps_of_a_session_are_at_least_the_recorded_distance_apart(tmp_path):
     path = tmp_path / "agent.jsonl"
     steps = [
         {"time": 10.0, "session": "s", "input_tokens": 8, "output_tokens": 1},
@@ -189,13 +189,13 @@ def test_steps_of_a_session_follow_each_other_at_the_recorded_distance_at_least(
     assert sorted(result.programs["requests"].to_pylist()) == [1, 3]
     rows = sorted(result.requests.to_pylist(), key=lambda row: row["arrival_s"])
     assert [(row["arrival_s"], row["depth"]) for row in rows[:3]] == [(0, 0), (1, 0), (2, 1)]
-    # Its answer takes longer than 0.1 s, so the last step begins when that is there.
+    # Its answer takes longer than 0.1 s, so the last step begins when that answer has come.
     assert rows[3]["arrival_s"] == rows[2]["finish_s"] > 2.1
     assert result.summary["latency"] == "program"
     assert result.summary["think_time"] is True
 
 
-def test_a_recorded_end_leaves_the_think_time(tmp_path):
+def test_a_recorded_end_determines_the_think_time(tmp_path):
     path = tmp_path / "agent.csv"
     path.write_text(
         "time,end,session,input_tokens,output_tokens\n"

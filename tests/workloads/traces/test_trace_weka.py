@@ -55,12 +55,12 @@ def blocks_of(table, row):
 def test_tools_and_system_prompt_are_shared_and_the_rest_is_private(tmp_path):
     table = table_of(written(tmp_path, *TWO))
     one, two, later = (blocks_of(table, row) for row in range(3))
-    assert one[:3] == two[:3] == later[:3]  # 128 tokens of tools and 64 of system prompt
+    assert one[:3] == two[:3] == later[:3]  # 128 tokens of tools and 64 of the system prompt
     assert one[3] == later[3]
     assert not set(two[3:]) & {*one, *later}
 
 
-def test_other_tools_share_nothing_and_the_same_tools_alone_share_them(tmp_path):
+def test_other_tools_share_nothing_and_the_same_tools_alone_are_shared(tmp_path):
     other = session("b", turn(0, 256), tools=192, system=0)
     same = session("c", turn(0, 256), tools=128, system=128)
     table = table_of(written(tmp_path, session("a", turn(0, 256)), other, same))
@@ -75,19 +75,19 @@ def played(path, **flags):
     return simulate(spec)
 
 
-def test_thinking_is_slept_and_turns_wait_for_answers(tmp_path):
+def test_think_time_is_slept_and_turns_wait_for_answers(tmp_path):
     result = played(written(tmp_path, *TWO))
     requests = result.requests
     assert len(requests["request_id"]) == 3
     first, last = 0, 2
     assert requests["arrival_s"][last] == pytest.approx(requests["finish_s"][first] + 3.0)
-    # All but the last block's tokens of the turn before are cached: whole 256 tokens.
+    # All tokens of the previous turn except for the last block are cached: exactly 256 tokens.
     assert requests["cached_tokens"][last] == 256
     assert result.summary["completed"] == 3
 
 
 # The parent answers at 2 s; the sub-agent begins at 3 s and ends at 16 s; the parent's turn at 6 s
-# runs beside it, that at 20 s waits for it.
+# runs in parallel, and that at 20 s waits for it.
 NESTED = session(
     "parent",
     turn(0, 256),
@@ -97,7 +97,7 @@ NESTED = session(
 )
 
 
-def test_a_sub_agent_runs_beside_its_session_and_is_waited_for(tmp_path):
+def test_a_sub_agent_runs_in_parallel_to_its_session_and_is_waited_for(tmp_path):
     path = written(tmp_path, NESTED)
     table = table_of(path)
     assert table.branch.tolist() == [0, 1, 0, 1, 0]

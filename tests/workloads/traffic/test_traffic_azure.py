@@ -37,12 +37,12 @@ def times(source, seed, count):
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
-def test_gaps_are_the_files_with_a_mean_of_one(tmp_path, name):
+def test_gaps_are_those_of_the_file_with_a_mean_of_one(tmp_path, name):
     assert trace_gaps(trace(tmp_path, 1, 2, 2, 9, name=name)) == (1 / (8 / 3), 0.0, 7 / (8 / 3))
 
 
-def test_a_client_goes_round_the_trace_at_its_own_rate(tmp_path):
-    # Gaps of 0.5 and 1.5, which are half as long at 2/s.
+def test_a_client_repeats_the_trace_at_its_own_rate(tmp_path):
+    # Gaps of 0.5 and 1.5, which are half as long at 2/s
     source = azure(trace(tmp_path, 0, 1, 4)).usual(LOAD)
     found = times(source, 0, 9)
     gaps = [round(after - before, 9) for before, after in pairwise([0.0, *found])]
@@ -79,15 +79,15 @@ def test_a_wrong_file_is_named(tmp_path, text, complaint):
         azure(str(path)).usual(LOAD)
 
 
-def test_no_file_and_no_burstiness(tmp_path):
+def test_without_a_file_there_is_an_error_and_no_burstiness(tmp_path):
     with pytest.raises(DataError, match=r"^arrivals .*: cannot be read"):
         azure(str(tmp_path / "none.csv")).usual(LOAD)
     with pytest.raises(UsageError, match=r"burstiness = 2:"):
         azure(trace(tmp_path, 0, 1)).usual(LOAD._replace(burstiness=2.0))
 
 
-def test_the_trace_of_azure():
+def test_the_trace_of_azure_has_its_burstiness():
     gaps = trace_gaps(shared_data("azure_llm_2023_code.csv.gz"))
     assert len(gaps) == 8818
     assert fmean(gaps) == pytest.approx(1)
-    assert max(gaps) > 100  # its bursts and pauses: a Poisson process has none above 12
+    assert max(gaps) > 100  # bursts and pauses of the trace: a Poisson process has none above 12

@@ -54,7 +54,7 @@ class Trace:
         raise UsageError("arrivals.trace: the times are given, so nobody sends more")
 
 
-def test_a_kind_is_a_class_and_a_line(monkeypatch, tmp_path):
+def test_a_kind_takes_a_class_and_a_line(monkeypatch, tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"0": [3.0, 1.0 + 3], "1": [], "2": [2.5], "3": [9.0]}))
     monkeypatch.setitem(traffic.KINDS, "trace", f"{__name__}:Trace")

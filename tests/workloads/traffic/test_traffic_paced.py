@@ -1,4 +1,4 @@
-"""Test even or drawn gaps of a planned rate: by hand, and against small steps."""
+"""Test even or random gaps at a planned rate: hand-computed examples, and small time steps."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -49,14 +49,14 @@ def test_constant_has_equal_gaps_after_a_random_start():
     assert times(usual("constant"), seed=1)[0] != found[0]
 
 
-def test_on_off_counts_on_only():
+def test_on_off_counts_only_the_on_periods():
     found = times(usual("on-off"))
     assert all(at_s % 10 < 6 for at_s in found)
     assert len(found) == 10 * 6 * 2
     assert usual("on-off").expected_programs() == 120
 
 
-def test_a_ramp_sends_the_mean_of_both_rates_and_ever_faster():
+def test_a_ramp_sends_the_mean_of_both_rates_with_shrinking_gaps():
     found = times(usual("ramp"))
     assert usual("ramp").expected_programs() == pytest.approx(0.55 * 2 * 100)
     assert len(found) in (109, 110, 111)
@@ -66,7 +66,7 @@ def test_a_ramp_sends_the_mean_of_both_rates_and_ever_faster():
 
 
 def rate_at(time_s):
-    """Return the rate of PHASES at 2 programs/s, by a plain reading of the table."""
+    """Return the rate of PHASES at 2 programs/s, read directly from the table."""
     if time_s < 10:
         return 2.0 if time_s % 5 < 2 else 0.0
     if time_s < 20:
@@ -87,18 +87,18 @@ def test_phases_send_the_sum_of_their_rates_in_any_window(one_s, other_s):
 
 
 @pytest.mark.parametrize("kind", PARAMS)
-def test_a_count_ends_the_stream_also_at_higher_rates(kind):
+def test_a_count_ends_the_stream_at_higher_rates_too(kind):
     load = LOAD._replace(num_programs=7)
     assert len(times(usual(kind, load))) == usual(kind, load).expected_programs() == 7
     more = traffic_kind(kind, PARAMS[kind]).misbehaving(load, 3.0, None)
     assert len(times(more)) == 21
-    # The same plan, three times as fast.
+    # The same plan at three times the rate.
     every = times(traffic_kind(kind, PARAMS[kind]).misbehaving(LOAD, 3.0, None))
     assert len(every) == pytest.approx(3 * len(times(usual(kind))), abs=3)
     assert more.last_arrival_s(stream(0, "x")) == times(more)[-1]
 
 
-def test_an_end_that_never_comes_does_not_keep_anyone_waiting():
+def test_an_end_that_is_never_reached_blocks_no_client():
     silent = PacedArrivals(1.0, (Phase(10.0, 1.0), Phase(5.0, 0.0)), num_programs=50)
     assert len(times(silent)) == 10
     off = PacedArrivals(1.0, (Phase(inf, 0.0, on_s=1.0, off_s=1.0),), num_programs=50)
@@ -145,7 +145,7 @@ def test_wrong_parameters_are_named(kind, params, said):
         traffic_kind(kind, params)
 
 
-def test_every_kind_of_even_gaps_is_tried_here():
+def test_every_kind_of_even_gaps_is_tested_here():
     assert {*KINDS} - {"gamma", "trace", "azure", "replay", "closed"} == {*PARAMS}
 
 
@@ -154,11 +154,11 @@ RANDOM = {kind: params | {"gaps": "gamma"} for kind, params in PARAMS.items() if
 
 @pytest.mark.parametrize("kind", RANDOM)
 @pytest.mark.parametrize("burstiness", [0.5, 4.0])
-def test_random_gaps_keep_to_the_rates_in_the_mean(kind, burstiness):
+def test_random_gaps_keep_the_rates_on_average(kind, burstiness):
     drawn = traffic_kind(kind, RANDOM[kind]).usual(Load(0, 20.0, burstiness, None, 100.0))
     even = replace(drawn, burstiness=None)
     assert drawn.expected_programs() == even.expected_programs()
-    # Each fifth of the run has the same number, within what gaps of this burstiness allow.
+    # Each fifth of the run has the same number, within the limits of this burstiness.
     found, wanted = (
         [sum(20 * n <= t < 20 * n + 20 for t in every) for n in range(5)]
         for every in (times(drawn), times(even))
@@ -167,7 +167,7 @@ def test_random_gaps_keep_to_the_rates_in_the_mean(kind, burstiness):
 
 
 @pytest.mark.parametrize("burstiness", [0.5, 4.0])
-def test_random_gaps_have_the_burstiness_asked_for(burstiness):
+def test_random_gaps_have_the_requested_burstiness(burstiness):
     load = Load(0, 20.0, burstiness, None, 500.0)
     found = times(traffic_kind("phases", {"phases": [PHASES[-1]], "gaps": "gamma"}).usual(load))
     gaps = [b - a for a, b in pairwise(found)]
@@ -181,22 +181,22 @@ def test_gamma_in_one_phase_is_gamma():
 
 
 @given(st.floats(0, 1), st.floats(1, 1e5), st.floats(0, 1e5), st.integers(1, 4))
-def test_a_day_has_the_mean_rate_that_was_asked_for(swing, period_s, peak_s, days):
+def test_a_day_has_the_requested_mean_rate(swing, period_s, peak_s, days):
     params = {"swing": swing, "period_s": period_s, "peak_s": peak_s}
     load = Load(0, 1.7, 1.0, None, days * period_s)
     source = traffic_kind("diurnal", params).usual(load)
     assert source.expected_programs() == pytest.approx(1.7 * days * period_s)
 
 
-def test_the_peak_of_a_day_is_where_it_was_put():
+def test_the_peak_of_a_day_is_at_its_time():
     found = times(traffic_kind("diurnal", PARAMS["diurnal"]).usual(LOAD._replace(until_s=40.0)))
     at_peak, at_night = (sum(abs(t - at) < 3 for t in found) for at in (10.0, 30.0))
-    # 2/s times (1 +- 0.6 sinc): over 6 of 40 s the mean of a cosine is 0.963.
+    # 2/s times (1 +- 0.6 sinc): over 6 of 40 s, the mean of a cosine is 0.963.
     assert at_peak == pytest.approx(12 * (1 + 0.6 * 0.963), abs=1.1)
     assert at_night == pytest.approx(12 * (1 - 0.6 * 0.963), abs=1.1)
 
 
-def test_bursts_by_hand():
+def test_bursts_equal_a_hand_computation():
     found = times(usual("bursts"))
     assert usual("bursts").expected_programs() == 10 * (8 * 2 + 2 * 10)
     assert sum(t % 10 >= 8 for t in found) == pytest.approx(200, abs=11)
@@ -213,6 +213,6 @@ def test_repeating_phases_start_again():
     assert all(at_s % 20 < 10 for at_s in times(again))
 
 
-def test_phases_that_repeat_silence_end():
+def test_silent_phases_that_repeat_end():
     silent = traffic_kind("phases", {"phases": [{"for_s": 1.0, "multiple": 0.0}], "repeat": True})
     assert times(silent.usual(LOAD._replace(until_s=inf))) == []

@@ -19,7 +19,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 @dataclass(frozen=True)
 class Listed:
-    """A small recorded trace: times of its own, and the lengths of each request."""
+    """A small recorded trace: its own times, and the lengths of each request."""
 
     listed: tuple[Arrival, ...]
     timed = True
@@ -44,7 +44,7 @@ def trace_plans(rows, spec):
             clients=len(names),
             client=name,
             misbehaving=False,
-            kind="chat",  # of one turn: a request by itself
+            kind="chat",  # programs of one turn: each request by itself
             params=params,
             arrivals=Listed(
                 tuple(
@@ -59,7 +59,7 @@ def trace_plans(rows, spec):
 
 
 def population(spec, seed, size):
-    """Return many clients: a few send most, each with its own rate and messages."""
+    """Return many clients: a few send most of the load, each with its own rate and messages."""
     rng = stream(seed, "population")
     usual = make_params("chat", spec.workload.params, "population")
     return tuple(
@@ -89,7 +89,7 @@ ROWS = [(0.0, "org/a", 100, 5), (0.25, "b", 30, 9), (0.25, "org/a", 700, 1), (3.
 
 
 @pytest.mark.parametrize("source", [Listed(()), GammaArrivals((Rate(0.0, 1.0),))])
-def test_they_are_arrival_sources(source: ArrivalSource):
+def test_sources_of_arrivals_follow_the_interface(source: ArrivalSource):
     for name in ("timed", "arrivals", "expected_programs", "last_arrival_s"):
         assert hasattr(source, name)
 

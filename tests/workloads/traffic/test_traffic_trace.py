@@ -40,14 +40,14 @@ def sent(kind, client, **load):
     return [(at_s, item.text_tokens, item.exchanges) for at_s, item in arrivals]
 
 
-def test_clients_are_the_traces_in_the_order_of_their_ids(trace):
+def test_clients_are_those_of_the_trace_in_the_order_of_their_ids(trace):
     kind = trace()
     assert sent(kind, 0) == [(1.5, 20, ((0, 6),))]
     assert [at_s for at_s, *_ in sent(kind, 1)] == [0.0, 1.5, 3.0]
     assert sent(kind, 2) == []
 
 
-def test_the_rate_is_the_speed_and_counts_and_ends_are_heeded(trace):
+def test_the_rate_is_the_speed_and_counts_and_ends_hold(trace):
     kind = trace()
     assert [at_s for at_s, *_ in sent(kind, 1, programs_per_s=2.0)] == [0.0, 0.75, 1.5]
     assert [at_s for at_s, *_ in sent(kind, 1, num_programs=2)] == [0.0, 1.5]
@@ -57,13 +57,13 @@ def test_the_rate_is_the_speed_and_counts_and_ends_are_heeded(trace):
     assert (source.expected_programs(), source.last_arrival_s(None)) == (3, 3.0)
 
 
-def test_packed_or_by_path(tmp_path):
+def test_a_trace_is_read_packed_or_by_path(tmp_path):
     path = tmp_path / "mine.jsonl.gz"
     path.write_bytes(gzip.compress(lines(RECORDS).encode()))
     assert len(sent(traffic_kind("trace", {"file": str(path)}), 1)) == 3
 
 
-def test_a_file_that_is_not_compressed_despite_its_name(trace):
+def test_a_file_that_is_not_compressed_despite_its_name_is_read(trace):
     with pytest.raises(DataError, match=r"vtc_arena_trace\.jsonl\.gz: cannot be read"):
         sent(trace(name="vtc_arena_trace.jsonl.gz"), 0)
 
@@ -118,7 +118,7 @@ def test_settings_impossible_for_a_trace_are_refused(trace):
         sent(kind, 0, programs_per_s=inf)
 
 
-def test_a_trace_that_is_nowhere(tmp_path, monkeypatch):
+def test_a_missing_trace_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRBENCH_DATA", raising=False)
     with pytest.raises(

@@ -11,7 +11,7 @@ from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_cr
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """Rules by which idle clients leave the client list and come back.
 
-``keep``: once in credit; a debt is never erased. ``min0``: at once; a debt is kept, a credit is
+``keep``: once in credit; a debt is never erased. ``min0``: immediately; a debt is kept, a credit is
 forgotten. ``paper_zero``: immediately; both are forgotten, and no theorem holds.
 """
 

@@ -40,7 +40,7 @@ DEMOTE: Final = "demote"
 
 Ahead: TypeAlias = Literal["fair", "edf", "all"]
 UNKNOWN_COSTS = (
-    f"gateway.client_limit = {AUTO!r}: nobody knows what a decode step takes here: "
+    f"gateway.client_limit = {AUTO!r}: the time of a decode step is not known here: "
     "give a number of tokens"
 )
 
