@@ -1,9 +1,9 @@
 """Fits the measured profile of a GPU to a few of SGLang's runs (``measured.FITTED``).
 
-Ten numbers are fitted by Gauss-Newton steps on their logarithms, so that all stay positive. The fit
-compares medians: the time per output token and the time to first token of every prompt length in
-every run of ``FITTED``. A time to first token below ``LONG_TTFT_S`` is mostly HTTP and weighs
-little.
+Ten numbers, eleven for the H100, are fitted by Gauss-Newton steps on their logarithms, so that all
+stay positive. The fit compares medians: the time per output token and the time to first token of
+every prompt length in every run of ``FITTED``. A time to first token below ``LONG_TTFT_S`` is
+mostly HTTP and weighs little.
 """
 
 from __future__ import annotations
