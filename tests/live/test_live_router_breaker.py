@@ -1,6 +1,4 @@
-"""Test a worker that fails requests that others serve: no answer is lost, and it gets no more
-traffic.
-"""
+"""Test a worker that fails what others serve: no answer is lost, and its traffic stops."""
 
 import asyncio
 
@@ -21,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
+def test_a_breaker_opens_rests_longer_each_time_and_closes_by_a_probe():
     clock = Clock()
     breakers = Breakers(2, clock)
     assert [breakers.failed(1) for _ in range(3)] == [False, False, True]
@@ -50,7 +48,7 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
         assert not breakers.served(0)
     for _ in range(3):
         breakers.failed(0)
-    assert not breakers.served(0)  # requests that were sent before it opened
+    assert not breakers.served(0)  # what existed before it opened
     assert breakers.is_open(0)
 
 
@@ -66,9 +64,7 @@ def test_an_inconclusive_probe_is_repeated():
 
 
 async def statuses(under_test, requests, at_once=8):
-    """Send requests, a few at a time, each with a different prompt; return (status, worker) of
-    each.
-    """
+    """Send requests, some at once, each with its own prompt; return (status, worker) of each."""
     room = asyncio.Semaphore(at_once)
 
     async def one(number):
@@ -89,9 +85,8 @@ OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 
     ("router", "status"), [*OF_ROUTERS, *(("least-loaded", status) for status in OF_STATUSES)]
 )
 def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
-    """The worker answers errors immediately while its health check succeeds, so it is always the
-    least loaded.
-    """
+    """The worker answers errors at once while healthy, so it is always the least loaded."""
+    requests = 100
 
     async def run():
         async with cluster(4, router={"router": router}) as (under_test, workers):
@@ -105,7 +100,7 @@ def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
     assert reached <= 3 + 8  # others are under way until the third is reported
 
 
-def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_as_failures():
+def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
     """SGLang answers 200 to a stream before it knows whether it can serve the request."""
 
     async def run():
@@ -123,7 +118,7 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_as_failu
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
-def test_a_request_that_fails_at_two_workers_blames_its_client(status):
+def test_an_error_of_two_workers_is_the_clients_own_fault(status):
     """The client gets the second worker's error, and no worker is blamed."""
 
     async def run():
@@ -134,7 +129,7 @@ def test_a_request_that_fails_at_two_workers_blames_its_client(status):
     assert asyncio.run(run()) == ({status}, {0, 1, 2}, 60)
 
 
-def test_a_success_in_between_clears_a_worker():
+def test_a_success_in_between_acquits_a_worker():
     """Otherwise one client could have a worker ejected with requests that only this
     worker refuses.
     """
@@ -151,7 +146,7 @@ def test_a_success_in_between_clears_a_worker():
     assert asyncio.run(run()) == {0, 1}
 
 
-def test_one_request_finds_out_that_a_worker_serves_again(monkeypatch):
+def test_a_worker_that_serves_again_is_found_out_by_one_request(monkeypatch):
     monkeypatch.setattr(breaker, "FIRST_REST_S", 0.05)
 
     async def run():
@@ -177,7 +172,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails(monkeypatch):
     monkeypatch.setattr(breaker, "FIRST_REST_S", 600.0)
 
     async def run():
-        async with cluster(2) as (under_test, workers):  # health is checked every 50 ms
+        async with cluster(2) as (under_test, workers):  # health is asked every 50 ms
             workers[0].status = 500
             await statuses(under_test, 20)
             reached = len(workers[0].seen)
@@ -199,7 +194,7 @@ def test_requests_that_fail_everywhere_eject_no_worker():
                 worker.status = 200
             return {status for status, _ in served}, up, sum(len(w.seen) for w in workers)
 
-    assert asyncio.run(run()) == ({500}, {0, 1, 2}, 60)  # two tries of each request
+    assert asyncio.run(run()) == ({500}, {0, 1, 2}, 60)  # two tries each
 
 
 def test_the_only_worker_left_stays():
@@ -232,7 +227,7 @@ def test_requests_at_an_ejected_worker_continue():
     assert asyncio.run(run()) is False
 
 
-def test_a_connection_that_breaks_while_the_worker_is_healthy_is_tried_once_more():
+def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
     """The answer has begun, so the connection was not closed for being idle."""
 
     async def run():
@@ -256,7 +251,7 @@ def test_a_connection_that_breaks_while_the_worker_is_healthy_is_tried_once_more
 class Impatient(asyncio.Protocol):
     """A server that serves one request per connection and breaks it under the next one.
 
-    A server whose idle timeout ends while a request is in transit does the same.
+    A server whose idle timeout ends while a request is on its way does the same.
     """
 
     def connection_made(self, transport):
@@ -265,8 +260,7 @@ class Impatient(asyncio.Protocol):
     def data_received(self, data):
         if self.has_served:
             self.transport.abort()
-        # the bodies of the other requests follow
-        elif data.startswith(b"GET") or data.endswith(b"}"):
+        elif data.startswith(b"GET") or data.endswith(b"}"):  # the bodies of the others follow
             self.has_served = data.endswith(b"}")
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
             self.transport.write(head + b"{}")

@@ -168,7 +168,9 @@ def test_weights_name_existing_clients(name):
 
 @pytest.mark.parametrize("name", registry.LOCALS)
 def test_no_scheduler_names_clients_by_itself(name):
-    registry.build_local(name, {}).prepare(Setup(clients=("a",)))
+    scheduler = registry.build_local(name, {})
+    scheduler.prepare(Setup(clients=("a",)))  # raises on any other client's name
+    assert scheduler.setup.clients == ("a",)
 
 
 def test_a_pool_larger_than_any_cluster_is_refused():

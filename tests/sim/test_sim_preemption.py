@@ -18,6 +18,7 @@ from fairbench.sim.sequence import FINISHED
 from tests.preemption_invariants import watch_preemptions
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
+from tests.strategies import examples
 
 COPY_PS = 10 * US
 # A token's KV is one byte, and 10^5 bytes a second are copied in each direction.
@@ -114,7 +115,7 @@ def test_a_host_without_room_refuses_the_swap(home_of):
 
 @HOMES
 @given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_at_random_nothing_is_lost_leaks_or_goes_uncounted(home_of, seed):
     """INV-3 to 5 and 12 to 21 hold after every event, and records equal those of single steps."""
     assert played(home_of, seed, step_by_step=False) == played(home_of, seed, step_by_step=True)

@@ -19,6 +19,7 @@ from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 from tests.sim.sim_helpers import PLAIN, US, prompt
 from tests.sim.vllm_invariants import watch_vllm
+from tests.strategies import examples
 
 
 class VLLMHome:
@@ -260,7 +261,7 @@ def random_records(seed, scheduler, *, step_by_step):
 
 
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_many_steps_at_once_leave_the_same_records_as_single_steps(seed, scheduler):
     at_once = random_records(seed, scheduler, step_by_step=False)
     one_by_one = random_records(seed, scheduler, step_by_step=True)

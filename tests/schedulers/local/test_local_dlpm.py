@@ -12,6 +12,7 @@ from fairbench.core import Request, ServiceBound
 from fairbench.schedulers.local.dlpm import DLPM
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
+from tests.strategies import examples
 
 RULES = [("strict", "stop"), ("strict", "skip"), ("relaxed", "skip")]
 REJOINS = ["keep", "min0", "paper_zero"]
@@ -150,7 +151,7 @@ def test_the_closed_form_refill_equals_repeated_refills():
     st.integers(1, 40),
     st.sampled_from(RULES),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_a_pass_ends_when_nothing_fits(requests, quantum, rules):
     """[gaps] A1: Algorithm 1 as printed never leaves line 17."""
     at, call = desk(quantum=quantum, refill=rules[0], no_room=rules[1]), Calls()

@@ -21,6 +21,7 @@ from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import NothingRunning
 from tests.schedulers.local.local_server import Server, call
+from tests.strategies import examples
 
 REQUEST_TOKENS = 100  # the cost of a request beyond its context, with these costs
 UNIT_TOKENS = 10_000
@@ -216,7 +217,7 @@ def play(arrivals, quantum: int, floor: int, slots: int = 4) -> Watched:
 
 
 @given(arrivals, st.integers(1, 60), st.integers(1, 900))
-@settings(max_examples=40)
+@examples(40)
 def test_it_holds_exactly_by_the_log_and_serves_all(arrivals, quantum, floor):
     server = play(arrivals, quantum, floor)
     check_theorem(server, quantum)
@@ -247,7 +248,7 @@ def test_holding_occurs_in_these_streams():
 
 
 @given(arrivals, st.integers(1, 60))
-@settings(max_examples=15)
+@examples(15)
 def test_with_an_unreachable_floor_it_is_dlpm(arrivals, quantum):
     plain = Server(DLPM(DLPM.Params(quantum=quantum)), slots=4)
     light = Server(make(quantum=quantum, floor=10**9), slots=4)

@@ -15,6 +15,7 @@ from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server, call
+from tests.strategies import examples
 
 
 def make(most=2, weights=None) -> ClientCappedLPM:
@@ -61,7 +62,7 @@ arrivals = st.lists(
 
 
 @given(arrivals, st.integers(1, 3), st.integers(1, 6))
-@settings(max_examples=40)
+@examples(40)
 def test_no_client_exceeds_it_and_room_is_left_for_no_other_reason(arrivals, most, slots):
     capped, free = Server(make(most), slots=slots), Server(make(99), slots=slots)
     plain = Server(LPM(LPM.Params()), slots=slots)

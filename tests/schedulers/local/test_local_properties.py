@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fairbench.schedulers.registry import LOCALS, build_local
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server, call
+from tests.strategies import examples
 
 # With these settings, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
@@ -46,7 +47,7 @@ def server(name: str, **options) -> Server:
     steps=st.lists(st.lists(arrivals, max_size=4), max_size=15),
     slots=st.integers(1, 3),
 )
-@settings(max_examples=15)
+@examples(15)
 def test_all_that_arrive_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
     home = server(name, slots=slots)
     sent = []

@@ -18,6 +18,7 @@ from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import members
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
+from tests.strategies import examples
 
 # work of the initially expected outputs, when costs are unknown
 PRIOR = 2 * round(PRIOR_OUTPUT_TOKENS)
@@ -307,14 +308,14 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
 
 
 @given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
-@settings(max_examples=60)
+@examples(60)
 def test_it_equals_the_formula_and_every_backlog_returns_to_zero(events, slack):
     _, chosen = play(events, slack)
     assert play(events, slack)[1] == chosen
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), prompts()), min_size=1, max_size=30))
-@settings(max_examples=30)
+@examples(30)
 def test_without_slack_the_least_estimate_wins(sends):
     router = make(WORKERS, WEIGHTS, Linear(), slack=0)
     for number, (client, made) in enumerate(sends):

@@ -15,6 +15,7 @@ from fairbench.schedulers.routing.finish_bounds import LEVELS, FinishBounds
 from fairbench.schedulers.routing.finishes import FEW
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, prompt
+from tests.strategies import examples
 
 WORKERS = 2 * FEW + 5
 CLIENTS = [f"client-{number}" for number in range(12)]
@@ -119,7 +120,7 @@ class Stream:
     st.sampled_from([0.0, 0.3, 2.0, 100.0, float("inf")]),
     st.dictionaries(st.sampled_from(CLIENTS), st.sampled_from([0.1, 0.5, 2.0, 3.7])),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_it_decides_as_if_it_looked_at_every_worker(seed, slack, weights):
     Stream(Random(seed), weights, slack=slack).play(200)
 

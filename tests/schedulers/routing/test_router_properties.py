@@ -11,6 +11,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompts
+from tests.strategies import examples
 
 WORKERS = 3
 # Routers that send one client's requests, all different, to only some workers; the test that shows
@@ -83,14 +84,14 @@ class Story:
 
 @pytest.mark.parametrize("name", ROUTERS)
 @given(events=EVENTS)
-@settings(max_examples=12)
+@examples(12)
 def test_every_request_goes_to_a_worker_that_is_up_and_twice_to_the_same(name, events):
     assert Story(name).play(events) == Story(name).play(events)
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if hasattr(build(name), "_fleet")])
 @given(events=EVENTS)
-@settings(max_examples=8)
+@examples(8)
 def test_nothing_is_in_flight_when_all_is_over(name, events):
     story = Story(name)
     story.play(events)
