@@ -14,6 +14,7 @@ from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
+from fairbench.results.new_directories import check_writable
 from fairbench_studies.dlpm.catalogue import (
     FIGURES,
     PaperFigure,
@@ -87,6 +88,8 @@ def _check(asked: Asked) -> None:
         )
     if asked.on_map and figure != CLAIMS:
         raise UsageError(f"--map can be given only with claims, not with {figure}")
+    for flag in ("output_dir", "claims_dir"):
+        check_writable(getattr(asked, flag), flag)
 
 
 def _another_paper(asked: Asked) -> None:

@@ -162,6 +162,9 @@ def _check(question: Question) -> None:
         raise UsageError(
             "request_rate = inf: a plan needs a finite load; give a number of programs per second"
         )
+    for name, value in question.flags.items():
+        if value == inf:
+            raise UsageError(f"{name} = inf: a plan needs a finite number")
     for load in question.loads:
         if not (load > 0 and isfinite(load)):
             raise UsageError(f"--loads {load:g}: must be above 0")

@@ -82,11 +82,12 @@ def compare(
     from fairbench.api.comparison import Comparison
     from fairbench.cli.output import print_json, print_outcome, show
     from fairbench.execute.comparison import compare_experiments
-    from fairbench.metrics.catalogue import key_of
+    from fairbench.metrics.catalogue import known_key
     from fairbench.report.pair_table import contrast_text
     from fairbench.report.progress import shown_progress
     from fairbench.results.pair_comparison import contrast_json
 
+    chosen = [known_key(name) for name in metric or ()]  # before anything runs
     compared = compare_experiments(
         [str(side) for side in sides or []],
         flags,
@@ -97,7 +98,7 @@ def compare(
         parent=result_dir,
         progress=None if disable_tqdm else shown_progress(),
     )
-    found = Comparison(compared.groups, [key_of(name) for name in metric or ()], paired=True)
+    found = Comparison(compared.groups, chosen, paired=True)
     path = compared.outcome.store.path if compared.outcome else None
     if as_json:
         print_json(contrast_json(found.contrasts), path)

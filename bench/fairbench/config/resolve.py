@@ -41,6 +41,7 @@ from fairbench.config.settings import (
 )
 from fairbench.config.spec import Draft, ExperimentSpec, Origin
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
+from fairbench.files.json_text import INTEGERS
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.schedulers.gateway.registry import ADMISSION
@@ -72,6 +73,8 @@ SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "dura
 
 def read_experiment(path: Path) -> dict[str, Any]:
     """Read an experiment file's keys. Raises DataError naming the file and the key or line."""
+    if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
+        raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
     for key in data:
         if key not in ExperimentSpec.model_fields:
@@ -146,6 +149,9 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         spec = ExperimentSpec.model_validate(dict(draft))
     except ValidationError as error:
         raise UsageError(explain(error)).of(*keys_of(error)) from None
+    for key, value in {**draft, **draft.settings}.items():
+        if isinstance(value, int) and value not in INTEGERS:
+            raise UsageError(f"{key} = {value}: must fit 64 bits").of(key)
     with about(*SENT):
         check_size(spec)
         if backend is not None:

@@ -71,4 +71,6 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
                 )
             yield Row(rows.line_num, {k: v or "" for k, v in row.items()})
     except csv.Error as error:
-        raise DataError(f"{shown}, line {rows.line_num}: not CSV: {error}") from None
+        old = "new-line character" in str(error)  # lines of old Macs
+        reason = "its lines end in CR without LF" if old else error
+        raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
+from fairbench.errors import unknown_name
 from fairbench.metrics.censored_latency import Percentile
 from fairbench.metrics.entries import fairness, latency, some_runs
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
@@ -52,6 +53,13 @@ def metric_of(key: str) -> Metric | None:
 def key_of(name: str) -> str:
     """Return the summary key for a user's name of a metric."""
     return ALIASES.get(name, name)
+
+
+def known_key(name: str) -> str:
+    """Return the summary key for a user's name of a metric. Raises UsageError if unknown."""
+    if metric_of(key_of(name)) is None:
+        raise unknown_name("metric", name, CATALOGUE)
+    return key_of(name)
 
 
 def short_of(key: str) -> str:

@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple, get_type_hints
 
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
@@ -125,7 +126,8 @@ def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     Returns None without words. Raises UsageError for another shape or a duplicate.
     """
     given: dict[str, str] = {}
-    for word in [word for text in texts or () for word in text.replace(",", " ").split()]:
+    words = [text.replace(",", " ").split() or [text] for text in texts or ()]
+    for word in chain.from_iterable(words):
         key, colon, time = word.partition(":")
         if not (key and colon and time) or key in given:
             shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
