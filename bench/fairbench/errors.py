@@ -66,6 +66,17 @@ def about(*keys: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
+    """A ValidationError inside is about a file: raise DataError with ``where`` and ``explain``."""
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ValidationError as error:
+        raise DataError(f"{where}: {explain(error, known=known)}") from None
+
+
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
     """Return the error for an unknown name: the name, what is allowed, the nearest match."""
     return UsageError(f"unknown {what} {name!r}: {choose_from(name, sorted(allowed))}")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
-from fairbench.errors import DataError, UsageError, explain, unknown_name, validated
+from fairbench.errors import UsageError, of_file, unknown_name, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
@@ -25,10 +25,8 @@ def checked(shape: type[T], data: Any, where: str) -> T:
 
     Raises DataError: one line that names ``where``, the key, its value and what is allowed.
     """
-    try:
+    with of_file(where):
         return validated(shape, data)
-    except ValidationError as error:
-        raise DataError(f"{where}: {explain(error)}") from None
 
 
 AtLeast1 = Annotated[int, Field(ge=1, le=1000)]

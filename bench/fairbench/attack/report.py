@@ -14,9 +14,11 @@ from rich.text import Text
 from fairbench.attack.flags import LABELS, Objective, value_of
 from fairbench.attack.search import Found, Search
 from fairbench.figures.style import caption, panels, paper_style, save
+from fairbench.report.interval_lines import show
 from fairbench.report.palette import SERIES
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
+DIGITS = 2
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "
@@ -32,8 +34,8 @@ def attack_text(
     """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
-        p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
-        table.add_row(*map(Text, (_about(row), *(interval_text(row[key]) for key in KEYS), p95)))
+        p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
+        table.add_row(*map(Text, (_about(row), *(show(row[key], DIGITS) for key in KEYS), p95)))
     blocks: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),
@@ -53,15 +55,6 @@ def _about(row: Mapping[str, Any]) -> str:
 def processors_text(hours: float) -> str:
     """Return processor time as text: in hours, or in seconds below six minutes."""
     return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
-
-
-def interval_text(value: Mapping[str, float | None] | None) -> str:
-    """Return a mean as text, followed by its interval if known."""
-    if value is None:
-        return "-"
-    if value["low"] is None or value["high"] is None:
-        return f"{value['mean']:.2f}"
-    return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
 
 
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:

@@ -12,7 +12,6 @@ from fairbench.capacity.table import head_lines, remarks_of, target_text
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of
-from fairbench.metrics.metric import Form
 from fairbench.report.numbers import number
 from fairbench.report.pages.chart_series import Point, PointSeries, point_chart
 from fairbench.report.pages.page import (
@@ -32,7 +31,6 @@ from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 Row = Mapping[str, Any]
 LOAD = ", {:g} x the load"
-PERCENT = (Form.PERCENT, Form.WHOLE_PERCENT)
 
 
 def is_plan(path: Path) -> bool:
@@ -162,7 +160,7 @@ def _series(answer: Row, place: int) -> Iterator[PointSeries]:
 
 def _factor(target: Row) -> float:
     entry = metric_of(target["metric"])
-    return 100.0 if entry is not None and entry.form in PERCENT else 1.0
+    return 1.0 if entry is None else entry.form.factor
 
 
 def _point(replicas: int, target: Row) -> Point | None:

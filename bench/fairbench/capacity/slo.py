@@ -132,7 +132,7 @@ def metric_key(name: str) -> str:
 def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
     if unit is None:
         return 1.0
-    if unit == "%" and entry.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
+    if unit == "%" and (entry.form.is_share or entry.form is Form.INDEX):
         return 0.01
     if (entry.unit, unit) in UNITS:
         return UNITS[entry.unit, unit]

@@ -12,12 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fairbench.config.backend import BackendConfig
 from fairbench.config.settings import flat_settings
 from fairbench.config.spec import Draft, ExperimentSpec
-from fairbench.errors import DataError, UsageError, explain, unknown_name
+from fairbench.errors import DataError, UsageError, of_file, unknown_name
 from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.model import WorkloadSpec
 
@@ -91,10 +91,8 @@ def read_preset(ref: str) -> Preset:
     """
     file, shown = file_of("preset", ref, files(__package__) / "presets")
     data = read_toml(file, shown)
-    try:
+    with of_file(shown, Preset.model_fields):
         preset = Preset.model_validate({"name": Path(shown).stem, **data})
-    except ValidationError as error:
-        raise DataError(f"{shown}: {explain(error, known=Preset.model_fields)}") from None
     for key in preset.experiment:
         if key not in ExperimentSpec.model_fields:
             raise DataError(f"{shown}: {unknown_name('key', key, ExperimentSpec.model_fields)}")

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fairbench.errors import DataError, UsageError, explain, validated
+from fairbench.errors import DataError, UsageError, of_file, validated
 from fairbench.files.reader import digest as digest_of
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
@@ -92,10 +92,8 @@ def read_profile(gpu: str) -> TimingProfile:
 
 def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
     """Return the profile that a table describes. Raises DataError naming the key."""
-    try:
+    with of_file(where, _KNOWN):
         found = validated(_File, data)
-    except ValidationError as error:
-        raise DataError(f"{where}: {explain(error, known=_KNOWN)}") from None
     return TimingProfile(
         profile_id=found.profile,
         coefficients_ms=found.coefficients_ms.model_dump(exclude_none=True),

@@ -83,6 +83,16 @@ class Form(Enum):
     PERCENT = "12.3%"
     WHOLE_PERCENT = "12%"
 
+    @property
+    def is_share(self) -> bool:
+        """Return whether 1 is written as 100%."""
+        return self in (Form.PERCENT, Form.WHOLE_PERCENT)
+
+    @property
+    def factor(self) -> float:
+        """The number as which a value of 1 is written."""
+        return 100.0 if self.is_share else 1.0
+
 
 DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3}
 

@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from fairbench.metrics.catalogue import CATALOGUE
-from fairbench.metrics.metric import Better, Form, Metric
+from fairbench.metrics.metric import Better
 from fairbench.report.board_table import (
     board_heading,
     board_legend,
@@ -40,7 +40,6 @@ MOST_NAMED, LABEL_CHARACTERS = 8, 16  # rows in a picture that all have their na
 FEWEST_FOR_QUARTILES = 8
 FAR = 3.0  # quartile ranges beyond the quartiles, beyond which a mark would compress the picture
 MARKS = {"+": "best", "!": "worst"}
-PERCENT = (Form.PERCENT, Form.WHOLE_PERCENT)
 
 
 def board_page(board: Board) -> Page:
@@ -180,18 +179,19 @@ def _axis(board: Board, metric: BoardMetric) -> Axis:
     entry = CATALOGUE[metric.key]
     if metric.fold is Fold.RATIO:
         return Axis(f"{entry.heading}, x {board.baseline}", entry.better is Better.LESS)
-    unit = "%" if entry.form in PERCENT else entry.unit
+    unit = "%" if entry.form.is_share else entry.unit
     return Axis(f"{entry.heading}{f', {unit}' if unit else ''}")
 
 
 def _rows(board: Board, first: BoardMetric, other: BoardMetric) -> tuple[list[_Row], list[str]]:
     """Return the rows of a picture, and the names of those that it leaves out."""
     by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
+    across, up = by_x.form.factor, by_y.form.factor
     known = []
     for number, row in enumerate(board.rows, 1):
         x, y = (row.scores[one.key].value for one in (other, first))
         if x is not None and y is not None:
-            known.append(_Row(number, row.name, x * _factor(by_x), y * _factor(by_y)))
+            known.append(_Row(number, row.name, x * across, y * up))
     far = _far([one.x for one in known]) | _far([one.y for one in known])
     near = [one for at, one in enumerate(known) if at not in far]
     signs = [1 if one.better is Better.MORE else -1 for one in (by_x, by_y)]
@@ -199,10 +199,6 @@ def _rows(board: Board, first: BoardMetric, other: BoardMetric) -> tuple[list[_R
     drawn = {one.number for one in near}
     out = [f"{n} {row.name}" for n, row in enumerate(board.rows, 1) if n not in drawn]
     return rows, out
-
-
-def _factor(entry: Metric) -> float:
-    return 100.0 if entry.form in PERCENT else 1.0
 
 
 def _far(values: Sequence[float]) -> set[int]:

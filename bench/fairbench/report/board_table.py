@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +13,7 @@ from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
-from fairbench.report.table import MAX_WIDTH, folded_name, plain_table, printed
+from fairbench.report.table import MAX_WIDTH, first_fitting, folded_name, plain_table, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
 from fairbench.results.header import basis
@@ -39,11 +39,7 @@ SHARE = (
 
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
     """Return the board in lines of at most ``width`` columns; numbers are never cut."""
-    ruler = Console(width=10 * width)
-    for label, ends in LAYOUTS:
-        body = _table(board, label, ends=ends)
-        if ruler.measure(body).maximum <= width:
-            break
+    _, body = first_fitting(LAYOUTS, lambda one: _table(board, one[0], ends=one[1]), width)
     legend = [Text(line) for line in board_legend(board)]
     heading = Text(board_heading(board), style="bold")
     return printed(Group(heading, Text(), body, Text(), *legend), colour=colour, width=width)

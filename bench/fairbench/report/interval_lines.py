@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
-from fairbench.metrics.metric import Display, Form
+from fairbench.metrics.metric import Display
 from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
 from fairbench.report.crowd import shown_clients
 from fairbench.report.numbers import bound_of, less_than, more_than
@@ -40,7 +40,7 @@ def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
-        share = column.form in (Form.PERCENT, Form.WHOLE_PERCENT)
+        share = column.form.is_share
         shown = show(interval, SHARE_DIGITS if share else column.digits, share=share)
         yield column.heading, f"{shown}{of_runs}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from math import exp
 from typing import NamedTuple
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
 from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.numbers import UNDEFINED, bounded, number
-from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.header import NOBODY_NAMED, basis, is_nobody_named
 from fairbench.results.pair_comparison import Contrast, MetricContrast, seed_text
@@ -85,8 +86,9 @@ def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableT
         here = list(group)
         blocks += [Text(_heading(here), style="bold"), Text()]
         for one in here:
-            table, without = _fitting(one, width)
-            blocks += [*map(Text, _remarks(one)), table, *map(Text, _left_out(without)), Text()]
+            layout, table = first_fitting(LAYOUTS, partial(_table, one), width)
+            left_out = map(Text, _left_out(layout.without))
+            blocks += [*map(Text, _remarks(one)), table, *left_out, Text()]
     return Group(*blocks, Text(LEGEND))
 
 
@@ -123,16 +125,6 @@ def _is_drawn(side: SchedulerResults) -> bool:
         for run in side.runs
     ]
     return any(one != found[0] for one in found)
-
-
-def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
-    """Return the table in the first layout that fits, else the last, and the omitted columns."""
-    ruler = Console(width=10 * width)
-    for layout in LAYOUTS:
-        table = _table(one, layout)
-        if ruler.measure(table).maximum <= width:
-            break
-    return table, layout.without
 
 
 def _left_out(without: frozenset[str]) -> Iterator[str]:
@@ -220,16 +212,13 @@ def _more(row: MetricContrast) -> str:
     return f"> {MOST_SEEDS:,}" if row.more_seeds is None else f"{row.more_seeds:,}"
 
 
-SHARES = (Form.PERCENT, Form.WHOLE_PERCENT)
-
-
 def signed(found: Difference, form: Form) -> str:
     """Return the mean difference; ``>`` or ``<`` if it is only a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:
         return "0"
-    text = _number(found.mean, found, form) + (" pts" if form in SHARES else "")
+    text = _number(found.mean, found, form) + (" pts" if form.is_share else "")
     if not found.bounded:
         return text
     if found.low is None and found.high is None:
@@ -253,7 +242,7 @@ def signed_interval(found: Difference, form: Form) -> str:
 
 def _number(value: float, found: Difference, form: Form) -> str:
     """Return a number with the precision suited to the largest of the three numbers."""
-    if form in SHARES:
+    if form.is_share:
         return f"{100 * value:+.1f}"
     if form is Form.INDEX:
         return f"{value:+.3f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -55,10 +56,9 @@ def stacked(
     Columns with the lowest ``dropped`` go to the next table first. ``make`` builds a table of some
     columns, including the labels of rows.
     """
-    ruler = Console(width=10 * width)
 
     def fits(shown: Sequence[Column]) -> bool:
-        return ruler.measure(make(shown)).maximum <= width
+        return _is_within(make(shown), width)
 
     tables: list[RenderableType] = []
     left = list(columns)
@@ -67,6 +67,22 @@ def stacked(
         tables += [Text(), make(shown)] if tables else [make(shown)]
         left = [one for one in left if one not in shown]
     return Group(*tables)
+
+
+T = TypeVar("T")
+
+
+def first_fitting(layouts: Sequence[T], make: Callable[[T], Table], width: int) -> tuple[T, Table]:
+    """Return the first layout whose table has at most ``width`` columns of text, else the last."""
+    for layout in layouts:
+        table = make(layout)
+        if _is_within(table, width):
+            break
+    return layout, table
+
+
+def _is_within(table: Table, width: int) -> bool:
+    return Console(width=10 * width).measure(table).maximum <= width
 
 
 def _first(columns: list[Column], fits: Callable[[Sequence[Column]], bool]) -> list[Column]:

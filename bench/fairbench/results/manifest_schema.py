@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from fairbench.errors import DataError, explain
+from fairbench.errors import of_file
 
 
 class _Stored(BaseModel):
@@ -34,7 +34,5 @@ class _Manifest(_Stored):
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
     """Raise DataError naming the field of a manifest that has another type than it must have."""
-    try:
+    with of_file(f"{path}"):
         _Manifest.model_validate(manifest)
-    except ValidationError as error:
-        raise DataError(f"{path}: {explain(error)}") from None

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fairbench.errors import DataError, UsageError, explain
+from fairbench.errors import DataError, UsageError, of_file
 from fairbench.metrics.catalogue import CATALOGUE, chosen_metrics
 from fairbench.metrics.metric import Kind, Metric, Of, Presence
 from fairbench.metrics.shown_percentiles import chosen_percentiles
@@ -110,21 +110,16 @@ class Schemas(NamedTuple):
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Raise DataError, one line, for a missing key or a wrong type in the summary."""
-    _check(_schemas(_ranks(summary, path)).shown, summary, path)
+    with of_file(f"{path}"):
+        _schemas(_ranks(summary, path)).shown.model_validate(summary)
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
     """Check every key that a report or a new score needs; no key is optional."""
     schemas = _schemas(_ranks(summary, path))
-    _check(schemas.shown, summary, path)
-    _check(schemas.whole, summary, path)
-
-
-def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> None:
-    try:
-        schema.model_validate(summary)
-    except ValidationError as error:
-        raise DataError(f"{path}: {explain(error)}") from None
+    with of_file(f"{path}"):
+        schemas.shown.model_validate(summary)
+        schemas.whole.model_validate(summary)
 
 
 def _ranks(summary: Mapping[str, Any], path: Path) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class Score(NamedTuple):
 
 def fold_of(metric: Metric, places: int) -> Fold:
     """Return how a metric is combined over ``places`` configurations, if there are several."""
-    if places == 1 or metric.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
+    if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
