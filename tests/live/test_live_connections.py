@@ -162,7 +162,7 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_flood_of_idle_connections_beyond_the_limit_on_files_costs_a_line(tmp_path):
+def test_a_flood_of_idle_connections_beyond_the_limit_on_files_logs_one_line(tmp_path):
     """This flood once caused 49,378 tracebacks and a busy core."""
 
     async def run():
