@@ -6,24 +6,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
 from fairbench.metrics.catalogue import CATALOGUE
-from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.results.comparison import SchedulerResults, by_place
+from fairbench.metrics.censored_latency import Sample, pooled, samples
+from fairbench.metrics.records import Floats, Window
+from fairbench.report.comparison_table import tail_of
+from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 from fairbench.results.pair_comparison import seed_text
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-import numpy as np
-
-from fairbench.metrics.censored_latency import Sample, pooled, samples
-from fairbench.metrics.records import Floats, Window
-from fairbench.results.comparison import ComparedRun
-from fairbench.results.run_facts import stored_facts
-from fairbench.results.run_tables import read_tables
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
@@ -125,7 +124,7 @@ def cdfs(cells: Cells) -> Figure:
 
 def tail_key(cells: Cells) -> str:
     """Return the metric of the highest latency percentile that all runs support."""
-    return f"victim_p{shown_tail(run.summary for cell in cells for run in cell.runs)}_s"
+    return f"victim_p{tail_of(cells)}_s"
 
 
 def _of_places(

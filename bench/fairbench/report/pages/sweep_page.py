@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 from fairbench.config.sweep import to_toml
@@ -45,7 +44,7 @@ from fairbench.report.pages.sweep_tradeoff import (
 )
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
-from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench.results.comparison import SchedulerResults, by_place, compare_sweep
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 MEANING = (
@@ -88,8 +87,8 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
     key, names = f"sharing_incentive_p{tail}", list(dict.fromkeys(one.scheduler for one in cells))
     series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
-    for place, group in groupby(cells, lambda cell: cell.place):
-        ratios = [(cell.scheduler, cell.combined.get(key)) for cell in group]
+    for place, here in by_place(cells).items():
+        ratios = [(cell.scheduler, cell.combined.get(key)) for cell in here]
         dots = [
             Dot(series[name], found["mean"], bound_of(found))
             for name, found in ratios
@@ -132,9 +131,8 @@ def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int)
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
     """Yield, for each configuration, a folded table of clients under each scheduler."""
-    for place, group in groupby(cells, lambda cell: cell.place):
+    for place, here in by_place(cells).items():
         rows: list[list[Cell]] = []
-        here = list(group)
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
         keys = {key for cell in here for one in cell.combined["clients"] for key in one}
         columns = told(columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys)

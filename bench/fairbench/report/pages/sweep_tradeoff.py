@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from fairbench.metrics.metric import Better, Column, Form
@@ -13,7 +12,7 @@ from fairbench.report.numbers import UNDEFINED, number, percent, whole
 from fairbench.report.pages.chart_series import Ends, Point, PointSeries, point_chart
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import scheduler_series
-from fairbench.results.comparison import SchedulerResults
+from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE = "service_rate_tok_s"
 MOST_FIGURES = 6  # limit on configurations with a picture
@@ -36,11 +35,10 @@ def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """
     column = latency_column(cells)
     found = []
-    for place, group in groupby(cells, lambda cell: cell.place):
-        here = tuple(group)
+    for place, here in by_place(cells).items():
         marks = cell_marks(here, [column])
         best = [cell.scheduler for cell, (mark,) in zip(here, marks, strict=True) if mark == BEST]
-        found.append(Compared(place, here, best[0] if len(best) == 1 else None))
+        found.append(Compared(place, tuple(here), best[0] if len(best) == 1 else None))
     return found
 
 
