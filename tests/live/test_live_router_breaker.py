@@ -84,7 +84,7 @@ OF_STATUSES = (400, 401, 403, 404, 408, 413, 422, 429, 500, 501, 503, 507, 529, 
 @pytest.mark.parametrize(
     ("router", "status"), [*OF_ROUTERS, *(("least-loaded", status) for status in OF_STATUSES)]
 )
-def test_a_black_hole_costs_no_answers_and_little_traffic(router, status):
+def test_a_worker_that_fails_everything_costs_no_answers_and_gets_little_traffic(router, status):
     """The worker answers errors at once while healthy, so it is always the least loaded."""
     requests = 100
 
