@@ -10,9 +10,10 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from difflib import get_close_matches
-from inspect import isabstract, isfunction, signature
+from inspect import getsource, isabstract, isfunction, signature
 from pathlib import Path
 from re import fullmatch
+from types import ModuleType
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
@@ -46,16 +47,16 @@ def classes_in(
             raise UsageError(f"{path}: class {attribute}: {wrong}")
         found[value.name] = f"{module.__name__}:{attribute}"
     if found:
-        _check_pure(path)
+        _check_pure(path, module)
     return found
 
 
-def _check_pure(path: Path) -> None:
+def _check_pure(path: Path, module: ModuleType) -> None:
     """Raise UsageError if the file imports a clock or a random source."""
-    for line, module in _imports(ast.parse(path.read_bytes())):
-        if module in IMPURE:
+    for line, name in _imports(ast.parse(getsource(module))):
+        if name in IMPURE:
             raise UsageError(
-                f"{path}, line {line}: imports {module}: a scheduler reads no clock and no random "
+                f"{path}, line {line}: imports {name}: a scheduler reads no clock and no random "
                 "source, so that a seed gives the same run again; now_s is the time"
             )
 
