@@ -141,7 +141,7 @@ def test_its_picture_names_the_profile(tmp_path):
     assert "simulated on a100-80gb" in picture.read_text()
 
 
-def test_the_command_fails_where_nothing_suffices(tmp_path):
+def test_the_command_fails_where_no_size_suffices(tmp_path):
     result = command("--slo", "ttft_p99<1ms", "--dp", "1..2", "--result-dir", tmp_path, "--json")
     assert result.exit_code == 1
     answer = json.loads(result.stdout)

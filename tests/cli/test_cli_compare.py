@@ -71,7 +71,7 @@ def test_more_seeds_are_added_to_existing_seeds(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_schedulers_and_files_run_on_the_load_of_a_directory_and_its_seeds(compared, tmp_path):
+def test_schedulers_and_files_run_on_the_load_and_the_seeds_of_a_directory(compared, tmp_path):
     (vtc,) = compared[1].glob("runs/vtc*seed1")
     (fcfs,) = compared[1].glob("runs/fcfs*seed1")
     file = tmp_path / "mine.toml"

@@ -74,7 +74,7 @@ def summary(whole_summary):
         (["--request-rate", "-1"], "request_rate = -1.0: must be greater than 0"),
         (["--request-rate", "0"], "request_rate = 0.0: must be greater than 0"),
         (["--request-rate", "inf"], "request_rate = inf: needs num_programs"),
-        (["--burstiness", "-1"], "burstiness = -1.0: must be greater than 0"),
+        (["--burstiness", "-1"], "burstiness = -1.0: must be greater than or equal to 0.001"),
         (["--duration", "0"], "duration_s = 0.0: must be greater than 0"),
         (["--num-programs", "0"], "num_programs = 0: must be greater than or equal to 1"),
         (
@@ -90,6 +90,13 @@ def summary(whole_summary):
         (["--dp", "1.5"], "--dp 1.5: must be a valid integer"),
         (["--request-rate", "fast"], "--request-rate fast: must be a valid number"),
         (["--num-runs", "0"], "--num-runs 0: must be greater than or equal to 1"),
+        (["--num-runs", "9" * 20], f"--num-runs {'9' * 20}: must be less than or equal to 10000"),
+        (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
+        (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
+        (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
+        (["--set", "vct.charge=input"], "and 83 others. Did you mean 'vtc'?"),
+        (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
+        (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
         (["--output-details"], "--output-details needs --output-file"),
         (["--output-file", "no/x"], "--output-file no/x: cannot be written: No such file"),
         (["--dp"], "Option '--dp' requires an argument"),
@@ -254,7 +261,14 @@ def test_show_refuses_a_deeply_nested_summary(refused, tmp_path):
             ["run", "--eviction", "quota", "--set", "quota.percent={a=80,b=30}"],
             "percent: the quotas add up to 110%, and at most 100% are allowed",
         ),
-        (["list", "schedulerz"], "'schedulers', 'routers', 'gateways', 'workloads', 'profiles'"),
+        (["list", "schedulerz"], "kind schedulerz: choose from schedulers, routers, gateways"),
+        (["list", "schedulerz"], "Did you mean 'schedulers'?"),
+        (["compare", "fcfs", "vtc", "--metric", "p99_tft"], "Did you mean 'p99_ttft_ms'?"),
+        (["plan", "--slo", "ttft_p99<2s", "--burstiness", "inf"], "burstiness = inf: a plan needs"),
+        (
+            ["reproduce", "fig7", "--output-dir", "/dev/null/plots"],
+            "output_dir /dev/null/plots: cannot be written: Not a directory",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):

@@ -56,7 +56,7 @@ def test_an_edited_summary_is_one_line(run, refused, tmp_path):
         assert next(iter(changes)) in refused("show", folder)
 
 
-def test_a_comparison_has_a_row_for_each(run, tmp_path):
+def test_a_comparison_has_a_row_for_each_percentile(run, tmp_path):
     text = done("compare", "vtc", "fcfs", *TINY, *CHOSEN, "--num-runs", "2",
                 "--result-dir", tmp_path)  # fmt: skip
     assert "well-behaved P25" in text

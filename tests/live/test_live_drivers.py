@@ -276,7 +276,7 @@ def test_impossible_numbers_of_drivers_are_refused(drivers, backend, says):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_drivers_with_wrong_clocks_give_one_drivers_records(tmp_path):
+def test_drivers_with_wrong_clocks_give_the_records_of_one_driver(tmp_path):
     """The server is in this process and answers immediately."""
     spec = small_spec("chat", clients=3, num_programs=4)
 

@@ -38,7 +38,7 @@ def get_json(url):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_dead_and_a_stalled_worker_cost_only_the_dead_ones_requests(tmp_path):
+def test_a_dead_and_a_stalled_worker_cost_only_the_requests_of_the_dead_one(tmp_path):
     spec = resolve(
         {
             "workload": "chat",

@@ -116,7 +116,7 @@ def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local,
     assert check_server(server_args(tp_size=2), build_local("dlpm", {})) is None
 
 
-def test_ranks_that_measure_their_own_steps_would_not_decide_alike():
+def test_ranks_that_measure_their_own_steps_are_refused():
     assert check_server(server_args(), build_local("dlpm-hold", {}), measures=True) is None
     with pytest.raises(UsageError, match=r"--tp-size 2: must be 1, because dlpm-hold"):
         check_server(server_args(tp_size=2), build_local("dlpm-hold", {}), measures=True)

@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_a_breaker_opens_rests_longer_each_time_and_closes_by_a_probe():
+def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
     clock = Clock()
     breakers = Breakers(2, clock)
     assert [breakers.failed(1) for _ in range(3)] == [False, False, True]
@@ -100,7 +100,7 @@ def test_a_worker_that_fails_everything_costs_no_answers_and_gets_little_traffic
     assert reached <= 3 + 8  # others are under way until the third is reported
 
 
-def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
+def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_as_failures():
     """SGLang answers 200 to a stream before it knows whether it can serve the request."""
 
     async def run():
@@ -118,7 +118,7 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_too():
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
-def test_an_error_of_two_workers_is_the_clients_own_fault(status):
+def test_a_request_that_fails_at_two_workers_blames_its_client(status):
     """The client gets the second worker's error, and no worker is blamed."""
 
     async def run():
@@ -129,7 +129,7 @@ def test_an_error_of_two_workers_is_the_clients_own_fault(status):
     assert asyncio.run(run()) == ({status}, {0, 1, 2}, 60)
 
 
-def test_a_success_in_between_acquits_a_worker():
+def test_a_success_in_between_clears_a_worker():
     """Otherwise one client could have a worker ejected with requests that only this
     worker refuses.
     """
@@ -146,7 +146,7 @@ def test_a_success_in_between_acquits_a_worker():
     assert asyncio.run(run()) == {0, 1}
 
 
-def test_a_worker_that_serves_again_is_found_out_by_one_request(monkeypatch):
+def test_one_request_finds_out_that_a_worker_serves_again(monkeypatch):
     monkeypatch.setattr(breaker, "FIRST_REST_S", 0.05)
 
     async def run():
@@ -227,7 +227,7 @@ def test_requests_at_an_ejected_worker_continue():
     assert asyncio.run(run()) is False
 
 
-def test_a_connection_that_breaks_while_the_worker_is_well_is_tried_once_more():
+def test_a_connection_that_breaks_while_the_worker_is_healthy_is_tried_once_more():
     """The answer has begun, so the connection was not closed for being idle."""
 
     async def run():

@@ -241,7 +241,7 @@ def test_an_endpoint_is_measured_as_it_is(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_late_requests_are_refused_before_emulated_workers(tmp_path):
+def test_late_requests_are_refused_before_they_reach_emulated_workers(tmp_path):
     flags = ["--num-programs", "3", "--request-rate", "2", "--max-running-requests", "2"]
     flags += ["--goodput", "ttft:200ms", "--set", "admission.policy=refuse"]
     flags += ["--set", "admission.ahead=all", "--json", "--result-dir", tmp_path]

@@ -167,7 +167,7 @@ def test_weights_name_existing_clients(name):
 
 
 @pytest.mark.parametrize("name", registry.LOCALS)
-def test_no_scheduler_names_clients_by_itself(name):
+def test_no_scheduler_takes_names_of_clients_by_itself(name):
     scheduler = registry.build_local(name, {})
     scheduler.prepare(Setup(clients=("a",)))  # raises on any other client's name
     assert scheduler.setup.clients == ("a",)

@@ -16,7 +16,7 @@ from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.registry import VARIABLE
-from fairbench.schedulers.user_classes import unknown_hook
+from fairbench.schedulers.user_classes import unknown_hook, wrong_parameters
 from fairbench.sim.run import simulate
 from tests.slow_params import slow
 
@@ -82,6 +82,15 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         ),
         (ROUTER + "    def on_nothing(self): pass", "class First: unknown hook 'on_nothing'"),
         (ROUTER + "    hold = True", "unknown hook 'hold'.*mean 'holds'"),
+        (
+            ROUTER.replace("request, now_s", "request"),
+            r"class First: route\(self, request\): must be route\(self, request, now_s\)$",
+        ),
+        (
+            ROUTER.replace("params, workers", "params"),
+            r"__init__\(self, params\): must be __init__\(self, params, workers\)$",
+        ),
+        (ROUTER.replace("def __init__", "def _made"), "First: needs a method __init__"),
     ],
 )
 def test_errors_in_a_file_are_one_clear_line(name_files, tmp_path, text, message):
@@ -156,12 +165,14 @@ def test_a_name_of_another_kind_gets_the_right_spelling(name_files, tmp_path, wh
             plan_comparison(["vtc", name], {}, {}, 1)
 
 
-def test_no_bundled_scheduler_has_an_unknown_hook():
+def test_no_bundled_scheduler_has_a_mistake_that_is_refused_in_a_users_file():
     for names, kind, load in (
         (registry.LOCALS, LocalScheduler, registry.local_class),
         (registry.ROUTERS, Router, registry.router_class),
     ):
-        assert not [name for name in names if unknown_hook(load(name), kind)]
+        for name in names:
+            assert not unknown_hook(load(name), kind)
+            assert not wrong_parameters(load(name), kind)
 
 
 LOCAL = """
@@ -196,6 +207,8 @@ class Mine(LocalScheduler):
             "local scheduler mine: stopped offering requests; 7 still wait after .* although",
         ),
         ("yield self.nope", "mine.py, line 17, in select: AttributeError: 'Mine' object has no"),
+        ("yield request; yield request", r"select yielded Request\(request_id=.*does not wait$"),
+        ("yield next(iter(()))", "mine.py, line 17, in select: StopIteration"),
     ],
 )
 def test_a_scheduler_that_fails_is_named(name_files, tmp_path, engine, body, message):

@@ -116,7 +116,7 @@ def test_a_host_without_room_refuses_the_swap(home_of):
 @HOMES
 @given(st.integers(0, 10**6))
 @examples(25)
-def test_at_random_nothing_is_lost_leaks_or_goes_uncounted(home_of, seed):
+def test_in_random_streams_no_request_is_lost_and_no_memory_leaks(home_of, seed):
     """INV-3 to 5 and 12 to 21 hold after every event, and records equal those of single steps."""
     assert played(home_of, seed, step_by_step=False) == played(home_of, seed, step_by_step=True)
 

@@ -262,7 +262,7 @@ def random_records(seed, scheduler, *, step_by_step):
 
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
 @examples(20)
-def test_many_steps_at_once_leave_the_same_records_as_single_steps(seed, scheduler):
+def test_many_steps_together_leave_the_same_records_as_single_steps(seed, scheduler):
     at_once = random_records(seed, scheduler, step_by_step=False)
     one_by_one = random_records(seed, scheduler, step_by_step=True)
     assert at_once.records() == one_by_one.records()

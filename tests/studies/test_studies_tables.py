@@ -119,7 +119,7 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     ]
 
 
-def test_a_stored_sweep_has_its_tables_columns(tmp_path):
+def test_a_stored_sweep_has_the_columns_of_its_table(tmp_path):
     points = ["--workloads", "chat", "--scenarios", "none", "--schedulers", "fcfs", "--dp", "1"]
     few = ["--num-programs", "2", "--num-runs", "1", "--result-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["sweep", *points, *few])

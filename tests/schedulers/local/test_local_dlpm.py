@@ -152,7 +152,7 @@ def test_the_closed_form_refill_equals_repeated_refills():
     st.sampled_from(RULES),
 )
 @examples(60)
-def test_a_pass_ends_when_nothing_fits(requests, quantum, rules):
+def test_a_pass_ends_when_no_request_fits(requests, quantum, rules):
     """[gaps] A1: Algorithm 1 as printed never leaves line 17."""
     at, call = desk(quantum=quantum, refill=rules[0], no_room=rules[1]), Calls()
     at.arrive(*(call(client, tail=tail) for client, tail in requests))

@@ -218,7 +218,7 @@ def play(arrivals, quantum: int, floor: int, slots: int = 4) -> Watched:
 
 @given(arrivals, st.integers(1, 60), st.integers(1, 900))
 @examples(40)
-def test_it_holds_exactly_by_the_log_and_serves_all(arrivals, quantum, floor):
+def test_requests_are_held_exactly_by_the_log_and_all_are_served(arrivals, quantum, floor):
     server = play(arrivals, quantum, floor)
     check_theorem(server, quantum)
 
@@ -249,7 +249,7 @@ def test_holding_occurs_in_these_streams():
 
 @given(arrivals, st.integers(1, 60))
 @examples(15)
-def test_with_an_unreachable_floor_it_is_dlpm(arrivals, quantum):
+def test_with_an_unreachable_floor_the_scheduler_equals_dlpm(arrivals, quantum):
     plain = Server(DLPM(DLPM.Params(quantum=quantum)), slots=4)
     light = Server(make(quantum=quantum, floor=10**9), slots=4)
     off = Server(make(quantum=quantum, floor=1, hold=False), slots=4)

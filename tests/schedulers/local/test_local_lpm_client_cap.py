@@ -63,7 +63,7 @@ arrivals = st.lists(
 
 @given(arrivals, st.integers(1, 3), st.integers(1, 6))
 @examples(40)
-def test_no_client_exceeds_it_and_room_is_left_for_no_other_reason(arrivals, most, slots):
+def test_no_client_exceeds_its_limit_and_no_slot_is_empty_for_another_reason(arrivals, most, slots):
     capped, free = Server(make(most), slots=slots), Server(make(99), slots=slots)
     plain = Server(LPM(LPM.Params()), slots=slots)
     sent = 0

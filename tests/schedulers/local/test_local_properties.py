@@ -48,7 +48,7 @@ def server(name: str, **options) -> Server:
     slots=st.integers(1, 3),
 )
 @examples(15)
-def test_all_that_arrive_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
+def test_all_requests_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
     home = server(name, slots=slots)
     sent = []
     for batch in steps:

@@ -309,14 +309,14 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
 
 @given(EVENTS, st.sampled_from([0.0, 1.0, 10.0, 100.0, inf]))
 @examples(60)
-def test_it_equals_the_formula_and_every_backlog_returns_to_zero(events, slack):
+def test_every_choice_follows_the_formula_and_every_backlog_returns_to_zero(events, slack):
     _, chosen = play(events, slack)
     assert play(events, slack)[1] == chosen
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), prompts()), min_size=1, max_size=30))
 @examples(30)
-def test_without_slack_the_least_estimate_wins(sends):
+def test_without_slack_the_lowest_estimate_wins(sends):
     router = make(WORKERS, WEIGHTS, Linear(), slack=0)
     for number, (client, made) in enumerate(sends):
         sent = Request(number, client, 0, 0, made, prompt_tokens(made), 9)

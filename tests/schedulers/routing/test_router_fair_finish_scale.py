@@ -121,7 +121,7 @@ class Stream:
     st.dictionaries(st.sampled_from(CLIENTS), st.sampled_from([0.1, 0.5, 2.0, 3.7])),
 )
 @examples(25)
-def test_it_decides_as_if_it_looked_at_every_worker(seed, slack, weights):
+def test_decisions_equal_those_of_checking_every_worker(seed, slack, weights):
     Stream(Random(seed), weights, slack=slack).play(200)
 
 

@@ -85,14 +85,14 @@ class Story:
 @pytest.mark.parametrize("name", ROUTERS)
 @given(events=EVENTS)
 @examples(12)
-def test_every_request_goes_to_a_worker_that_is_up_and_twice_to_the_same(name, events):
+def test_every_request_goes_to_a_live_worker_and_twice_to_the_same_one(name, events):
     assert Story(name).play(events) == Story(name).play(events)
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if hasattr(build(name), "_fleet")])
 @given(events=EVENTS)
 @examples(8)
-def test_nothing_is_in_flight_when_all_is_over(name, events):
+def test_after_all_requests_end_nothing_is_in_flight(name, events):
     story = Story(name)
     story.play(events)
     story.play([("end", 0, 3)] * len(story.flights))
