@@ -115,7 +115,7 @@ def test_an_interrupted_sweep_prints_how_to_resume(tmp_path):
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
         run_sweep(store, specs, LiveOptions(), context)
     assert raised.value.exit_code == 130
-    assert context.progress.over == [], "what was interrupted is not over"
+    assert context.progress.over == [], "an interrupted point is not finished"
     outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=InOrder()))
     assert len(outcome.cells) == 2
 

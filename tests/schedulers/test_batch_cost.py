@@ -44,7 +44,7 @@ class TestUnits:
     def test_costs_of_a_linear_engine_equal_hand_computed_values(self):
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
-    def test_units_of_an_a100_are_its_coefficients(self):
+    def test_units_of_an_a100_follow_from_its_coefficients(self):
         """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
         520 tokens.
         """

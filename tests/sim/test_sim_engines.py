@@ -79,7 +79,7 @@ def test_a_vllm_experiment_holds_the_parameters_of_that_engine_alone():
 
 
 @pytest.mark.parametrize("scheduler", ["fcfs", "d2lpm", *slow("vtc")])
-def test_a_run_on_vllm_keeps_its_invariants_and_repeats(scheduler):
+def test_a_run_on_vllm_keeps_its_invariants_and_is_reproducible(scheduler):
     spec = vllm_spec(scheduler, dp=2)
     simulation = Simulation(spec, spec.client_plans(), None)
     watch_vllm(simulation.clock, simulation.cluster.workers)

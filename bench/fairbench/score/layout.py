@@ -178,9 +178,9 @@ def choose_layout(
 
 def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
     plain = common(item).mapped(names)
-    if _plain(item).mapped(names).fits(item):  # before layouts that fit by chance
+    if _plain(item).mapped(names).fits(item):  # tried first, since other layouts may fit by chance
         return plain
-    own = (PLAIN, *(one.name for one in TOOLS))  # of which other signs tell
+    own = (PLAIN, *(one.name for one in TOOLS))  # tools are recognised by other signs
     others = (one.mapped(names) for one in LAYOUTS.values() if one.name not in own)
     return next((layout for layout in (*others, plain) if layout.fits(item)), None)
 

@@ -19,7 +19,7 @@ def test_round_robin_counts_all_requests():
     assert routes(RoundRobin(RoundRobin.Params(), 3), "aabbbba") == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_each_client_has_its_own_round_and_start():
+def test_each_client_has_a_separate_rotation_and_start():
     router = ClientRoundRobin(ClientRoundRobin.Params(), 3)
     #                        a  b  c  a  d  a  b  b  a
     assert routes(router, "abcadabba") == [0, 1, 2, 1, 0, 2, 2, 0, 0]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 GATEWAY = "gateway"  # the part whose parameters apply under every policy
-ADMISSION = "admission"  # the part of admission control
+ADMISSION = "admission"  # the part whose parameters control admission
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
