@@ -76,7 +76,7 @@ def test_unsupported_parts_of_a_disaggregated_cluster_are_refused_in_one_line(fl
     assert complaint in message(flags)
 
 
-def test_dp_is_refused_beside_either_side_even_where_it_adds_up():
+def test_dp_is_refused_with_prefill_or_decode_even_if_the_sum_is_right():
     for make in (
         lambda: experiment({**SIDES, "dp": 4}, {}),
         lambda: sweep_of(None, {**SIDES, "dp": [4]}, {}),

@@ -396,7 +396,7 @@ async def answer_of(session, url, client):
 
 
 @pytest.mark.slow
-def test_two_processes_keep_four_to_one_only_if_they_are_peers(tmp_path):
+def test_two_routers_serve_four_to_one_by_weight_only_as_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5

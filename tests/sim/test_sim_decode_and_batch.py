@@ -37,7 +37,7 @@ def test_the_end_of_k_steps_is_their_sum(run):
 
 
 @given(runs(), st.data())
-def test_steps_before_counts_ends_strictly_before(run, data):
+def test_steps_before_a_time_end_strictly_before_it(run, data):
     made = ends(run)
     near = st.sampled_from(made).flatmap(lambda end: st.integers(end - 2, end + 2))
     time = data.draw(near | st.integers(0, made[-1] + 10))

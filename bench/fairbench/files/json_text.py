@@ -139,7 +139,7 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-PEEKED = 4096  # bytes
+PEEKED = 4096  # bytes read ahead
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",

@@ -140,7 +140,7 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # characters
+MAX_VERSION = 200  # most characters of a version
 # Run by the Python next to a script: prints the distribution whose entry point has the script's
 # name.
 OWNER = """

@@ -30,7 +30,7 @@ from fairbench.score.tools import TOOLS, tool
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
 TIMES = ("start", *FIRST, *LAST, "admitted")
 OPTIONAL = ("program", "worker", "cached_tokens", "admitted", "status", "error", "gaps", "id")
-LOOKED_AT = 100  # objects
+LOOKED_AT = 100  # number of objects examined
 FIELDS = ("client", "start", *FIRST, *LAST, "input_tokens", "output_tokens", *OPTIONAL)
 
 

@@ -18,7 +18,7 @@ from fairbench_studies.kit.rows import ROOT
 
 CODE = ("bench", "studies")
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # characters
+SHORTEST, LONGEST = 30, 400  # characters of a sentence
 
 
 def main(seed: str = "0") -> None:

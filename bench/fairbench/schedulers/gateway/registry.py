@@ -131,7 +131,7 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 
 NO_GATEWAY = "none"
-DEFAULT_DETECTOR = "utilization"  # llm-d's
+DEFAULT_DETECTOR = "utilization"  # the default of llm-d
 
 _POLICIES = "fairbench.schedulers.gateway.policies"
 POLICIES = {

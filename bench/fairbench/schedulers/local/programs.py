@@ -22,7 +22,7 @@ class Programs(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        self._calls: Counter[tuple[str, int]] = Counter()  # under way
+        self._calls: Counter[tuple[str, int]] = Counter()  # calls in flight
         self._complete: set[tuple[str, int]] = set()  # no further call will come
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 

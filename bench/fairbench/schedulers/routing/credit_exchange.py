@@ -30,7 +30,9 @@ class CreditExchange:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
-        from fairbench.schedulers.peers.totals import SharedCredit  # few routers have peers
+        from fairbench.schedulers.peers.totals import (
+            SharedCredit,
+        )  # imported here, because few routers have peers
 
         self.credits.shared = SharedCredit()
 

@@ -23,7 +23,7 @@ FIELDS = (
 ALL = "all"
 """The only client of a trace that names none."""
 
-MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # tokens
+MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # in tokens
 MAX_NAME = 1000  # limit on the characters of a client or a session
 
 
