@@ -190,7 +190,7 @@ def test_llmperf_without_start_times_is_one_request_after_the_other(tmp_path):
 def test_genai_perf_without_token_counts_is_estimated_and_reported(tmp_path):
     scored = read_scored([written(tmp_path, genai_perf(usage=False))])
     assert scored.requests.output_tokens.tolist() == [2, 2, 0]
-    assert "genai-perf exports no counts of tokens" in scored.remarks[0]
+    assert "genai-perf exports no token counts" in scored.remarks[0]
 
 
 def test_gaps_of_inference_perf_have_percentiles(tmp_path):

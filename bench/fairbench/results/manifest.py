@@ -42,7 +42,7 @@ class Stopwatch:
 
     @classmethod
     def start(cls) -> Stopwatch:
-        """Now."""
+        """Return a stopwatch that starts now."""
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:

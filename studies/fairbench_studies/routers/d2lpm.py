@@ -118,7 +118,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate it."""
+    """Simulate a case over all seeds."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(

@@ -39,7 +39,7 @@ class PublishingCache(KVCache):
             self._events = []
 
     def clear(self) -> None:
-        """Drop everything. Precondition: nothing is locked."""
+        """Drop all blocks. Precondition: nothing is locked."""
         self._hashes.clear()
         self.evict(self.capacity)
         if self._send is not None:

@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 class Programs(Generic[T]):
-    """Program states.
-
-    States of programs: calls of a program share one; a request without a program has its own.
-    """
+    """Program states: calls of a program share one; a request without a program has its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
