@@ -52,7 +52,7 @@ class TestUnits:
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
 
-    def test_units_are_unknown_while_the_costs_are(self):
+    def test_units_are_unknown_while_costs_are_unknown(self):
         class Nothing(Linear):
             def decode_step_s(self, requests, context_tokens):
                 return 0.0
