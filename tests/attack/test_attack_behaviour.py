@@ -60,7 +60,7 @@ def test_the_honest_behaviour_is_the_twin():
         Behaviour(padding_tokens=3000, padding_fresh=True, keep_alive=4),
     ],
 )
-def test_it_sends_as_many_programs_as_its_twin(behaviour):
+def test_an_attacker_sends_as_many_programs_as_its_twin(behaviour):
     """Compare the mean number of programs over 20,000 s."""
     workload = attacked(behaviour)
     plans = plan_clients(workload, ATTACK, duration_s=20_000.0)

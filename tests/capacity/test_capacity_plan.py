@@ -132,7 +132,7 @@ def test_the_command_names_the_smallest_sufficient_cluster(tmp_path):
     assert shown.stdout == result.stdout
 
 
-def test_its_picture_names_the_profile(tmp_path):
+def test_the_picture_of_a_plan_names_the_profile(tmp_path):
     pytest.importorskip("seaborn", reason="figures need the plot extra")
     picture = tmp_path / "load.svg"
     asked = ("--slo", "ttft_p99<60s", "--dp", "1..2", "--result-dir", tmp_path, "--plot", picture)

@@ -26,7 +26,7 @@ def test_secret_flags_are_recognised(flag):
 @pytest.mark.parametrize(
     "flag", ["--max-total-tokens", "--tokenizer-path", "--chunked-prefill-size", "--ssl-keyfile"]
 )
-def test_flags_that_are_not_secret_are_left_as_they_are(flag):
+def test_flags_that_are_not_secret_are_unchanged(flag):
     assert without_secrets([flag, "1"]) == [flag, "1"]
 
 

@@ -115,7 +115,7 @@ def test_an_interrupted_sweep_prints_how_to_resume(tmp_path):
     with pytest.raises(Interrupted, match=f"sweep --resume {store.path}") as raised:
         run_sweep(store, specs, LiveOptions(), context)
     assert raised.value.exit_code == 130
-    assert context.progress.over == [], "what was interrupted is not over"
+    assert context.progress.over == [], "an interrupted point is not finished"
     outcome = run_sweep(store, specs, LiveOptions(), RunContext(executor=InOrder()))
     assert len(outcome.cells) == 2
 
@@ -130,7 +130,7 @@ def test_progress_is_reported_only_to_listeners(tmp_path):
     assert RunContext().on_progress is None
 
 
-def test_nothing_is_left_of_a_run_interrupted_before_its_servers_were_ready(tmp_path, monkeypatch):
+def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path, monkeypatch):
     live_run = pytest.importorskip("fairbench.execute.live_run", exc_type=ImportError)
 
     def told_to_stop(*args, interrupted, **options):

@@ -14,7 +14,7 @@ def limit(text, baseline):
     return parse_clause(text, KNOWN).limit(Fraction(baseline))
 
 
-def test_an_absolute_loss_is_taken_from_the_baseline_or_added_to_it():
+def test_an_absolute_loss_is_subtracted_from_the_baseline_or_added():
     assert limit("jain_index:-0.02", "0.9") == Fraction("0.88")
     assert limit("victim_p99_s:+2.5", "10") == Fraction("12.5")
 

@@ -117,7 +117,7 @@ def test_an_incomplete_run_is_refused(tmp_path):
         read_pairs(tmp_path / "a", tmp_path / "b")
 
 
-def test_where_there_is_no_run_nothing_can_be_compared(tmp_path):
+def test_a_directory_without_runs_cannot_be_compared(tmp_path):
     run = store(tmp_path / "a")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: holds no run"):

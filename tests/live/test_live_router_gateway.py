@@ -390,9 +390,9 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("policy", ["dlpm", "token-bucket"])
 @given(steps=STEPS)
-# lost requests are no longer counted
+# a lost request is no longer counted
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("join", 0)])
-# nor at the worker to which it went first
+# a retried request is no longer counted at its first worker
 @example(steps=[("ask", 0), ("retry", 0), ("leave", 1), ("ask", 0)])
 @example(steps=[*[("ask", 0)] * 3, ("leave", 0), ("retry", 0), ("join", 0)])
 def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):

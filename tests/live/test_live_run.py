@@ -136,7 +136,7 @@ def test_an_interruption_before_the_servers_are_ready_leaves_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_that_finished_is_lost_to_sigkill(tmp_path):
+def test_finished_requests_are_not_lost_to_sigkill(tmp_path):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         running_still = invoke("recover", path)

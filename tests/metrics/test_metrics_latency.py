@@ -103,7 +103,7 @@ def test_a_censored_percentile_holds_for_every_possible_completion(
         assert set(outcomes) == {value}
 
 
-def test_the_mean_of_percentiles_is_censored_or_undefined_if_one_is():
+def test_the_mean_of_percentiles_is_censored_or_undefined_like_one_of_them():
     assert mean_percentile([Percentile(2, False), Percentile(5, True)]) == (3.5, True)
     assert mean_percentile([Percentile(2, False), Percentile(4, False)]) == (3, False)
     assert math.isnan(mean_percentile([]).value_s)

@@ -124,7 +124,7 @@ EXPECTED = {
     "demand_limited": False,  # some client waits from 0 to 2, from 1 to 4, and from 2 to the end
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
-    # Due were 110 and, including the 50 that were never read, 92, of 152 delivered: 76 each
+    # 152 tokens were delivered; 110 and (with the 50 never read) 92 were due: 76 each
     "jain_index_maxmin": 1,
     "jain_index_entitlement": 152**2 / (2 * (110**2 + 42**2)),
     "min_entitlement_ratio": 42 / 76,

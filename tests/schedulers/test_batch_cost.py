@@ -44,7 +44,7 @@ class TestUnits:
     def test_costs_of_a_linear_engine_equal_hand_computed_values(self):
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
-    def test_units_of_an_a100_are_its_coefficients(self):
+    def test_units_of_an_a100_follow_from_its_coefficients(self):
         """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
         520 tokens.
         """
@@ -52,7 +52,7 @@ class TestUnits:
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
 
-    def test_units_are_unknown_while_the_costs_are(self):
+    def test_units_are_unknown_while_costs_are_unknown(self):
         class Nothing(Linear):
             def decode_step_s(self, requests, context_tokens):
                 return 0.0

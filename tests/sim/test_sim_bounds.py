@@ -53,7 +53,7 @@ def drawn(seed):
 
 
 @pytest.mark.slow
-def test_no_gap_exceeds_the_bound_that_is_printed_beside_it():
+def test_no_gap_exceeds_the_printed_bound():
     near = []
     for seed in range(60):
         spec = drawn(seed)

@@ -11,7 +11,7 @@ STEP_US = 1_010  # time of one sequence, and of the prefill of one token
 
 
 def finishes(scheduler, **limits):
-    """Return the ends of requests of three tokens and one, in us, if one runs at a time."""
+    """Return the ends (us) of requests of three tokens and of one token, run one at a time."""
     home = Home(scheduler, max_running_requests=1, **limits)
     sent = [home.send(1, 3), home.send(1, 1)]
     home.run()

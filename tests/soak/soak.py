@@ -144,7 +144,7 @@ async def idle(session, url):
         left = sum(books("under_way", worker=str(worker)) for worker in range(WORKERS))
         if not left:
             return books
-        assert time.monotonic() < over, f"{left} requests are under way for ever at {url}"
+        assert time.monotonic() < over, f"{left} requests never end at {url}"
         await asyncio.sleep(0.5)
 
 

@@ -12,7 +12,7 @@ REFUSED = (400, 401, 404, 405, 413, 415)
 
 @dataclass
 class Sent:
-    """A request. A request: ``hostile`` names its defect, and ``leave_s`` is the time at which its
+    """A request: ``hostile`` names its defect, and ``leave_s`` is the time at which its
     client hangs up.
     """
 

@@ -10,7 +10,7 @@ from fairbench_studies.leaderboard import picture
 from fairbench_studies.leaderboard import table as board
 
 
-def test_its_configurations_match_the_file():
+def test_configurations_of_the_page_match_the_file():
     found = [board.values(name) for name in (board.SHARE, board.SERVICE, board.LATENCY)]
     page = board.PAGE.read_text(encoding="utf-8")
     assert board.put(page, {"places": board.by_place(*found)}) == page
@@ -18,7 +18,7 @@ def test_its_configurations_match_the_file():
 
 
 @pytest.mark.slow
-def test_its_ranks_match_the_command():
+def test_ranks_of_the_page_match_the_command():
     page = board.PAGE.read_text(encoding="utf-8")
     assert board.put(page, {"ranks": board.ranks()}) == page
     assert "| 1 | `fair-finish` |" in page

@@ -84,7 +84,7 @@ class Result:
 
     @classmethod
     def stored(cls, run: StoredRun) -> Result:
-        """Return the result of a run's directory. Raises DataError if it cannot be read."""
+        """Return the result stored in a run's directory. Raises DataError if it cannot be read."""
         return cls(run, experiment_of(run), run.path)
 
     @classmethod

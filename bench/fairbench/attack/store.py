@@ -145,7 +145,7 @@ class SearchStore:
         return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
 
     def save_spent(self, spent: Spent) -> None:
-        """Keep it."""
+        """Store the time that the search has spent."""
         write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:

@@ -22,7 +22,7 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+    """The process received SIGTERM."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:

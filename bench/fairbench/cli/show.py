@@ -66,7 +66,7 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan, or else compare the finished runs of a sweep."""
+    """Print the answer of a plan, or compare the finished runs of a sweep."""
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.cli.output import print_comparison, print_json, print_plan
     from fairbench.execute.sweeps import cell_json

@@ -23,7 +23,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing. Make the app a command group although it has a single command."""
+    """Make the app a command group although it has a single command; do nothing else."""
 
 
 @workload.command()

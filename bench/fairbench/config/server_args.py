@@ -20,7 +20,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # the first is PORT's
+PORTS = 2  # the first replaces PORT
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 

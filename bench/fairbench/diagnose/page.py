@@ -51,7 +51,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
         sections=[
             Section("Diagnosis", [Bullets(answer_lines(found))]),
             *([Section("Load", figures[:1])] if figures else []),
-            *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
+            *([Section("Waits", figures[1:])] if figures[1:] else []),  # shown side by side
             *(
                 [
                     Section(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # for the text below figures
+LETTERS_PER_IN = 15  # letters per inch of the text below figures
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18  # for a legend, whose keys are wide
 
 

@@ -59,7 +59,7 @@ class Memory:
 
     @property
     def largest_line(self) -> int:
-        """Bytes."""
+        """The largest length of a line, in bytes."""
         return self.limit // LARGEST_PART
 
     def take(self, size: int) -> None:

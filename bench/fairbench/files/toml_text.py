@@ -17,7 +17,7 @@ from fairbench.errors import TOO_DEEP, DataError, is_too_deep, shortened, unknow
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.reader import MIB, opened
 
-LONG_KEY = 200  # parts
+LONG_KEY = 200  # most parts of a key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
 """A key with so many parts that tomllib takes gigabytes; shorter keys are counted later."""

@@ -23,8 +23,8 @@ class SGLangRules:
     decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
     ``max_running_requests``, not two. ``tries_within_budget``: when that prompt's chunk uses up a
     budget, no other request is tried. ``touches_waiting``: passes that match nothing refresh the
-    prefixes of the queue's head. ``splits``: whether a prompt and the outputs that were recomputed
-    with it after a retraction are two nodes of the tree, from the prefill on or from the end on.
+    prefixes of the queue's head. ``splits``: when a prompt and the outputs recomputed with it after
+    a retraction become two nodes of the tree, if at all: when prefilled, or when finished.
     """
 
     drops_finished: bool = True

@@ -25,7 +25,7 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # s
+Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # in seconds
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ def _read(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # cut off
+            break  # the last line was cut off
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -110,7 +110,7 @@ class StepTimes:
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # already charged
+        self._until_s = 0.0  # the time so far is charged
 
     def step(
         self,

@@ -48,7 +48,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return the amounts by the first instant of their queue after their arrival."""
+        """Return, for each instant, the sum of the amounts that arrived since the previous one."""
         count = len(self._keys)
         if not count:
             return np.zeros(0)

@@ -17,7 +17,7 @@ EDGE = 0.2
 LEAST_REQUESTS = 20  # requests in the window; fewer come together by chance
 PEAK = 2.5  # multiple of another client's usual peak; a smaller burst is ordinary
 USUAL = 75  # percentile of the other clients' peaks: the clients above it may flood, too
-MOST_FLOODS = 3  # named ones
+MOST_FLOODS = 3  # number of floods that are named
 WHOLE = 0.9  # part of the time; a flood that lasts longer has no window
 
 

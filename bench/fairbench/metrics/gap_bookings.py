@@ -136,7 +136,7 @@ AT_ONCE = 2**20  # bookings in memory, unless one place has more
 
 
 class Places(NamedTuple):
-    """Clients in cells."""
+    """Pairs of a client and a cell, by index."""
 
     client: Ints
     cell: Ints

@@ -160,7 +160,7 @@ def _outside(log: Service, fit: FitLimits) -> Floats:
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps
     outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
-    outside[log.context_tokens == 0] = 0.0  # prefill
+    outside[log.context_tokens == 0] = 0.0  # prefills have no context
     return outside
 
 

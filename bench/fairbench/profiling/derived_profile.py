@@ -138,9 +138,9 @@ def derive(
         model: See ``model_config``.
         gpu: The GPU's name.
         tp: GPUs that share the model.
-        dtype: Of the weights, or None for those published.
+        dtype: Number format of the weights; None for that of the published ones.
         engine: ``sglang`` or ``vllm``, whose kernels the tables have.
-        roofline: Leave the operator tables alone.
+        roofline: Do not use the operator tables.
 
     Raises UsageError for an unknown name, and for a model that does not fit the GPUs.
     """

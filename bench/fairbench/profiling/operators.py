@@ -42,7 +42,7 @@ def operators_ms(
         gpu: The GPU.
         tp: GPUs that share the model.
         engine: ``sglang`` or ``vllm``.
-        dtype: Of the weights, or None for the config's own.
+        dtype: Number format of the weights; None for that of the config.
         it: The iterations.
 
     Raises NoTable.

@@ -63,7 +63,7 @@ def client_tables(
 ) -> RenderableType:
     """Return a row per client in at most ``width`` columns of text, if 50 are enough.
 
-    Only of these ``clients``, if given. Columns that do not fit make another table below.
+    Contains only these ``clients``, if given. Columns that do not fit make another table below.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)

@@ -1,4 +1,4 @@
-"""Live progress on a terminal or in a notebook, else a line for each task."""
+"""Live progress on a terminal or in a notebook, otherwise a line for each task."""
 
 from __future__ import annotations
 

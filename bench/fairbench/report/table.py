@@ -102,8 +102,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If several names then become equal, their ends are kept instead, or else their beginnings. Names
-    that differ only in the middle may still become equal.
+    If several names then become equal, their ends are kept instead; if that does not help, their
+    beginnings. Names that differ only in the middle may still become equal.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

@@ -12,7 +12,7 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number
 
 MANY = 1000.0  # ratios above this are printed without decimals
-NAMED = 3  # victims
+NAMED = 3  # number of victims that are named
 TTFT = "time to first token"
 
 

@@ -227,7 +227,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     if shared.get(key) is None:
         return Value(None, reason="its latency is undefined on the shared cluster")
     if not alone.get(key):
-        return Value(None, reason="its latency is undefined on a part of its own")
+        return Value(None, reason="its latency is undefined alone on its part of the cluster")
     alone_censored = key in alone["censored"]
     if censored and alone_censored:
         return Value(None, reason="both latencies are only lower bounds")

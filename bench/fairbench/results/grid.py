@@ -64,7 +64,7 @@ class Label(NamedTuple):
 
 
 def labels(experiments: Sequence[Experiment]) -> list[Label]:
-    """Return each experiment's names of its configuration and of its scheduler there.
+    """Return, for each experiment, the names of its configuration and of its scheduler.
 
     Configurations are named like ``tot s1 dp 4``, followed by the keys that distinguish
     configurations with equal names. Schedulers have their names, followed by the parameters that

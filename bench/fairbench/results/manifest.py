@@ -42,7 +42,7 @@ class Stopwatch:
 
     @classmethod
     def start(cls) -> Stopwatch:
-        """Now."""
+        """Return a stopwatch that starts now."""
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # characters
+MAX_VERSION = 200  # most characters of a version
 # Run by the Python next to a script: prints the distribution whose entry point has the script's
 # name.
 OWNER = """

@@ -103,7 +103,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # of a live run's directory
+FOLDER = "live"  # name of the subdirectory for a live run's records
 LOCK_FILE = ".lock"
 
 

@@ -138,7 +138,7 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
 
 
 def lone_step(profile_id: str) -> LoneStep | None:
-    """Return a profile's decode step of a single request; None if unknown."""
+    """Return the decode step of a lone request in a profile; None if unknown."""
     if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)

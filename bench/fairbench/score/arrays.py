@@ -187,7 +187,7 @@ def _workers(values: list[Any], where: str) -> Any:
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(values, "worker", where)
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(values, "worker", where)  # which complains
+        return numbers(values, "worker", where)  # raises the error
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 

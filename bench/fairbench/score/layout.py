@@ -31,7 +31,7 @@ from fairbench.score.tools import TOOLS, tool
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
 TIMES = ("start", *FIRST, *LAST, "admitted")
 OPTIONAL = ("program", "worker", "cached_tokens", "admitted", "status", "error", "gaps", "id")
-LOOKED_AT = 100  # objects
+LOOKED_AT = 100  # number of objects examined
 FIELDS = ("client", "start", *FIRST, *LAST, "input_tokens", "output_tokens", *OPTIONAL)
 
 
@@ -176,9 +176,9 @@ def choose_layout(
 
 def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
     plain = common(item).mapped(names)
-    if _plain(item).mapped(names).fits(item):  # before layouts that fit by chance
+    if _plain(item).mapped(names).fits(item):  # tried first, since other layouts may fit by chance
         return plain
-    own = (PLAIN, *(one.name for one in TOOLS))  # of which other signs tell
+    own = (PLAIN, *(one.name for one in TOOLS))  # tools are recognised by other signs
     others = (one.mapped(names) for one in LAYOUTS.values() if one.name not in own)
     return next((layout for layout in (*others, plain) if layout.fits(item)), None)
 

@@ -153,7 +153,9 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            from fairbench.sim.disaggregated.build import disaggregated  # few runs have it
+            from fairbench.sim.disaggregated.build import (
+                disaggregated,
+            )  # imported here, because few runs are disaggregated
 
             workers = disaggregated(spec, self.engine, parts)
         # The list itself, not a copy, which would keep the workers alive after the cluster.

@@ -122,7 +122,7 @@ class Sequence:
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix while running
-        self.place: Place = (0, 0)  # where that prefix ends in the prompt
+        self.place: Place = (0, 0)  # position in the prompt at which that prefix ends
         self.filled = 0  # tokens with KV: cached at admission, then computed
         self.private = 0  # tokens of a prefill in progress that are not in the tree yet
         self.gpu_ps = 0.0  # its part of the iterations that have ended

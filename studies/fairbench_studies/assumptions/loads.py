@@ -25,7 +25,9 @@ CELLS = (
     *("tool-use.s1", "agent.s1", "programming.s1", "video-qa.s1", "loogle.s1", "preble-mix.s1"),
     *("reasoning.s1", "reasoning.s2"),
 )
-MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))  # fractions of the capacity
+MULTIPLES = tuple(
+    round(1.25 - 0.05 * step, 2) for step in range(24)
+)  # load as fractions of the capacity
 SEEDS = (0, 1, 2)
 REPLICAS = 4
 FLOOD_S, FLOOD = 300.0, 3.0  # duration, and multiple of the file's own rate

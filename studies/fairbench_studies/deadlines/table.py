@@ -49,7 +49,7 @@ BLUE, GREY = "#0072b2", "0.8"
 def name_of(spec: ExperimentSpec) -> str:
     """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0 means by its rule
+    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0 means the quantum by its rule
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
     return " ".join([spec.local, *set_])

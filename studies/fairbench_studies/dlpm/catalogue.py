@@ -48,9 +48,7 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure.
-
-    A figure of the paper; its module has the same name, with functions ``draw`` and ``rows``.
+    """A figure of the paper; its module of the same name has functions ``draw`` and ``rows``.
 
     The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
     ``preset`` the sweep is the bundled one called NAME-PRESET.

@@ -102,4 +102,4 @@ def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> No
     axes.set_xticks(places, [str(row[x]) for row in table])
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.1)  # for the percentages
+    axes.margins(y=0.1)  # room for the percentages

@@ -23,7 +23,7 @@ from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun
 
-ENOUGH_FOR_P99 = 300  # latencies
+ENOUGH_FOR_P99 = 300  # number of latencies
 Samples = Mapping[str, Sample]
 
 

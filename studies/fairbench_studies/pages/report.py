@@ -20,5 +20,5 @@ def main(run: str, picture: str) -> None:
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
         command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
         looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
-        looks += ["--blink-settings=preferredColorScheme=1"]  # light
+        looks += ["--blink-settings=preferredColorScheme=1"]  # light colour scheme
         subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

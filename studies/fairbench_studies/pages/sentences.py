@@ -20,7 +20,7 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # characters
+SHORTEST, LONGEST = 30, 400  # characters of a sentence
 
 
 def main(seed: str = "0") -> None:

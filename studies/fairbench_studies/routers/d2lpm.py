@@ -29,7 +29,7 @@ FIGURE = ROOT / "plots/routers-d2lpm.svg"
 COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # colours of Okabe and Ito
 OUTPUT_WEIGHT = 2
 
-QUANTUM = 40_000  # d2lpm's own
+QUANTUM = 40_000  # the default of d2lpm
 
 # Numbers of routers and of workers, and the form of sharing.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
@@ -118,7 +118,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate it."""
+    """Simulate a case over all seeds."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(

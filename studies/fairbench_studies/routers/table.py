@@ -96,7 +96,7 @@ def spec_of(case: Case) -> ExperimentSpec:
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate it."""
+    """Simulate a case."""
     spec = spec_of(case)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()

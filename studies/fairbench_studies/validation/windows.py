@@ -30,8 +30,9 @@ RATE_TARGET_PCT = 5.0
 # Differences up to this do not count as a miss, however small the client is (% of the window's
 # service).
 TINY_SHARE_PCT = 1.0
-# A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of its
-# work in a slice, so a slice may be off by such a minibatch or, of all service, by a third of it.
+# A full minibatch of the measured server (11 requests of 256 input and output tokens) is a sixth of
+# its work in a slice. The service of a slice may differ by that much, or by a third of it as a
+# percentage of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # Change in Jain's index if the rates of two clients at 1 : 2 miss their targets in opposite
 # directions.

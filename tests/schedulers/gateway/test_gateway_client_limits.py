@@ -41,7 +41,7 @@ def test_a_lone_client_may_use_all_and_each_of_two_has_half():
     assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
-    assert clients(home.sent) == "aaaabb"  # two requests of the run, which is its half
+    assert clients(home.sent) == "aaaabb"  # two of the four requests that run, which is its half
     home.answer(home.sent[2], 128)
     assert clients(home.sent) == "aaaabba"
 

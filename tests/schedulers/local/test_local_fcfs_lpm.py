@@ -58,7 +58,7 @@ def test_the_sort_is_stable_over_the_previous_order_and_not_over_arrival():
     one, two = call("a", tail=100), call("a", tail=100)
     desk.arrive(one, two)
     desk.matched = {two: 40}
-    desk.run_pass(lambda _: False)  # sorts: two, one
+    desk.run_pass(lambda _: False)  # the pass sorts the queue: two, one
     desk.matched = {}
     assert desk.run_pass() == [two, one]
 

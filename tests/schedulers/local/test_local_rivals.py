@@ -292,7 +292,7 @@ def test_programs_are_forgotten_when_they_end():
     assert not programs.leave(first), "two calls are to come"
     assert programs.enter(second) == (state, False)
     assert programs.enter(last) == (state, False)
-    assert not programs.leave(last), "the one before it is under way"
+    assert not programs.leave(last), "the previous call is in flight"
     assert programs.leave(second)
     assert len(programs) == 0
     for number in range(IDLE_PROGRAMS + 5):  # programs whose end is unknown

@@ -342,7 +342,7 @@ def test_the_forms_of_the_artifact_have_no_tenants():
 
 
 @pytest.mark.parametrize(("kind", "params"), [(VTC, {}), (DLPM, {"quantum": 10})])
-def test_an_explicit_owner_is_a_tenant_if_the_host_knows_it(kind, params):
+def test_an_explicit_owner_that_the_host_knows_is_a_tenant(kind, params):
     """The decisions are those of clients whose names contain the tenant."""
     call, orders = Calls(), []
     for names in (("a/x", "a/y", "b"), ("x", "y", "b")):

@@ -438,7 +438,7 @@ def gap_and_workers_of_f(router):
 
 @pytest.mark.parametrize(("slack", "sticky"), [(10**9, True), (0, False)])
 def test_with_much_slack_fair_finish_is_as_unfair_as_an_endless_worker_quantum(slack, sticky):
-    """[DLPM] A.5: all work of f under way is less than its slack, so f stays at one worker."""
+    """[DLPM] A.5: all work of f in flight is less than its slack, so f stays at one worker."""
     gap, used = gap_and_workers_of_f(FairFinish(FairFinish.Params(slack=float(slack)), 2))
     assert (used == 1) == sticky
     assert (gap > 2 * 2 * (300 + 2 * POOL + 400)) == sticky

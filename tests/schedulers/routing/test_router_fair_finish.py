@@ -63,7 +63,7 @@ class TestWork:
         for more in ((2_000, 200, 50), (1_000, 900, 50), (1_000, 200, 300)):
             assert work.tokens(*more) > work.tokens(1_000, 200, 50)
 
-    def test_where_costs_are_unknown_service_weights_count(self):
+    def test_if_costs_are_unknown_service_weights_count(self):
         work = RequestWork()
         assert work.tokens(500, 100, 10) == 120
         assert work.tokens(500, 0, 0) == 1

@@ -53,7 +53,7 @@ class Stop(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A message that the driver failed."""
+    """A message: the driver failed."""
 
     error: FairbenchError
 

@@ -59,7 +59,7 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            toward.connect((host, 9))  # sends nothing
+            toward.connect((host, 9))  # connecting a UDP socket sends nothing
             address: str = toward.getsockname()[0]
     except OSError as error:
         raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None

@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class EndlessCache:
-    """A cache that keeps all prompts and answers for ever, in whole segments."""
+    """A cache that keeps all prompts and answers permanently, in whole segments."""
 
     def __init__(self) -> None:
         self._root: dict[Segment, Any] = {}

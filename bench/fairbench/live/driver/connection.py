@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # our mistake, not the server's
+            raise  # an error of ours, not of the server
         except httptools.HttpParserError as error:
             self._end(Disconnected(f"not HTTP: {error}"))
             self.abort()

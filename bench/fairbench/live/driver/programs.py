@@ -63,7 +63,9 @@ class LiveLLM:
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, ProgramFailed))  # bugs first
+            raise min(
+                errors, key=lambda error: isinstance(error, ProgramFailed)
+            )  # raise a bug before other errors
         return results
 
 

@@ -66,7 +66,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request. A call whose ``output_tokens`` is the true length, which the scheduler never sees.
+    """A request; its true length ``output_tokens`` is never shown to the scheduler.
 
     With ``stream_interval``, every event of a stream has that many tokens, except the first and
     last. ``routing_key`` names the client and the time left to its deadlines (``due_tag``).

@@ -30,7 +30,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        self._hashes: dict[KVNode, list[int]] = {}  # of the blocks that end in each node
+        self._hashes: dict[KVNode, list[int]] = {}  # node -> hashes of the blocks that end in it
         self._events: list[Event] = []
 
     def publish(self) -> None:
@@ -39,7 +39,7 @@ class PublishingCache(KVCache):
             self._events = []
 
     def clear(self) -> None:
-        """Drop everything. Precondition: nothing is locked."""
+        """Drop all blocks. Precondition: nothing is locked."""
         self._hashes.clear()
         self.evict(self.capacity)
         if self._send is not None:

@@ -89,7 +89,7 @@ class BlockIndex:
         self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
 
     def _remove(self, event: BlockRemoved) -> None:
-        """Remove blocks. Remove blocks; a cache drops leaves first, so each run loses its end."""
+        """Remove blocks; a cache drops leaves first, so each run loses its end."""
         removed: dict[_StoredRun, set[BlockHash]] = {}
         for block_hash in event.block_hashes:
             if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:

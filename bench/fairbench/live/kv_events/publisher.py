@@ -16,7 +16,7 @@ from fairbench.live.kv_events.wire import SEQ_BYTES, Event, EventBatch, encode, 
 
 # number of messages that a slow subscriber may be behind before it loses some
 HIGH_WATER_MARK = 100_000
-KEPT_MESSAGES = 10_000  # for replay
+KEPT_MESSAGES = 10_000  # messages kept for replay
 
 
 class Publisher:

@@ -169,7 +169,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        if end <= self._next:  # requested before we could
+        if end <= self._next:  # these were requested before
             return
         self.gaps += 1
         starts = self._starts

@@ -79,7 +79,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the server's
+OWN_ORDER = Evicting()  # the server's own order
 
 
 def plugin_config(

@@ -36,10 +36,7 @@ class WorkerAddress:
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``.
-
-    Parse a worker's address. Raises UsageError, citing ``name``.
-    """
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, citing ``name``."""
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:

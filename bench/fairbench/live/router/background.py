@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 Work: TypeAlias = Coroutine[Any, Any, None]
 GIVE_BACK_S = 30.0  # seconds between two returns of free memory to the system
 LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio allocates for each read
-M_MMAP_THRESHOLD = -3  # of malloc.h
+M_MMAP_THRESHOLD = -3  # as in malloc.h
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Limits on a client: requests under way, and tokens and requests per minute."""
+"""Limits on a client: requests in flight, and tokens and requests per minute."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from fairbench.live import headers
 from fairbench.live.json_errors import bad_request
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 
-LONGEST_MS = 86_400_000  # a day
+LONGEST_MS = 86_400_000  # one day
 
 
 @dataclass(frozen=True, slots=True)

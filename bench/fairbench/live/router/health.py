@@ -1,7 +1,7 @@
 """Health: finds the workers that are up, and the workers that have requests but produce nothing.
 
 An engine that hangs in one request may still answer health checks, in another process or thread.
-Only tokens show that it decodes.
+Only produced tokens show that an engine decodes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # a minute
+MOST = 10**12  # per minute
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from fairbench.report.table import cut_middle
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # opacity of the lowest value
+LEAST = 0.06  # opacity for the lowest value
 
 
 class HeatRow(NamedTuple):

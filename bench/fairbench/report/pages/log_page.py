@@ -41,8 +41,8 @@ def log_page(
     """Return the page of recorded traffic.
 
     Args:
-        measured: What the waits are; "" if none were recorded.
-        sections: What else is known, below the clients.
+        measured: Name of the recorded waits; "" if none were recorded.
+        sections: Further sections, below the clients.
     """
     said = list(traffic_lines(found, "as recorded", measured)) or [NOBODY]
     overload = None if found.floods or measured != TTFT else overload_of(found.traffic)

@@ -22,7 +22,7 @@ class Definitions(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """A list."""
+    """A bulleted list of texts."""
 
     items: Sequence[str]
 

@@ -1,7 +1,7 @@
 """Values of several configurations combined, seed by seed, with an interval.
 
 Amounts of different configurations, such as tokens per second, cannot be added: they are combined
-as the geometric mean of the ratios to a baseline. Ratios are combined as their own geometric mean;
+as the geometric mean of the ratios to a baseline. Ratios are combined as their geometric mean;
 shares and indices as the plain mean, because they may be 0. The first two are combined as
 logarithms, so that differences of combined values are paired like any others.
 """

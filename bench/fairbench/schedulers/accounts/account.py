@@ -25,7 +25,9 @@ class Decoded:
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    _requests: dict[str, int] = field(default_factory=dict)  # that run
+    _requests: dict[str, int] = field(
+        default_factory=dict
+    )  # client -> number of its running requests
     _booked: dict[str, int] = field(default_factory=dict)  # the step up to which tokens are booked
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:

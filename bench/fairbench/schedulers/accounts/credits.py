@@ -11,8 +11,9 @@ from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_cr
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """Rules by which idle clients leave the client list and come back.
 
-``keep``: once in credit; a debt is never erased. ``min0``: immediately; a debt is kept, a credit is
-forgotten. ``paper_zero``: immediately; both are forgotten, and no theorem holds.
+``keep``: they leave once they are in credit, and a debt is never erased. ``min0``: they leave
+immediately; a debt is kept, and a credit is forgotten. ``paper_zero``: they leave immediately;
+both are forgotten, and no theorem holds.
 """
 
 

@@ -27,7 +27,7 @@ class TreeCounters(Counters):
 
     def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
         super().__init__(output_weight, lifts=lifts, lifts_alone=lifts_alone)
-        self._left: dict[str, str] = {}  # by tenant: the child that left the queue last
+        self._left: dict[str, str] = {}  # tenant -> its child that left the queue last
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
         counters = self.of

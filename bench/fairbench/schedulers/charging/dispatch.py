@@ -118,7 +118,7 @@ class SharedDispatchCharging(DispatchCharging):
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        self._shared: dict[int, SharedCharges] = {}  # by worker
+        self._shared: dict[int, SharedCharges] = {}  # worker -> charges
 
     def _prompt(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         shared = self._shared.setdefault(worker, SharedCharges(self._sharing))

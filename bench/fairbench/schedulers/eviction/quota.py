@@ -11,7 +11,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
 from fairbench.schedulers.setup import Setup
 
-ALL = 100  # percent
+ALL = 100  # in percent
 
 
 @dataclass(frozen=True)

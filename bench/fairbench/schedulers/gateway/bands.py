@@ -36,7 +36,9 @@ class Gateway(HoldsRequests):
         # the band of each request that is queued or in progress
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)  # by band
+        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(
+            dict
+        )  # band -> its requests
         # a heap of the times at which requests become too old
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()

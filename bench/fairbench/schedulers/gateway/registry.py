@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 GATEWAY = "gateway"  # the part whose parameters apply under every policy
-ADMISSION = "admission"  # the part of admission control
+ADMISSION = "admission"  # the part whose parameters control admission
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
@@ -131,7 +131,7 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 
 NO_GATEWAY = "none"
-DEFAULT_DETECTOR = "utilization"  # llm-d's
+DEFAULT_DETECTOR = "utilization"  # the default of llm-d
 
 _POLICIES = "fairbench.schedulers.gateway.policies"
 POLICIES = {

@@ -73,7 +73,9 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            self._swapped.add(one.request)  # before ``retracted``, whenever that is called
+            self._swapped.add(
+                one.request
+            )  # set first, because the host calls ``retracted`` meanwhile
             if (yield Preempt(one.request, swap=True)):
                 return True
             self._swapped.discard(one.request)

@@ -66,7 +66,7 @@ class Niyama(LocalScheduler):
         self._made: dict[Request, int] = {}  # outputs of requests that have run
         # outputs by client: number, sum, squares
         self._past: dict[str, tuple[int, float, float]] = {}
-        self._due_s: dict[Request, float] = {}  # when first tokens are due
+        self._due_s: dict[Request, float] = {}  # request -> time at which its first token is due
         self._relegated: set[Request] = set()
 
     def prepare(self, setup: Setup) -> None:

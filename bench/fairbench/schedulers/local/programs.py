@@ -14,15 +14,12 @@ T = TypeVar("T")
 
 
 class Programs(Generic[T]):
-    """Program states.
-
-    States of programs: calls of a program share one; a request without a program has its own.
-    """
+    """Program states: calls of a program share one; a request without a program has its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        self._calls: Counter[tuple[str, int]] = Counter()  # under way
+        self._calls: Counter[tuple[str, int]] = Counter()  # calls in flight
         self._complete: set[tuple[str, int]] = set()  # no further call will come
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 

@@ -24,7 +24,7 @@ class RPM(LocalScheduler):
     """
 
     name = "rpm"
-    work_conserving = False  # with over=delay
+    work_conserving = False  # false with over=delay
 
     @dataclass(frozen=True)
     class Params:

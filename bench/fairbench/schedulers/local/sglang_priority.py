@@ -25,7 +25,8 @@ class SGLangPriority(LocalScheduler):
     The rules are those of SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts
     running requests whose number is lower by more than ``threshold``, lowest number and latest
     arrival first, if together they hold enough memory; they are recomputed later. SGLang preempts
-    in the pass after the one that found no room; here it is the same pass. Low numbers may starve.
+    in the pass after the one that found no room; here it is the same pass. Requests with low
+    numbers may starve.
     """
 
     name = "sglang-priority"

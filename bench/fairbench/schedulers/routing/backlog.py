@@ -94,7 +94,7 @@ class TenantBacklog:
     ) -> None:
         self._weight, self._lineage = weight, lineage
         self._below: dict[str, Backlog] = {}  # backlogs by tenant, of the nodes in it
-        self._nodes: dict[int, tuple[str, ...]] = {}  # by request
+        self._nodes: dict[int, tuple[str, ...]] = {}  # request -> its path in the tree
 
     def _among(self, node: str) -> Backlog:
         tenant = parent_of(node)

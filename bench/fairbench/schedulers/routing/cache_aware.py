@@ -49,7 +49,8 @@ class CacheAware(CountingRouter):
         ``max_tree_size`` is in characters per worker. ``kv_events``: with KV events smg uses the
         contents of caches: longest overlap first, then fewest requests in flight, then the smallest
         tree. ``balance_usage`` and ``overload_usage`` (smg): the load also counts as imbalanced if
-        the used fractions of KV pools differ by more, or if one is above; 1 turns these rules off.
+        the used fractions of KV pools differ by more than the first, or if one exceeds the second;
+        1 turns a rule off.
         """
 
         rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"

@@ -25,12 +25,14 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits from now on. Raises UsageError with tenants, whose rounds differ."""
+        """Share the credits from now on. Raises UsageError if there are tenants."""
         if isinstance(self.credits, TreeWorkerCredits):
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
-        from fairbench.schedulers.peers.totals import SharedCredit  # few routers have peers
+        from fairbench.schedulers.peers.totals import (
+            SharedCredit,
+        )  # imported here, because few routers have peers
 
         self.credits.shared = SharedCredit()
 

@@ -102,7 +102,7 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the lead that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            return 0.0  # also for an infinite slack
+            return 0.0  # even for an infinite slack
         return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:

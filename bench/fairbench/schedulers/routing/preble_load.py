@@ -55,7 +55,7 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        self.prefill_us = 0  # the prefill part of L
+        self.prefill_us = 0  # the prefill part of the load L
         self._output_tokens = 0
         self._price_outputs()
 

@@ -25,7 +25,7 @@ class Windows:
         self._of: dict[int, GpuWindow] = {}
         # the times of arrivals in a window, and of ends
         self._due: deque[tuple[float, int]] = deque()
-        self._prefill: dict[int, int] = {}  # the parts of L
+        self._prefill: dict[int, int] = {}  # the parts of the load L
         self._decode: dict[int, int] = {}
         self._ratios: dict[int, float] = {}  # ratio of decoding to prefill, if there is any prefill
         self._prefill_us = self._decode_us = 0

@@ -79,7 +79,7 @@ def numbers_in(value: Any) -> list[float]:
 
 
 def difference(later: Any, earlier: Any) -> Any:
-    """Return a duration, or None if one of both moments is unknown."""
+    """Return a duration, or None if either of the two times is unknown."""
     one, other = number_of(later), number_of(earlier)
     return None if one is None or other is None else one - other
 

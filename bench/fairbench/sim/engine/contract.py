@@ -110,7 +110,7 @@ class EngineContract(Protocol):
     Contracts are created from settings and a profile.
     """
 
-    pool_tokens: int  # KV memory of a worker
+    pool_tokens: int  # tokens of a worker's KV memory
     most_running: int  # the largest number of requests that a worker runs at a time
     chunk_tokens: int  # the largest number of prompt tokens of a request in one iteration
     # the fraction from which the pool was computed; None if the pool was given

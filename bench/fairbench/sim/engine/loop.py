@@ -188,7 +188,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        self._idle, self.waiting.matched = True, 0  # reading it delays no iteration
+        self._idle, self.waiting.matched = True, 0  # reading the inbox delays no iteration
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
 

@@ -195,7 +195,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        self._fresh.clear()  # all of them have moved
+        self._fresh.clear()  # all fresh requests have moved
 
     def _regroup(self, entry: Entry[N]) -> None:
         """Put a request into the group of its first 32 tokens if cold, and out of it if warm."""

@@ -24,7 +24,7 @@ def seconds(times_ps: Ints) -> Floats:
     return found
 
 
-AT_ONCE = 16  # blocks
+AT_ONCE = 16  # blocks converted together
 
 
 def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:

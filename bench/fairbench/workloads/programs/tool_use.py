@@ -25,7 +25,7 @@ from fairbench.workloads.programs.base import (
 )
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
-GOLDEN = 0.6180339887498949  # multiples of it are spread evenly over (0, 1), for any number
+GOLDEN = 0.6180339887498949  # fractional parts of its multiples are spread evenly over (0, 1)
 
 
 class _Tools(NamedTuple):

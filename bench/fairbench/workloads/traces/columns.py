@@ -50,7 +50,7 @@ class Columns:
         self._absent = named.keys() - self._names.keys()
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
-        self._guessed: str | None = None  # that unit, if only the size of a time shows it
+        self._guessed: str | None = None  # the unit, if only the size of a time shows it
         self._dated: bool | None = None  # whether its times are dates, or relative to a start
         self._block_size = block_size
         self._asked_size = asked.block_size

@@ -23,12 +23,12 @@ FIELDS = (
 ALL = "all"
 """The only client of a trace that names none."""
 
-MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # tokens
+MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # in tokens
 MAX_NAME = 1000  # limit on the characters of a client or a session
 
 
 class Row(NamedTuple):
-    """A request. A request; times are in nanoseconds on the file's clock, lengths in tokens.
+    """A request; times are in nanoseconds on the file's clock, lengths in tokens.
 
     ``end_ns`` is the time when its answer was complete; ``session`` names the program of which it
     is a step; ``think_ns`` is the delay after the previous step's answer, None if unknown.

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # bytes of a row while it is read and sorted
 NAME_BYTES = 200  # bytes of a client or a session, besides its characters
-MAX_SYNTHETIC = 8  # different ones
+MAX_SYNTHETIC = 8  # most different lengths
 SINCE_1970_NS = 10**15  # times this large are dates, and floats represent their microseconds
 
 

@@ -133,7 +133,10 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        due, arrived = next(gaps), 0.0  # programs up to the next one and up to the piece
+        due, arrived = (
+            next(gaps),
+            0.0,
+        )  # programs planned before the next arrival and before this piece
         number = count()
         for piece in self._pieces():
             if piece.start_s >= self.until_s:

@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            self.send(len(self._pipes) - 1, ())  # nothing yet
+            self.send(len(self._pipes) - 1, ())  # an empty message
 
     def __enter__(self) -> Self:
         return self

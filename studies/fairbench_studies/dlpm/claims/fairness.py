@@ -33,7 +33,7 @@ ORDERS = tuple(order(name, metric) for name, metric in INDICES)
 
 PAPER_MEANS = {"preble": 2.90, "preble-code": 2.90, "lpm": 4.06, "vtc": 2.98}
 PAPER_LARGEST = {"preble": 7.18, "preble-code": 7.18, "lpm": 9.55, "vtc": 7.96}
-MEAN_BAND = 0.4  # either way
+MEAN_BAND = 0.4  # in either direction
 LARGEST_BAND = (4.0, 12.0)
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (

@@ -131,7 +131,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # prose follows it
+            if word.endswith(","):  # words that are no values follow
                 values = []
     return found
 

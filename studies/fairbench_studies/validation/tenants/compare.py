@@ -115,7 +115,7 @@ def compare_tenants(
     Args:
         run: The measured run.
         replayed: The replay, which may have more requests than the record.
-        recorded: Which requests of the replay the record has, shape (n_replayed,).
+        recorded: Requests of the replay that the record has, shape (n_replayed,).
         profile: Id of the timing profile.
         fitted: Whether the profile, or the host's cost, was fitted to the run.
     """

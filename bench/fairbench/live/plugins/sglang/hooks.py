@@ -97,10 +97,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Around ``__init__``.
-
-        Start with this server. Raises UsageError if the server is unsupported.
-        """
+        """Wrap ``__init__``. Raises UsageError if the server is unsupported."""
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
@@ -150,7 +147,7 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Around ``_add_request_to_queue``."""
+        """Wrap ``_add_request_to_queue``: the scheduler receives the request."""
         original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
@@ -160,7 +157,7 @@ class Hooks:
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
-        """Around ``process_batch_result``."""
+        """Wrap ``process_batch_result``: the scheduler receives the tokens and the ends."""
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, self._now_s())

@@ -79,7 +79,7 @@ class BlockEviction:
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        self._held: dict[str, Holding] = {}  # by the name of vLLM's request
+        self._held: dict[str, Holding] = {}  # name of vLLM's request -> its blocks
         self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
 
     def residency(self) -> Mapping[str, float]:

@@ -46,7 +46,7 @@ class Home(EngineHome):
         self._popped: Tracked | None = None
         self._over = False  # whether the scheduler names no other request in this pass
         self._in_pass = False
-        self.now_s = 0.0  # the time of the pass
+        self.now_s = 0.0  # time of the current pass
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:

@@ -91,7 +91,7 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # by the number of vLLM's block
+        self._of: dict[int, MirroredBlock] = {}  # number of vLLM's block -> its mirror
         self._given_back = self._created = 0
 
     # Memory.

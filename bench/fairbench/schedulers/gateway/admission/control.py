@@ -26,7 +26,7 @@ class AdmissionControl:
         self.params = params
         self._estimator = estimator
         self._held = RequestTotals()  # requests in the queue that have not been sent
-        self._demoted: dict[Request, float] = {}  # by request: the latest end of its wait here
+        self._demoted: dict[Request, float] = {}  # request -> latest end of its wait here
         self._late_s: float | None = None
 
     def __len__(self) -> int:

@@ -111,7 +111,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        self._sent: dict[int, RequestTotals] = {}  # by worker
+        self._sent: dict[int, RequestTotals] = {}  # worker -> totals
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
 

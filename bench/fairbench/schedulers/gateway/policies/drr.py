@@ -42,7 +42,7 @@ class DRR(SharePolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
         """The waiting nodes below each tenant, the next turn first."""
-        self._turn: dict[str, str] = {}  # by tenant: the node of the present turn, if any
+        self._turn: dict[str, str] = {}  # tenant -> its node with the present turn
         self._waiting: Collection[str] = ()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -34,7 +34,7 @@ class Detector(ABC):
 
     @property
     def fleet(self) -> FleetView:
-        """The workers. The workers. Precondition: ``prepare`` was called."""
+        """The workers. Precondition: ``prepare`` was called."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.setup.fleet
 

@@ -43,7 +43,7 @@ class Utilization(Detector):
         self._polled_s = 0.0
         self._next_s: float | None = None  # None means not polled yet
         self._loads: dict[int, WorkerLoad] = {}
-        self._sent: Counter[int] = Counter()  # since then
+        self._sent: Counter[int] = Counter()  # requests sent since then
 
     def look(self, now_s: float) -> None:
         if self._next_s is not None and now_s < self._next_s:

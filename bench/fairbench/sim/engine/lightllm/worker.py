@@ -256,10 +256,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
 
 
 class LightLLMContract:
-    """An ``EngineContract``.
-
-    The contract of LightLLM, whose parameters are those of ``LightLLMParams``.
-    """
+    """The contract of LightLLM, whose parameters are those of ``LightLLMParams``."""
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("lightllm", LightLLMParams, settings)

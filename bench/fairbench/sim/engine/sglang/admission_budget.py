@@ -45,13 +45,15 @@ class PrefillPass:
         self._current_offset = 0
         self._input_left = limits.max_prefill_tokens
         self._chunk_left = limits.chunked_prefill_size
-        self.within_budget = limits.rules.tries_within_budget  # see ``spent``
+        self.within_budget = limits.rules.tries_within_budget  # used by ``spent``
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # a request that has more chunks to come
         self.out_of_memory = False
         self.over = False  # nothing more is tried after the last admission
         self.refused = False  # whether a candidate had memory but no chunk budget
-        self.used_up = self._input_left <= 0 or self._chunk_left <= 0  # a budget
+        self.used_up = (
+            self._input_left <= 0 or self._chunk_left <= 0
+        )  # a used-up budget ends the pass
 
     def _reserved_all(self) -> bool:
         memory = self._cache.free + self._cache.evictable

@@ -44,10 +44,7 @@ def worker_class(limits: EngineLimits) -> type[Worker]:
 
 
 class SGLangContract:
-    """An ``EngineContract``.
-
-    The contract of SGLang, whose parameters are those of ``EngineParams``.
-    """
+    """The contract of SGLang, whose parameters are those of ``EngineParams``."""
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("engine", EngineParams, settings)

@@ -98,7 +98,9 @@ class BlockCache(BlockTree):
         count -= blank
         # blocks evicted in succession: a prompt's blocks, last to first
         end: tuple[Prompt, int] = ((), 0)
-        above: BlockNode | None = None  # where the succession continues
+        above: BlockNode | None = (
+            None  # parent of the last evicted node, at which the succession continues
+        )
         tokens = 0
         while count:
             copy = self._end.after

@@ -18,7 +18,7 @@ from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
 
 class RunCopy:
-    """One copy of a node's blocks in memory.
+    """A copy of a node's blocks in memory.
 
     ``users`` are the owners of requests that hold them all.
 

@@ -76,7 +76,9 @@ class ClientBlockCache(BlockCache):
         self._created = 0
         self._row: tuple[Prompt, int] = ((), 0)  # the end of blocks that were evicted in succession
         self._row_tokens = 0
-        self._above: BlockNode | None = None  # where the succession continues
+        self._above: BlockNode | None = (
+            None  # parent of the last evicted node, at which the succession continues
+        )
 
     # Clients' memory.
 

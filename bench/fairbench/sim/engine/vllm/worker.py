@@ -54,7 +54,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._taken_ps = NEVER  # the start of the last step for which memory had to be taken back
 
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run here alone. Its last token needs no memory."""
+        """Return whether the request could run here alone; its last token needs no memory."""
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
@@ -258,7 +258,7 @@ W = TypeVar("W", bound=VLLMWorker)
 
 
 class VLLMContract:
-    """An ``EngineContract``. The contract of vLLM, whose parameters are those of ``VLLMParams``."""
+    """The contract of vLLM, whose parameters are those of ``VLLMParams``."""
 
     def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
         params = make_params("vllm", VLLMParams, settings)

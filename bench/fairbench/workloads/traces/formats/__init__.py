@@ -29,7 +29,7 @@ from fairbench.workloads.traces.formats.tables import (
 from fairbench.workloads.traces.formats.weka import WEKA
 from fairbench.workloads.traces.rows import AUTO, FORMATS
 
-LOOKED_AT = 100  # records
+LOOKED_AT = 100  # number of records examined
 
 _ANY = (CSV, JSON_LINES)  # these formats fit anything
 _ALL: tuple[Format | Measured, ...] = (

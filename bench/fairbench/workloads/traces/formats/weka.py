@@ -132,7 +132,7 @@ class _Session:
         tokens = self._count(turn, "in", where, least=1, most=MAX_INPUT)
         output = self._count(turn, "out", where, most=MAX_OUTPUT)
         if not output:
-            return None  # it failed
+            return None  # a failed request
         at_ns = round((agent.starts_s + t_s) * NS)
         return Row(
             at_ns,
