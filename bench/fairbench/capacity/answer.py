@@ -10,8 +10,8 @@ from fairbench.capacity.question import Choice, Clusters
 from fairbench.capacity.search import Found
 from fairbench.capacity.slo import Slo
 from fairbench.hardware.catalogue import resolve_profile
+from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.metric import NOT_CONTENDED
-from fairbench.results.comparison import PERCENTS
 from fairbench.results.header import NOBODY_NAMED, is_nobody_named
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary

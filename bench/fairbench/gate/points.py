@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.serving import SCHEDULING
 from fairbench.errors import DataError, unknown_name
 from fairbench.results.chosen import (
     CHOSEN,
-    SCHEDULER_PARTS,
     WHERE,
     SpecChanges,
     spec_changes,
@@ -71,7 +71,7 @@ def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> 
     before, after = _points(baseline), _points(current)
     _require_known(allowed, [*before.values(), *after.values()])
     # The router and the local scheduler follow from the scheduler.
-    parts = SCHEDULER_PARTS if "scheduler" in allowed else ()
+    parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)

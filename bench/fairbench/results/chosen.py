@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.defaults import without_defaults
+from fairbench.config.serving import SCHEDULING
 from fairbench.config.settings import as_toml, flat, flat_settings
 from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
@@ -24,7 +25,6 @@ PROFILE = "timing profile"  # further parts of a profile's id, besides GPU and m
 # keys that are repeated outside the workload
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-SCHEDULER_PARTS = ("scheduler", "router", "local")
 SET_BY_FLAG = (".params.", ".misbehaving")  # values inside a workload that ``--set`` changes
 
 FORMER: Mapping[str, Collection[str]] = {
@@ -81,7 +81,7 @@ def spec_changes(
 
 
 def _parts(experiment: Experiment) -> set[str]:
-    return {str(experiment.get(key)) for key in SCHEDULER_PARTS}
+    return {str(experiment.get(key)) for key in SCHEDULING}
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:

@@ -14,8 +14,9 @@ from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.files.toml_text import read_toml
+from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.max_min import max_min
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_ALONE, NOT_CONTENDED
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, Summary, read_run
@@ -207,8 +208,6 @@ def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, V
     return found
 
 
-PERCENTS = (50, 95, 99)
-NOT_SIMULATED = "the client alone was not simulated"
 LIVE = "only for simulated runs, because a client alone is simulated"
 
 ClientRow = Mapping[str, Any]
@@ -223,7 +222,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     """
     key = f"p{percent}_s"
     if alone is None:
-        return Value(None, reason=NOT_SIMULATED)
+        return Value(None, reason=NOT_ALONE)
     if shared.get(key) is None:
         return Value(None, reason="its latency is undefined on the shared cluster")
     if not alone.get(key):

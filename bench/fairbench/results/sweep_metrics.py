@@ -11,7 +11,7 @@ from fairbench.results.comparison import SchedulerResults
 NESTED = (
     "evictions", "clients", "notes", "errors", "goodput_classes", "tenants", "worst_windows",
 )  # fmt: skip
-LISTS = ("censored", "upper_bounds")
+BOUNDS = ("censored", "upper_bounds")
 
 
 def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
@@ -39,7 +39,7 @@ def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
     """Yield the summary of each run without its clients."""
     for labels, summary in _runs(cells):
         flat = {key: value for key, value in summary.items() if key not in NESTED}
-        yield {**labels, **flat, **{key: " ".join(summary[key]) for key in LISTS}}
+        yield {**labels, **flat, **{key: " ".join(summary[key]) for key in BOUNDS}}
 
 
 def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
@@ -49,7 +49,7 @@ def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
             prefix = f"clients.{client['client']}."
             bounds = {
                 key: " ".join(k.removeprefix(prefix) for k in summary[key] if k.startswith(prefix))
-                for key in LISTS
+                for key in BOUNDS
             }
             yield {**labels, **client, **bounds}
 

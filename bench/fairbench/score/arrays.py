@@ -10,12 +10,11 @@ import numpy as np
 
 from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
+from fairbench.results.run_tables import MAX_COUNT, MAX_TIME_S, MAX_WORKER
 from fairbench.score.columns import Columns
 from fairbench.score.layout import FIRST, LAST, PLAIN
 from fairbench.score.states import FAILED, UNSAID, is_error, states_of
 from fairbench.score.times import (
-    MOST_S,
     Times,
     check_decoding,
     check_moments,
@@ -216,7 +215,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
     return {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
-        "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MOST_S, axis=0),
+        "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MAX_TIME_S, axis=0),
         "its first token is before its start": first < start,
         "its end is before its first token": last < first,
         "it ended, but its first token is missing": ended & np.isnan(first),

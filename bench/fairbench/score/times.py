@@ -10,6 +10,7 @@ import numpy as np
 from fairbench.errors import DataError, shortened
 from fairbench.files.times import UNITS, is_missing, nanoseconds, number_of, unit_of
 from fairbench.metrics.records import Flags, Floats
+from fairbench.results.run_tables import MAX_TIME_S
 from fairbench.score.columns import Column
 
 MOMENTS = ("start", "first_token", "end", "admitted")
@@ -18,8 +19,6 @@ MOMENTS = ("start", "first_token", "end", "admitted")
 DATED_S = 1e8  # larger times (from March 1973 on) are dates, because no run is so long
 
 APART = 100  # times on one clock differ by less than this factor, if some are dates
-
-MOST_S = 1e12  # a larger time (30,000 years) is a mistake, and its square overflows
 
 SLOWEST_TOKEN_S = 2.0
 """No server always takes longer per token: longer times are in another unit than seconds."""
@@ -70,7 +69,7 @@ class Times:
                 raise problem(self._where, row, f"{column.field} must be a list of numbers")
         rows = [numbers(values or [], column.field, self._where) for values in column.values]
         for row, gaps in enumerate(rows):
-            if not ((gaps >= 0) & (gaps <= MOST_S)).all():
+            if not ((gaps >= 0) & (gaps <= MAX_TIME_S)).all():
                 raise problem(self._where, row, f"{column.field} must hold numbers of at least 0")
         scale = self._scale(column, np.concatenate(rows) if rows else np.array([]))
         return [row * scale for row in rows]
@@ -150,7 +149,7 @@ def check_moments(column: Column, moments: Floats, start: Floats, where: str) ->
     This detects a column of durations that was read as times.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
-    wrong = (_of_other_clock(moments, start) & (moments <= MOST_S)) | (moments < start)
+    wrong = (_of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)
     if way is None or not wrong.any():
         return
     row = int(np.argmax(wrong))

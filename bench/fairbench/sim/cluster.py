@@ -13,11 +13,12 @@ from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import Replica
-from fairbench.sim.in_flight import NO_DEADLINE, Deadlines, InFlight, Reacting
+from fairbench.sim.in_flight import Deadlines, InFlight, Reacting
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import DECODE_COLUMNS, RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
+from fairbench.targets import NOT_DUE
 from fairbench.workloads.plan import User
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
@@ -166,7 +167,7 @@ class Cluster:
             started.requests += 1
             tokens, now_ps = prompt_tokens(prompt), self.clock.now_ps
             now_s = now_ps / PS_PER_S
-            due = NO_DEADLINE
+            due = NOT_DUE
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from fairbench.targets import Due, RequestCosts, alone
+from fairbench.targets import NOT_DUE, Due, RequestCosts, alone
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
@@ -62,9 +62,6 @@ class Reacting(InFlight):
                 self._go(program)
 
 
-NO_DEADLINE = Due(None, None)
-
-
 class Deadlines:
     """The deadlines of requests, computed from the targets of their clients' plans.
 
@@ -79,7 +76,7 @@ class Deadlines:
     def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
         """Return the deadlines of a request of this client that arrives at ``arrival_s``."""
         if client not in self._targets:
-            return NO_DEADLINE
+            return NOT_DUE
         targets = self._targets[client]
         lone = None
         if targets.of_alone:

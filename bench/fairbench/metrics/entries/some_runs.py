@@ -22,7 +22,6 @@ from fairbench.metrics.metric import (
 )
 from fairbench.metrics.shown_percentiles import TAILS
 
-NOTHING_ASKED = "no request arrived in the window"
 CACHED = frozenset({Needs.CACHED})
 NONE_MET = "no request kept its targets"
 
@@ -34,12 +33,12 @@ GOODPUT = (
         shown=(Shown(Display.CLIENTS, 10, dropped=0), Shown(Display.COMPARISON, 11, dropped=0),
             Shown(Display.REPEATS, 16))),
     Metric("goodput_ratio", "requests within their targets", column="on\ntime",
-        better=MORE, of=BOTH, form=Form.PERCENT, most=1.0, undefined=NOTHING_ASKED,
+        better=MORE, of=BOTH, form=Form.PERCENT, most=1.0, undefined=NO_COHORT,
         shown=(Shown(Display.HEADLINES, 5, heading="on time", note="of the requests asked for"),
             Shown(Display.CLIENTS, 9), Shown(Display.COMPARISON, 9),
             Shown(Display.COMPARED_CLIENTS, 8), Shown(Display.REPEATS, 17, heading="on time"))),
     Metric("goodput_min_ratio", "on time, worst client", column="worst\non time", better=MORE,
-        form=Form.PERCENT, most=1.0, undefined=NOTHING_ASKED,
+        form=Form.PERCENT, most=1.0, undefined=NO_COHORT,
         shown=(Shown(Display.COMPARISON, 10), Shown(Display.REPEATS, 18))),
     Metric("goodput_jain_index", "Jain index of goodput", better=MORE, form=Form.INDEX,
         most=1.0, undefined=NONE_MET, shown=(Shown(Display.REPEATS, 19),)),

@@ -17,10 +17,10 @@ from fairbench.metrics.catalogue import metric_of
 from fairbench.results.comparison import compare
 from fairbench.results.store import SUMMARY, StoredRun, read_json
 from fairbench.results.summary_schema import check_summary
+from fairbench.results.sweep_metrics import BOUNDS
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where ``cell`` is the scheduler
-BOUNDS = ("censored", "upper_bounds")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
     *("demand_limited", "queue_empty_share", "refused"),

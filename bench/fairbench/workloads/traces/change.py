@@ -11,9 +11,9 @@ import numpy as np
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.streams import stream
+from fairbench.workloads.traces.rows import MAX_S
 from fairbench.workloads.traces.table import Table
 
-LONGEST_S = 4e9  # about the largest time that can be read, before or after 0
 LABEL_BYTES = 5
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 ID_BYTES = 8
@@ -65,9 +65,9 @@ def scaled(table: Table, rate: float) -> Table:
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate}: must be above 0")
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
-    if longest_s > rate * LONGEST_S:
+    if longest_s > rate * MAX_S:
         raise UsageError(
-            f"--rate {rate}: the trace would last more than {LONGEST_S:,.0f} s; give a higher rate"
+            f"--rate {rate}: the trace would last more than {MAX_S:,.0f} s; give a higher rate"
         )
     return replace(
         table,

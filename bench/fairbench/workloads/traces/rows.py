@@ -24,6 +24,7 @@ ALL = "all"
 """The only client of a trace that names none."""
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # in tokens
+MAX_S = 4e9  # about the longest time that ``files.times`` reads
 MAX_NAME = 1000  # limit on the characters of a client or a session
 
 

@@ -17,12 +17,11 @@ from fairbench.errors import DataError, UsageError, shortened
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.format import Asked, Record
 from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedClient, WindowedTrace
-from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT
+from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, MAX_S
 
 WIDTH_S = 600.0
 # requests of a window that are drawn at once; the largest measured window has 1.2 million
 MAX_COUNT = 3 * 10**6
-MOST_S = 4e9
 
 
 class ServeGen:
@@ -78,7 +77,7 @@ def _client(record: Any, where: str) -> WindowedClient:
 def _numbers(window: Any, where: str) -> tuple[float, float, float, str]:
     if isinstance(window, list) and len(window) >= 4 and window[3] in LAWS:
         numbers = window[:3]
-        known = all(_is_number(one) and 0 <= one < MOST_S for one in numbers)
+        known = all(_is_number(one) and 0 <= one < MAX_S for one in numbers)
         if known and numbers[1] * WIDTH_S <= MAX_COUNT:
             return float(numbers[0]), float(numbers[1]), float(numbers[2]), window[3]
     raise DataError(

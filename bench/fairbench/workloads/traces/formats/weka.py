@@ -17,10 +17,9 @@ from fairbench.errors import DataError, shortened
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.columns import client_name
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
-from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, Row
+from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, MAX_S, Row
 
 NS = 10**9
-MAX_S = 4e9
 # recorded times are whole seconds, so that turns may seem to overlap by up to this time
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
