@@ -93,7 +93,7 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER.replace("def __init__", "def _made"), "First: needs a method __init__"),
         (
             ROUTER.replace("return 0", "from numpy import random as r; return r.randint(2)"),
-            "mine.py, line 18: imports numpy.random: a scheduler reads no clock and no random",
+            "mine.py: class First: line 18 uses numpy.random, but a scheduler reads no clock",
         ),
     ],
 )

@@ -30,8 +30,8 @@ def classes_in(
     """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
 
     A class without a name that lacks a method is skipped, as a base for other classes. Raises
-    UsageError if the file cannot be run or reads a clock or a random source, or if a class is
-    incomplete, misspells a hook or gives a hook other parameters. ``variable`` named the file.
+    UsageError if the file cannot be run, or if a class is incomplete, misspells a hook, gives one
+    wrong parameters, or uses a clock or a random source. ``variable`` named the file.
     """
     module = module_of(path, variable)
     found = {}
@@ -43,32 +43,36 @@ def classes_in(
             continue
         if lacks := _lacks(value):
             raise UsageError(f"{path}: class {attribute} needs {lacks}")
-        if wrong := unknown_hook(value, base) or wrong_parameters(value, base):
+        wrong = unknown_hook(value, base) or wrong_parameters(value, base)
+        if wrong := wrong or _impure(attribute, module):
             raise UsageError(f"{path}: class {attribute}: {wrong}")
         found[value.name] = f"{module.__name__}:{attribute}"
-    if found:
-        _check_pure(path, module)
     return found
 
 
-def _check_pure(path: Path, module: ModuleType) -> None:
-    """Raise UsageError if the file imports a clock or a random source."""
-    for line, name in _imports(ast.parse(getsource(module))):
-        if name in IMPURE:
-            raise UsageError(
-                f"{path}, line {line}: imports {name}: a scheduler reads no clock and no random "
-                "source, so that a seed gives the same run again; now_s is the time"
+def _impure(attribute: str, module: ModuleType) -> str:
+    """Return the error for a class that uses a clock or a random source, or ""."""
+    tree = ast.parse(getsource(module))
+    names = dict(_imported(tree))
+    body = next((one for one in tree.body if getattr(one, "name", "") == attribute), tree)
+    for node in ast.walk(body):
+        if isinstance(node, ast.Name) and names.get(node.id) in IMPURE:
+            return (
+                f"line {node.lineno} uses {names[node.id]}, but a scheduler reads no clock and no "
+                "random source, so that a seed gives the same run again; now_s is the time"
             )
+    return ""
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each imported module, also ``from A import B`` as ``A.B``."""
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each imported name with its module, for ``from A import B`` A or the module ``A.B``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((one.asname or one.name, one.name) for one in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            for one in node.names:
+                inner = f"{node.module}.{one.name}"
+                yield one.asname or one.name, inner if inner in IMPURE else node.module
 
 
 def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
