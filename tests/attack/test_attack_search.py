@@ -537,7 +537,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
             ["--workload", "mix"],
             "workload mix: attacks need a workload with equal clients; choose one",
         ),
-        (["--objective", "p95"], "--objective p95: is not one of 'gain', 'harm', 'latency'"),
+        (["--objective", "p95"], "--objective p95: choose from gain, harm, latency"),
         (["--budget", "0"], "--budget 0: must be above 0"),
         (["--budget", "inf"], "--budget inf: must be above 0"),
         (["--multiple", "1e300"], "--multiple 1e+300: duration_s = "),

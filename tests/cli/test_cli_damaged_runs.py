@@ -104,6 +104,13 @@ def test_a_date_in_the_experiment_is_refused(run, refused):
     assert "must not be a date" in line
 
 
+def test_an_experiment_other_than_that_of_the_summary_is_refused(run, refused):
+    (run / "experiment.toml").write_text("")  # every key has its default
+    line = refused("score", "run")
+    assert line.startswith("run/experiment.toml: ")
+    assert line.endswith(", as in summary.json")
+
+
 def test_an_integer_of_60_digits_in_the_summary_is_refused(run, refused):
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "victim_p99_s": 10**59}))

@@ -275,6 +275,21 @@ def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
     assert expected in refused(*arguments)
 
 
+def test_a_log_that_is_given_twice_is_refused(refused, tmp_path):
+    (tmp_path / "a.csv").write_text("time_s,client,prompt_tokens,completion_tokens\n0,a,1,1\n")
+    assert refused("score", "a.csv", "./a.csv").endswith(
+        "a.csv: given 2 times, so its requests would count as often"
+    )
+
+
+@pytest.mark.parametrize("group", ["trace", "profile", "baseline", "workload"])
+def test_a_group_without_a_command_prints_its_help_and_exits_with_2(group):
+    result = CliRunner().invoke(app, [group])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: ")
+    assert "\nCommands:\n" in result.stderr
+
+
 def test_without_a_command_there_is_help_and_exit_code_2():
     result = CliRunner().invoke(app, [])
     assert (result.exit_code, result.stdout) == (2, "")

@@ -130,6 +130,9 @@ def test_with_several_runs_the_clients_worst_by_their_means_are_shown():
     assert len(rows) == 10
     assert rows[0].startswith("client-1,")
     assert "  clients: the 10 of 40 clients that are worst off" in lines
+    assert all("  -" in line or "  0" in line for line in lines[2:] if "fair share" in line)
+    assert not any("INCOMPLETE" in line for line in lines)
+    assert list(repeat_lines(combined | {"complete": False}))[2].startswith("INCOMPLETE: ")
     few = combine([run | {"clients": run["clients"][:5]} for run in runs])
     assert shown_clients(few) == (few["clients"], "")
 

@@ -68,13 +68,13 @@ def _choices(answer: Row) -> Table:
     table = plain_table()
     if loads:
         table.add_column("load", justify="right")
-    table.add_column("scheduler")
-    table.add_column("GPU", overflow="fold", max_width=14)
-    table.add_column("replicas", justify="right")
+    table.add_column("scheduler", no_wrap=True)
+    table.add_column("GPU", overflow="fold", min_width=9, max_width=14)
+    table.add_column("replicas", justify="right", no_wrap=True)
     if priced:
         table.add_column("cost/h", justify="right")
     for target in answer["targets"]:
-        table.add_column(f"{target['slo']}\n(margin)", justify="right", no_wrap=True)
+        table.add_column(f"{target['slo']}\n(margin)", justify="right")
     table.add_column("seeds\nthat do", justify="right")
     count = len(answer["seeds"])
     for row in rows:

@@ -39,7 +39,10 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            complain(_wording(error))
+            if (text := error.format_message()).startswith("Usage: "):  # a group without a command
+                typer.echo(text, err=True)
+            else:
+                complain(_wording(error))
             code = USAGE
         except FairbenchError as error:
             complain(str(error), getattr(error, "__notes__", ()))

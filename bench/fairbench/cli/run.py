@@ -215,7 +215,7 @@ def _repeatedly(
 
     repeats = repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
-        raise typer.Exit(context.interrupted.exit_code)
+        raise context.interrupted.ended("interrupted before a run began")
     if on_saved:
         for run in repeats.runs:
             on_saved(run.path, run.summary)
@@ -225,4 +225,6 @@ def _repeatedly(
         tail = shown_tail(run.summary for run in repeats.runs)
         typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
     if not repeats.combined["complete"]:
-        raise typer.Exit(context.interrupted.exit_code if context.interrupted() else FAILED)
+        if context.interrupted():
+            raise context.interrupted.ended("interrupted; the finished requests are saved")
+        raise typer.Exit(FAILED)

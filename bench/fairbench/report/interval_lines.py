@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Display
@@ -14,6 +15,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
 SHARE_DIGITS = 1
+MAX_LABEL = 48  # characters
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -23,15 +25,22 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )
-    for label, text in results_of(combined, tail):
-        yield f"  {label:36}{text}"
+    if not combined["complete"]:
+        yield "INCOMPLETE: some runs ended early, so their values are not of the whole run"
+    results = list(results_of(combined, tail))
     clients, which = shown_clients(combined)
+    rates = [(_of_client(one), show(one["service_rate_tok_s"], 0)) for one in clients]
+    width = min(MAX_LABEL, max(len(label) for label, _ in results + rates))
+    lines = [f"  {label:{width}.{width}}  {text}" for label, text in results + rates]
+    yield from lines[: len(results)]
     if which:
         yield f"  clients: {which}"
-    for client in clients:
-        behaviour = "heavy" if client["misbehaving"] else "well-behaved"
-        rate = show(client["service_rate_tok_s"], 0)
-        yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"
+    yield from lines[len(results) :]
+
+
+def _of_client(client: Mapping[str, Any]) -> str:
+    behaviour = "heavy" if client["misbehaving"] else "well-behaved"
+    return f"{client['client']}, {behaviour}, tok/s"
 
 
 def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,9 @@ def read_scored(
     ``registered`` ones, served or not, then the others in order of appearance. Raises DataError
     naming file, request and field, UsageError for a wrong layout.
     """
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise UsageError(f"{path}: given {count} times, so its requests would count as often")
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
     mended, stems = Mended(), _stems(paths)

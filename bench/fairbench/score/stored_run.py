@@ -8,6 +8,7 @@ from typing import Any
 
 from fairbench.config.resolve import read_spec
 from fairbench.core import ServiceBound
+from fairbench.errors import DataError
 from fairbench.metrics.catalogue import forget, needing
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Requests, Window
@@ -49,10 +50,19 @@ def score_run(
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
-    """Return the theorem's bound for the run, or None with the reason."""
+    """Return the theorem's bound for the run, or None with the reason.
+
+    Raises DataError if the experiment is not that of the summary.
+    """
     if stored["bound_source"] is None:
         return None, stored["notes"]["bound_source"]
     spec = read_spec(path / EXPERIMENT)
+    said = {"workload": spec.workload.name, "scheduler": spec.scheduler, "router": spec.router}
+    for key, value in {**said, "local": spec.local, "dp": spec.dp, "seed": spec.seed}.items():
+        if value != stored[key]:
+            raise DataError(
+                f"{path / EXPERIMENT}: {key} = {value!r}: must be {stored[key]!r}, as in {SUMMARY}"
+            )
     router = build_router(spec.router, spec.settings, spec.dp)
     return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
 
