@@ -136,7 +136,7 @@ def test_a_router_restarted_at_its_address_gets_everything_after_its_answer():
     assert d.counters == b.counters
 
 
-def test_totals_of_a_dead_peer_must_fit_too():
+def test_totals_of_a_dead_peer_for_unknown_parts_are_refused():
     clock, b, _ = restarted()
     exchange(clock, [b, Process(clock, "c")], 15)
     message = b.peering.message()

@@ -39,7 +39,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._attained: dict[str, tuple[float, float]] = {}  # service, and the time of that value
+        self._attained: dict[str, tuple[float, float]] = {}  # client -> service and its time
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = list(view.clients())
