@@ -141,7 +141,7 @@ def test_a_resumed_search_keeps_its_settings(tmp_path):
         words = ["attack", "--resume", str(store.path), "--trials", "400"]
         result = CliRunner().invoke(app, words)
     assert (result.exit_code, store.plan()) == (2, PLAN)
-    assert "this run still goes on in another process; wait for its end" in result.stderr
+    assert "another process still runs this run; wait for its end" in result.stderr
 
 
 def test_the_most_harmful_attacks_come_first_and_can_be_replayed(tmp_path):

@@ -77,7 +77,7 @@ def test_workers_behind_a_foreign_router_are_known_by_their_own_names(tmp_path, 
 def test_a_router_that_forwards_no_metadata_is_reported(tmp_path):
     found, path, _ = ran(tmp_path, *behind("--drop-all"))
     assert {record.worker for record in read_records(path / "live").requests} == {-1}
-    assert found["notes"]["router"].startswith("it passes on neither our headers")
+    assert found["notes"]["router"].startswith("the router passes on neither our headers")
     assert found["max_service_gap"] is None
     assert found["notes"]["max_service_gap"] == NO_WORKER
 

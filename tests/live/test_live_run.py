@@ -140,7 +140,7 @@ def test_finished_requests_are_not_lost_to_sigkill(tmp_path):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         running_still = invoke("recover", path)
-        assert "this run still goes on in another process; wait for" in running_still.stderr
+        assert "another process still runs this run; wait for" in running_still.stderr
         process.kill()
         process.communicate()
     written = lines(path / "live" / "requests.jsonl")

@@ -84,8 +84,8 @@ class EmulatorBackend(WorkerBackend[Emulator]):
         if _clients_of(workers) <= ours:
             return {}
         return {
-            "router": "the router passes on neither our headers nor x-request-id, so workers "
-            "would know neither the clients nor the lengths of all answers"
+            "router": "the router passes on neither our headers nor x-request-id, so workers knew "
+            "neither the clients nor the lengths of all answers"
         }
 
     def target(self, url: str, options: LiveOptions) -> Target:
