@@ -69,7 +69,7 @@ ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 COLUMNS = {
     "service": "service of all, honest twin at 4x",
-    "programs": "programs of all that were over",
+    "programs": "finished programs of all",
     "victims": "victims' service",
     "p95": "their P95",
     "alike": "service of all, four clients alike",
