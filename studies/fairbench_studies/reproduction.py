@@ -15,12 +15,7 @@ from fairbench.execute.executor import Executor
 from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
 from fairbench.results.new_directories import check_writable
-from fairbench_studies.dlpm.catalogue import (
-    FIGURES,
-    PaperFigure,
-    figure_named,
-    figures_of,
-)
+from fairbench_studies.dlpm.catalogue import FIGURES, PaperFigure, figure_named, figures_of
 from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
 from fairbench_studies.dlpm.claims.table import Setting, claims_markdown, judge_all, write

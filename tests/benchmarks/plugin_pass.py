@@ -61,13 +61,7 @@ class SGLang:
         hooks = None if local == "stock" else Hooks(plugin_config(local, {}), VERSION)
         self._stack = configured("fcfs", hooks, conservativeness=1.0, match_limit=128, **limits)
         self._engine = RealEngine(
-            "fcfs",
-            pool=POOL,
-            ignore_eos=True,
-            hooks=hooks,
-            longest=2 * PROMPT,
-            tree=tree,
-            **limits,
+            "fcfs", pool=POOL, ignore_eos=True, hooks=hooks, longest=2 * PROMPT, tree=tree, **limits
         )
         self._timer = Timer(self._engine.scheduler, "_get_new_batch_prefill_raw")
 
@@ -99,11 +93,7 @@ class VLLM:
         from tests.sim.vllm_seam import RealEngine, admitted
 
         self._admitted = admitted
-        limits = VLLMLimits(
-            pool_tokens=POOL,
-            max_num_seqs=SLOTS,
-            max_num_batched_tokens=BUDGET,
-        )
+        limits = VLLMLimits(pool_tokens=POOL, max_num_seqs=SLOTS, max_num_batched_tokens=BUDGET)
         if local == "stock":
             self._engine = RealEngine(limits)
         else:

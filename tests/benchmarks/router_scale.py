@@ -39,10 +39,7 @@ class Traffic:
 
     def decide(self):
         number, client = self.number, self.number % CLIENTS
-        known = self.prompts.get(client) or (
-            Segment("instruction", 66),
-            Segment(f"c{client}", 500),
-        )
+        known = self.prompts.get(client) or (Segment("instruction", 66), Segment(f"c{client}", 500))
         prompt = self.prompts[client] = (*known, Segment(f"t{number}", 40))
         request = Request(number, f"client-{client}", number, 0, prompt, prompt_tokens(prompt), 256)
         self.under_way.append((request, self.router.route(request, number / 100)))

@@ -36,11 +36,7 @@ def test_a_plain_answer_has_no_remarks():
     ("given", "bounds", "said"),
     [
         ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the smallest number in the range"),
-        (
-            {"replicas": 4},
-            {"low": 4},
-            "vtc on a100: 4 suffice, the smallest number in the range",
-        ),
+        ({"replicas": 4}, {"low": 4}, "vtc on a100: 4 suffice, the smallest number in the range"),
         (
             {"replicas": None, "targets": (target(TTFT, met=False, certain=False), target(SHARE))},
             {},

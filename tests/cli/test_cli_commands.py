@@ -160,10 +160,7 @@ def test_the_help_lists_every_command():
     ("words", "expected"),
     [
         ("fairbench s", {"show", "sweep", "serve", "score"}),
-        (
-            "fairbench run --schedule-",
-            {"--schedule-policy", "--schedule-conservativeness"},
-        ),
+        ("fairbench run --schedule-", {"--schedule-policy", "--schedule-conservativeness"}),
         ("fairbench baseline u", {"update"}),
         ("fairbench list pro", {"profiles"}),
     ],

@@ -138,10 +138,7 @@ def test_files_are_written_where_asked(runs, tmp_path):
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_text("nonsense\n"), "line 1: not JSON"),
-        (
-            lambda path: path.write_text(""),
-            "no records",
-        ),
+        (lambda path: path.write_text(""), "no records"),
         (lambda path: path.write_text('{"path": "x/WFQ/all_results_a.jsonl"}'), "'WFQ'"),
     ],
 )

@@ -142,11 +142,7 @@ def test_times_that_differ_from_those_of_a_stored_endpoint_are_refused():
         ),
         ({"backend": 7}, {}, "backend = 7: must be a name or a table"),
         ({**SGLANG, "gpu": "a100"}, {}, "gpu = 'a100': backend sglang runs on real hardware"),
-        (
-            SGLANG,
-            {"engine.timing_error_pct": 5},
-            "timing.error_pct = 5.0: backend sglang has",
-        ),
+        (SGLANG, {"engine.timing_error_pct": 5}, "timing.error_pct = 5.0: backend sglang has"),
         (
             SGLANG,
             {"engine.full_reservation": True},

@@ -20,8 +20,7 @@ def test_a_file_can_set_everything_that_flags_can(tmp_path):
     )
     spec = resolve({}, {}, read_experiment(path))
     assert spec == resolve(
-        {"scheduler": "vtc", "dp": 2, "request_rate": 1},
-        {"vtc.charge": "input", "tot.branches": 3},
+        {"scheduler": "vtc", "dp": 2, "request_rate": 1}, {"vtc.charge": "input", "tot.branches": 3}
     )
 
 

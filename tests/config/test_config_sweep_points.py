@@ -7,12 +7,7 @@ from hypothesis import given
 
 from fairbench.config import identity
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import (
-    overridden,
-    points,
-    quickened,
-    read_sweep,
-)
+from fairbench.config.sweep import overridden, points, quickened, read_sweep
 from fairbench.errors import DataError, UsageError
 from tests.config.config_helpers import AXES, sweep
 from tests.strategies import examples

@@ -73,8 +73,7 @@ def test_fair_queueing_lowers_the_waits_of_others_in_the_text(flooded):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "unlike"),
-    [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)],
+    ("cluster", "unlike"), [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)]
 )
 def test_a_replay_on_another_cluster_than_the_logs_is_noted(cluster, unlike):
     """The example's servers are those of the second case, in which the replay repeats the waits."""

@@ -138,10 +138,7 @@ def test_a_run_interrupted_before_its_servers_are_ready_leaves_no_files(tmp_path
         raise KeyboardInterrupt
 
     monkeypatch.setattr(live_run, "run_live", told_to_stop)
-    with (
-        run_context() as context,
-        pytest.raises(Interrupted, match="before the servers") as raised,
-    ):
+    with run_context() as context, pytest.raises(Interrupted, match="before the servers") as raised:
         run_and_save(resolve(EMULATED), LiveOptions(), tmp_path, context)
     assert raised.value.exit_code == 143
     assert list(tmp_path.iterdir()) == []

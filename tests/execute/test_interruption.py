@@ -12,8 +12,7 @@ from fairbench.execute.interruption import interruptible
 
 
 @pytest.mark.parametrize(
-    ("stuck_s", "polls", "ends"),
-    [(0.0, False, True), (0.0, True, False), (60.0, False, False)],
+    ("stuck_s", "polls", "ends"), [(0.0, False, True), (0.0, True, False), (60.0, False, False)]
 )
 def test_a_second_signal_ends_code_that_does_not_poll(monkeypatch, stuck_s, polls, ends):
     monkeypatch.setattr(interruption, "STUCK_S", stuck_s)

@@ -139,10 +139,7 @@ def test_a_traces_requests_count_equally_and_its_busiest_minute_is_shown(flood):
         (plain(rate=1.0), "hardly any request waits, so all schedulers will give similar results"),
         (plain(rate=60.0), "the load is far above the capacity of the cluster, so"),
         (plain(rate=18.0) | {"arrivals": DAY}, "of it in the busiest minute, around 5 s"),
-        (
-            plain(rate=0.005),
-            "4 of 4 clients send fewer than 20 programs on average, and 4 of",
-        ),
+        (plain(rate=0.005), "4 of 4 clients send fewer than 20 programs on average, and 4 of"),
         (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests will be refused"),
         (PLAIN | {"arrivals": CLOSED}, "users in closed loops"),
         (

@@ -125,10 +125,7 @@ INPUTS = {  # name of the file -> its valid content, and the command that reads 
     ),
     "w.toml": (WORKLOAD.encode(), ["run", *SHORT, "--workload", "w.toml", "--scenario", "s1"]),
     "w2.toml": (WORKLOAD.encode(), ["run", *SHORT, "--workload", "w2.toml", "--scenario", "s2"]),
-    "t.jsonl": (
-        jsonl(TRACE, TRACE),
-        ["run", "--workload", "traced.toml"],
-    ),
+    "t.jsonl": (jsonl(TRACE, TRACE), ["run", "--workload", "traced.toml"]),
 }
 KEYS = b'"KEY-1" = "ann"\n"KEY-2" = "bob"\n[clients.ann]\nweight = 4\ntokens_per_min = 100\n'
 SWEEP = (

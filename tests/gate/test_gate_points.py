@@ -32,10 +32,7 @@ def test_every_run_below_a_directory_is_paired_by_its_experiment_alone(tmp_path)
     pairs = read_pairs(tmp_path / "a", tmp_path / "b")
     assert {
         pair.name: (pair.before[0]["jain_index"], pair.after[0]["jain_index"]) for pair in pairs
-    } == {
-        "chat none dp 1, vtc, seed 1": (0.1, 0.4),
-        "chat none dp 1, lpm, seed 0": (0.2, 0.3),
-    }
+    } == {"chat none dp 1, vtc, seed 1": (0.1, 0.4), "chat none dp 1, lpm, seed 0": (0.2, 0.3)}
 
 
 @pytest.mark.parametrize("missing_in", ["current", "baseline"])

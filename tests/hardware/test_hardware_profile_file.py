@@ -57,10 +57,7 @@ def test_a_changed_file_is_noticed(file):
 
 def test_another_model_than_that_of_the_file_is_refused(file):
     assert resolve({"gpu": "mine.toml", "model": "Qwen/Qwen3-14B"}).model == "qwen3-14b"
-    with pytest.raises(
-        UsageError,
-        match=r"model = 'qwen3-8b': must be 'qwen3-14b', the model of",
-    ):
+    with pytest.raises(UsageError, match=r"model = 'qwen3-8b': must be 'qwen3-14b', the model of"):
         resolve({"gpu": "mine.toml", "model": "qwen3-8b"})
 
 

@@ -21,11 +21,7 @@ from tests.live.live_recipes import recipes_here
 from tests.live.test_live_backends import answering
 
 PARAMS = dict(plugin_config("dlpm", {"dlpm.quantum": 50}).params)
-REPORT = {
-    "local": "dlpm",
-    "params": json.dumps(PARAMS),
-    "weights": "{}",
-}
+REPORT = {"local": "dlpm", "params": json.dumps(PARAMS), "weights": "{}"}
 POOL = {"block_size": "16", "cache_dtype": "auto", "engine": "0", "num_gpu_blocks": "500"}
 
 

@@ -145,8 +145,7 @@ def test_one_token_per_event_only_on_request(time_scale):
 
     async def test(_, session):
         asked, plain = await asyncio.gather(
-            completion(session, stream=True, stream_interval=1),
-            completion(session, stream=True),
+            completion(session, stream=True, stream_interval=1), completion(session, stream=True)
         )
         body = {"text": "a", "stream": True}
         body["sampling_params"] = {"max_new_tokens": 8, "stream_interval": 3}

@@ -29,10 +29,7 @@ def test_a_release_in_the_supported_range_is_accepted(found):
     [
         ("", "SGLang is not installed in this Python"),
         ("0.5.16", "SGLang 0.5.16 is not supported: the schedulers run inside 0.5.17 to 0.5.23"),
-        (
-            "0.5.24",
-            "inside 0.5.17 to 0.5.23; to try a newer release, give --allow-untested",
-        ),
+        ("0.5.24", "inside 0.5.17 to 0.5.23; to try a newer release, give --allow-untested"),
     ],
 )
 def test_a_release_outside_the_supported_range_is_refused(found, says, monkeypatch):

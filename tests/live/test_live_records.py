@@ -305,10 +305,7 @@ def test_a_late_run_is_flagged():
 
 
 def test_an_unmanaged_endpoint_has_no_bound():
-    served = replace(
-        SGLANG,
-        unbounded=("the scheduler is the server's own"),
-    )
+    served = replace(SGLANG, unbounded=("the scheduler is the server's own"))
     assert summary(DONE, served=served)["notes"]["bound_source"] == (
         "the scheduler is the server's own"
     )

@@ -78,10 +78,7 @@ async def worker(**settings):
 @asynccontextmanager
 async def held_cluster():
     """Run a router before two workers that wait before their last word; yield its admin."""
-    async with (
-        cluster(2, held_at=2) as (under_test, workers),
-        administered(under_test) as admin,
-    ):
+    async with cluster(2, held_at=2) as (under_test, workers), administered(under_test) as admin:
         yield under_test, workers, admin
 
 
@@ -343,11 +340,7 @@ JSON = {"Content-Type": "application/json"}
             400,
             "must be JSON",
         ),
-        (
-            {"data": b'{"url": "\xff"}', "headers": JSON},
-            400,
-            "the body must be JSON",
-        ),
+        ({"data": b'{"url": "\xff"}', "headers": JSON}, 400, "the body must be JSON"),
         (
             {"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}},
             415,

@@ -48,10 +48,7 @@ def refused(tmp_path, monkeypatch):
         ),
         (["--backend", "emulator", "--server-arg", "'"], "--server-arg: No closing quotation"),
         (["--backend", "emulator", "--server-arg", "--port 1"], "--port is set by fairbench"),
-        (
-            ["--backend", "emulator", "--timing-error", "5"],
-            "timing.error_pct = 5.0: backend",
-        ),
+        (["--backend", "emulator", "--timing-error", "5"], "timing.error_pct = 5.0: backend"),
         (["--backend", "emulator", "--server-python", "x"], "--server-python needs --backend"),
         (
             ["--backend", "emulator", "--header", "A=b"],

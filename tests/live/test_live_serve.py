@@ -321,10 +321,7 @@ WRONG = [
     ((*WORKER, "--scheduler", "d2lmp"), "Did you mean 'd2lpm'?"),
     ((*WORKER, "--set", "d2lpm.worker_quantum=0"), "d2lpm.worker_quantum"),
     ((*WORKER, "--keys", "no-such.toml"), "no-such.toml: cannot be read"),
-    (
-        (*WORKER, "--tokenizer", "no-such.json"),
-        "no such file",
-    ),
+    ((*WORKER, "--tokenizer", "no-such.json"), "no such file"),
     ((*WORKER, "--max-queue", "0"), "--max-queue"),
     ((*WORKER, "--host", "256.0.0.1"), "--host 256.0.0.1"),
     ((*WORKER, "--gateway", "vtcc"), "unknown gateway 'vtcc'"),

@@ -93,13 +93,7 @@ def shares_after_a_restart(fill_below):
             count("back")
 
         asyncio.run(
-            traffic(
-                router.address,
-                [
-                    (BEFORE_S, lost_and_back),
-                    (AFTER_S, lambda: count("end")),
-                ],
-            )
+            traffic(router.address, [(BEFORE_S, lost_and_back), (AFTER_S, lambda: count("end"))])
         )
     return [counts["end", number] - counts["back", number] for number in range(3)]
 

@@ -63,8 +63,7 @@ def test_no_values_have_no_percentile():
 
 
 @given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
-    st.sampled_from([0, 1, 50, 95, 99, 100]),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([0, 1, 50, 95, 99, 100])
 )
 def test_uncensored_percentiles_are_those_of_numpy(known, percent):
     value, censored = percentile(sample(known), percent)

@@ -24,13 +24,7 @@ PROGRAMS = programs(
         "demand_input_tokens": 40,
         "demand_output_tokens": 5,
     },
-    {
-        "program_id": 2,
-        "client": 1,
-        "arrival_s": 2,
-        "demand_input_tokens": 50,
-        "status": UNFINISHED,
-    },
+    {"program_id": 2, "client": 1, "arrival_s": 2, "demand_input_tokens": 50, "status": UNFINISHED},
     {"program_id": 3, "client": 0, "arrival_s": 3, "status": REFUSED},
 )
 REQUESTS = requests(

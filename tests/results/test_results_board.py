@@ -50,11 +50,7 @@ def test_ranks_are_as_certain_as_the_paired_differences():
     board = make_board(lines_of(RATE, **THREE), sort=RATE)
     assert ranges(board) == {"c": (1, 1, 3), "b": (2, 1, 2), "a": (3, 2, 3)}
     against = {row.name: row.scores[RATE].against for row in board.rows}
-    assert against == {
-        "a": Decision.SAME,
-        "b": Decision.BETTER,
-        "c": Decision.CANNOT_TELL,
-    }
+    assert against == {"a": Decision.SAME, "b": Decision.BETTER, "c": Decision.CANNOT_TELL}
 
 
 def test_lower_is_better_for_some_metrics():

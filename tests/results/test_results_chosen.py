@@ -63,10 +63,7 @@ def test_a_setting_added_since_then_is_a_changed_default():
     new = tables(settings={"engine.max_running_requests": 100})
     old = {**new, "settings": {**new["settings"], "engine": dict(new["settings"]["engine"])}}
     del old["settings"]["engine"]["max_running_requests"]
-    assert spec_changes(old, None, new, []) == (
-        [],
-        ["engine.max_running_requests default -> 100"],
-    )
+    assert spec_changes(old, None, new, []) == ([], ["engine.max_running_requests default -> 100"])
     chosen = ["engine.max_running_requests"]
     assert spec_changes(old, None, new, chosen).by_choice == [
         "engine.max_running_requests = default (not 100)"

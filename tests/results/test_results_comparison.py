@@ -119,10 +119,7 @@ def test_runs_of_clients_alone_are_found_by_configuration_and_seed(tmp_path):
 
 def test_bounds_are_kept_over_seeds(tmp_path):
     lower = {"censored": ["clients.client-1.p99_s"]}
-    runs = [
-        stored(tmp_path, {}, **lower),
-        stored(tmp_path, {"seed": 1}),
-    ]
+    runs = [stored(tmp_path, {}, **lower), stored(tmp_path, {"seed": 1})]
     keys = [alone_key(tomllib.loads((run.path / "experiment.toml").read_text())) for run in runs]
     rows = [alone_row(1), alone_row(2)]
     (cell,) = compare(runs, dict.fromkeys(keys, rows))

@@ -45,11 +45,7 @@ RATIOS = st.lists(
 
 def possible(ratio):
     """Return the interval that contains the true ratio."""
-    return {
-        "": (ratio.raw, ratio.raw),
-        ">": (ratio.raw, inf),
-        "<": (0.0, ratio.raw),
-    }[ratio.bound]
+    return {"": (ratio.raw, ratio.raw), ">": (ratio.raw, inf), "<": (0.0, ratio.raw)}[ratio.bound]
 
 
 @given(RATIOS)

@@ -33,12 +33,7 @@ def selection(heard, candidates=REQUESTS):
     ],
 )
 def test_a_scheduler_receives_events_in_order(verdicts, heard):
-    meaning = {
-        "A": Tried.ADMITTED,
-        "N": Tried.NO_ROOM,
-        "L": Tried.LAST,
-        "O": Tried.OVER,
-    }
+    meaning = {"A": Tried.ADMITTED, "N": Tried.NO_ROOM, "L": Tried.LAST, "O": Tried.OVER}
     told, tried = [], []
 
     def try_admit(candidate):

@@ -55,11 +55,7 @@ def test_an_absent_value_is_not_a_setting():
         ("quantum", "5", "x.quantum = '5': must be a valid integer"),
         ("quantum", True, "x.quantum = True: must be a valid integer"),
         ("rate", float("nan"), "x.rate = nan: must be greater than 0"),
-        (
-            "charge",
-            "imput",
-            "x.charge = 'imput': choose from extend, input. Did you mean 'input'?",
-        ),
+        ("charge", "imput", "x.charge = 'imput': choose from extend, input. Did you mean 'input'?"),
         ("weights", {"a": -1}, "x.weights.a = -1: must be greater than 0"),
         ("levels", [1, "b"], "x.levels.1 = 'b': must be a valid integer"),
         (

@@ -143,27 +143,13 @@ def test_a_broken_entry_point_is_one_clear_line(install, value, message):
 @pytest.mark.parametrize("name", ["vtc", "vtc-predict", "lcf"])
 def test_weights_name_existing_clients(name):
     scheduler = registry.build_local(name, {f"{name}.weights": {"client-1": 2.0}})
-    scheduler.prepare(
-        Setup(
-            clients=(
-                "client-0",
-                "client-1",
-            )
-        )
-    )
+    scheduler.prepare(Setup(clients=("client-0", "client-1")))
     with pytest.raises(
         UsageError,
         match=rf"^unknown client in {name}\.weights 'client-1': choose from client-0, client-2\."
         r" Did you mean 'client-",
     ):
-        scheduler.prepare(
-            Setup(
-                clients=(
-                    "client-0",
-                    "client-2",
-                )
-            )
-        )
+        scheduler.prepare(Setup(clients=("client-0", "client-2")))
 
 
 @pytest.mark.parametrize("name", registry.LOCALS)

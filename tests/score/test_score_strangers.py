@@ -88,10 +88,7 @@ def test_clients_in_csv_keep_their_spelling(tmp_path, column):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "start,client,input_tokens,output_tokens,ttft,latency\n",
-            "a.csv: holds no records",
-        ),
+        ("start,client,input_tokens,output_tokens,ttft,latency\n", "a.csv: holds no records"),
         (
             "start,client,input_tokens,output_tokens,ttft,latency\nnoon,x,1,1,1,1\n",
             "request 1: start = 'noon': must be a number, or an ISO 8601 time",
@@ -100,10 +97,7 @@ def test_clients_in_csv_keep_their_spelling(tmp_path, column):
             "start,client,input_tokens,output_tokens,ttft,latency\n1,x,one,1,1,1\n",
             "request 1: input_tokens = 'one': must be a number",
         ),
-        (
-            "when,who\n1,x\n",
-            "line 2: the layout is unknown. The plain layout needs client, start",
-        ),
+        ("when,who\n1,x\n", "line 2: the layout is unknown. The plain layout needs client, start"),
         (
             "start,client,promt_tokens,output_tokens,ttft,latency\n1,x,1,1,1,1\n",
             "NAME. Did you mean input_tokens=promt_tokens?",

@@ -16,21 +16,14 @@ from fairbench.live.processes.addresses import WorkerAddress
 from tests.live.live_router import Flood, router_before
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(why_absent()), reason=why_absent()),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_absent()), reason=why_absent())]
 
 AT_ONCE = 4
 STOCK = f"--max-running-requests={AT_ONCE}", "--max-total-tokens=8000"
 FLOOD, MODEST = 24, 6  # number of requests that each client has waiting or running
 PROMPT, OUTPUT = 64, 32
 REQUESTS = 80
-POLICIES = {
-    None: {},
-    "vtc": {},
-    "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT},
-}
+POLICIES = {None: {}, "vtc": {}, "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT}}
 
 
 async def shared(url, policy, seed):

@@ -350,12 +350,7 @@ class RealEngine:
         )
         params.normalize(None)
         req = sgl.schedule_batch.Req(
-            str(number),
-            "",
-            array("q", prompt),
-            params,
-            routing_key=client,
-            vocab_size=2**62,
+            str(number), "", array("q", prompt), params, routing_key=client, vocab_size=2**62
         )
         self._outputs[req] = output
         self.scheduler._add_request_to_queue(req)
@@ -408,11 +403,7 @@ class SteppedEngine:
     ):
         ignore_eos = limits.pop("ignore_eos")
         self._configured = configured(
-            policy,
-            hooks,
-            conservativeness=conservativeness,
-            match_limit=match_limit,
-            **limits,
+            policy, hooks, conservativeness=conservativeness, match_limit=match_limit, **limits
         )
         self._evicted = []
         self._engine = RealEngine(

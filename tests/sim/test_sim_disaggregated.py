@@ -24,11 +24,7 @@ from tests.sim.sim_helpers import PLAIN, US, prompt
 
 # A token has one byte: 2 us each on the link, and 3 ms of latency.
 LINK = {"disaggregation__bandwidth_gb_s": 0.0005, "disaggregation__latency_ms": 3.0}
-FORMS = [
-    {},
-    {"disaggregation__reserve": "admission"},
-    {"engine": "vllm"},
-]
+FORMS = [{}, {"disaggregation__reserve": "admission"}, {"engine": "vllm"}]
 
 
 class Home:

@@ -121,11 +121,7 @@ def test_prefixes_of_waiting_requests_are_refreshed_from_0_5_22_on(release, kept
 
 @pytest.mark.parametrize(
     ("splits", "prefilled", "finished"),
-    [
-        ("prefilled", [10, 5], [10, 5, 2]),
-        ("finished", [15], [10, 5, 2]),
-        ("never", [15], [15, 2]),
-    ],
+    [("prefilled", [10, 5], [10, 5, 2]), ("finished", [15], [10, 5, 2]), ("never", [15], [15, 2])],
 )
 def test_outputs_computed_again_get_a_separate_node(splits, prefilled, finished):
     """The prompt has 10 tokens, is retracted after 5 outputs, and finishes after 8."""

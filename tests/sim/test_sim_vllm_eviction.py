@@ -177,10 +177,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
 
     That prompt needs two blocks more than are blank.
     """
-    want = {
-        "max-min": [("y1", 6, 4)],
-        "lru": [("x", 6, 4)],
-    }
+    want = {"max-min": [("y1", 6, 4)], "lru": [("x", 6, 4)]}
     for policy, evicted in want.items():
         pool = BlockPool(policy, 10, SIZE, {"x": 1.0, "y": 1.0})
         for client, name in (("x", "x"), ("y", "y1"), ("y", "y2"), ("y", "y3")):

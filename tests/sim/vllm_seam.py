@@ -131,11 +131,7 @@ class RealEngine:
             *parts, name = path.split(".")
             setattr(reduce(getattr, parts, config), name, value)
         self.scheduler = (scheduler_cls or v.scheduler.Scheduler)(
-            config,
-            pool,
-            _Structured(),
-            limits.block_size,
-            log_stats=False,
+            config, pool, _Structured(), limits.block_size, log_stats=False
         )
         self._hasher = v.kv_cache_utils.get_request_block_hasher(limits.block_size, v.hash)
         self._outputs = {}

@@ -87,11 +87,7 @@ def test_an_unknown_figure_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("fig4", "no such file"),
-        ("fig7", "sweep.toml|index.json"),
-    ],
+    ("name", "complaint"), [("fig4", "no such file"), ("fig7", "sweep.toml|index.json")]
 )
 def test_a_folder_that_is_not_a_store_is_an_error(tmp_path, name, complaint):
     with pytest.raises(DataError, match=complaint):

@@ -100,9 +100,7 @@ def test_an_unknown_preset_lists_the_known_ones():
 
 TUNED_ON = Cell(part="development", workload="chat", scenario="s1", seeds=(0, 1), full=1)
 JUDGED = Cell(part="test", workload="judge", scenario="s1", seeds=(6, 7, 8), full=2, quick=1)
-TINY = frozen().model_copy(
-    update={"pairs": ["vtc", "fair-finish"], "cells": [TUNED_ON, JUDGED]},
-)
+TINY = frozen().model_copy(update={"pairs": ["vtc", "fair-finish"], "cells": [TUNED_ON, JUDGED]})
 
 
 class TestPlan:

@@ -50,8 +50,7 @@ def running(number, prompt, made, answer):
 
 
 @pytest.mark.parametrize(
-    ("free", "expected"),
-    [(48, []), (47, [2]), (0, [2]), (-16, [2, 0]), (-1000, [2, 0])],
+    ("free", "expected"), [(48, []), (47, [2]), (0, [2]), (-16, [2, 0]), (-1000, [2, 0])]
 )
 def test_long_requests_make_room_and_nearly_finished_ones_do_not(free, expected):
     # remaining: 150, 100 and 200 tokens; held: 2, 10 and 3 blocks; three blocks are needed

@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
-from fairbench_studies.kit.trace import (
-    Trace,
-    max_service_spread,
-    throughput_tok_s,
-    ttft_s,
-)
+from fairbench_studies.kit.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
 
 WEIGHTS = ServiceWeights()
 NAN = float("nan")

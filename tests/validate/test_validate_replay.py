@@ -100,11 +100,7 @@ def test_a_missing_column_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [
-        (b"", "no records"),
-        (b"{", "line 1: not JSON"),
-        (b"\xff\n", "cannot be read"),
-    ],
+    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "cannot be read")],
 )
 def test_a_bad_file_is_named(tmp_path, content, complaint):
     path = tmp_path / "runs.jsonl"
@@ -185,10 +181,7 @@ def test_the_weighted_run_has_the_weights_it_was_launched_with():
 def test_equal_schedulers_with_other_pools_are_distinguished(tmp_path):
     paths = [f"sec6.4/{pool}/VTC-256/all_results_overload-s4.jsonl" for pool in (35000, 65000)]
     runs = load_measured(write(tmp_path, *map(record, paths)))
-    assert [run.name for run in runs] == [
-        "35000/VTC-256/overload-s4",
-        "65000/VTC-256/overload-s4",
-    ]
+    assert [run.name for run in runs] == ["35000/VTC-256/overload-s4", "65000/VTC-256/overload-s4"]
     assert {(run.scheduler, run.recorded) for run in runs} == {("VTC", "2023-12")}
 
 
@@ -225,9 +218,7 @@ def test_a_lone_request_equals_a_hand_computation(tmp_path):
 
 def test_a_replay_is_deterministic_and_keeps_the_order_of_the_records(tmp_path):
     shuffled = record(
-        "a/VTC_pred_50/all_results_overload.jsonl",
-        client=[1, 0, 1],
-        req_time=[9.0, 3.0, 6.0],
+        "a/VTC_pred_50/all_results_overload.jsonl", client=[1, 0, 1], req_time=[9.0, 3.0, 6.0]
     )
     (run,) = load_measured(write(tmp_path, shuffled))
     first, second = replay_run(run), replay_run(run)

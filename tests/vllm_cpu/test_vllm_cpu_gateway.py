@@ -20,11 +20,7 @@ FLOOD, MODEST = 24, 6  # number of requests that each client has waiting or runn
 PROMPT, OUTPUT = 48, 16
 REQUESTS = 80
 SAMPLING = {"model": "m", "max_tokens": OUTPUT, "min_tokens": OUTPUT}
-POLICIES = {
-    None: {},
-    "vtc": {},
-    "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT},
-}
+POLICIES = {None: {}, "vtc": {}, "dlpm": {"dlpm.quantum": PROMPT + 2 * OUTPUT}}
 
 
 async def most_at(url):

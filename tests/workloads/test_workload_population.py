@@ -226,14 +226,8 @@ class TestPresence:
             ({}, "give either windows"),
             ({"stay_s": 1.0}, "stay_s and away_s must be given together"),
             ({"stay_s": 1e-300, "away_s": 1.0}, "greater than or equal to 0.001"),
-            (
-                {"windows": [[5.0, 4.0]]},
-                "in order and without overlap",
-            ),
-            (
-                {"windows": [[0.0, 4.0], [3.0, 6.0]]},
-                "in order and without overlap",
-            ),
+            ({"windows": [[5.0, 4.0]]}, "in order and without overlap"),
+            ({"windows": [[0.0, 4.0], [3.0, 6.0]]}, "in order and without overlap"),
         ],
     )
     def test_wrong_presence_is_named(self, table, said):

@@ -111,10 +111,7 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_preset(
-    preset: Preset,
-    draft: Draft,
-    workload: str,
-    backend: BackendConfig | None,
+    preset: Preset, draft: Draft, workload: str, backend: BackendConfig | None
 ) -> None:
     """Raise UsageError for values of the user that contradict a preset."""
     if backend is not None:

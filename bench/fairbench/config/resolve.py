@@ -34,11 +34,7 @@ from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
 from fairbench.config.preset import Preset, at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
-from fairbench.config.settings import (
-    check_engine_settings,
-    flat_settings,
-    resolve_settings,
-)
+from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import Draft, ExperimentSpec, Origin
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.json_text import INTEGERS

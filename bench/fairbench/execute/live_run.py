@@ -112,11 +112,7 @@ def cluster_in(
         _removed_unless_begun(parent, context) if fresh else nullcontext(),
         run_folder(parent) as folder,
         running_workers(
-            spec,
-            folder,
-            options,
-            on_ready=context.progress.update,
-            interrupted=context.interrupted,
+            spec, folder, options, on_ready=context.progress.update, interrupted=context.interrupted
         ) as cluster,
     ):
         yield cluster

@@ -10,13 +10,7 @@ from typing import Any
 
 from fairbench.config.serving import SCHEDULING
 from fairbench.errors import DataError, unknown_name
-from fairbench.results.chosen import (
-    CHOSEN,
-    WHERE,
-    SpecChanges,
-    spec_changes,
-    used_values,
-)
+from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.store import Summary

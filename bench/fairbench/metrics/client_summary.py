@@ -61,11 +61,7 @@ def client_rows(
 
 
 def _note(
-    row: Mapping[str, Any],
-    latency: Sequence[Percentile],
-    why: str,
-    got: Shares,
-    notes: Notes,
+    row: Mapping[str, Any], latency: Sequence[Percentile], why: str, got: Shares, notes: Notes
 ) -> None:
     """Note why values of a row are undefined, and which values are bounds."""
     known = (isfinite(row[key]) for key in (*RATES, "entitlement_ratio", "cache_hit_rate"))

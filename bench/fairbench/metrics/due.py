@@ -197,10 +197,7 @@ def _never_made(
         own = cut[short[short_bounds[client] : short_bounds[client + 1]]]
         mine = like[bounds[client] : bounds[client + 1]]
         usual = _Asked(call_age_s[mine], cost[mine]) if len(mine) else everybody
-        yield (
-            own,
-            Unmade(programs.arrival_s[own], reached_s[own], unsent[own], whole[own], usual),
-        )
+        yield (own, Unmade(programs.arrival_s[own], reached_s[own], unsent[own], whole[own], usual))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

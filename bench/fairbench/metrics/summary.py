@@ -11,11 +11,7 @@ import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, Notes, Part
 from fairbench.metrics.censored_latency import Ranked, samples
-from fairbench.metrics.client_summary import (
-    WellBehaved,
-    chosen_of_clients,
-    client_rows,
-)
+from fairbench.metrics.client_summary import WellBehaved, chosen_of_clients, client_rows
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import shares, tenant_shares
 from fairbench.metrics.fairness_summary import fairness, over_time

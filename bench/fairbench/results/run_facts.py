@@ -10,15 +10,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.metrics.records import (
-    PLAIN,
-    Client,
-    Facts,
-    FitLimits,
-    LoneStep,
-    Padding,
-    Window,
-)
+from fairbench.metrics.records import PLAIN, Client, Facts, FitLimits, LoneStep, Padding, Window
 from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.results.store import StoredRun
 from fairbench.schedulers.base import LocalScheduler, Router

@@ -21,14 +21,7 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, read_sweep, to_toml
 from fairbench.results.grid import point_names
 from fairbench.results.new_directories import check_writable, fresh_directory, renamed_to_fresh
-from fairbench.results.store import (
-    StoredRun,
-    is_run,
-    read_json,
-    runs_in,
-    write_json,
-    write_text,
-)
+from fairbench.results.store import StoredRun, is_run, read_json, runs_in, write_json, write_text
 
 SWEEP_FILE = "sweep.toml"  # a directory with this file is a sweep
 

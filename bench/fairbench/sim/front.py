@@ -139,11 +139,7 @@ def reports_of(
 
 
 def eviction_reports(
-    clock: Clock,
-    router: Router,
-    worker: int,
-    params: ClusterParams,
-    rng: Random,
+    clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
     """Return an ``on_evict`` that informs the router with a delay, unless the message is lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)

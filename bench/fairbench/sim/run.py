@@ -20,13 +20,7 @@ from fairbench.metrics.records import Facts
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import RunResult, Tables
 from fairbench.results.header import run_header
-from fairbench.results.run_facts import (
-    cluster_bound,
-    costs_of,
-    fit_limits,
-    lone_step,
-    run_facts,
-)
+from fairbench.results.run_facts import cluster_bound, costs_of, fit_limits, lone_step, run_facts
 from fairbench.schedulers.gateway.registry import DEMOTE
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local

@@ -27,11 +27,7 @@ GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"  # there is no profile of TP 2
 NVLINK_GB_S = 450.0
 RATIOS = ("1:3", "2:2", "3:1")  # ratios of eight GPUs; 1:1 had four
 ALIKE = 0.05  # values this close have no order
-METRICS = {
-    "output_throughput": "throughput",
-    "median_ttft_ms": "TTFT",
-    "median_tpot_ms": "TPOT",
-}
+METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
 class Shape(NamedTuple):

@@ -78,11 +78,7 @@ def collect_sweep(folder: Path) -> list[dict[str, str]]:
 
 
 def _place(row: Row) -> tuple[int, str, int]:
-    return (
-        WORKLOADS.index(row["workload"]),
-        row["scenario"],
-        SCHEDULERS.index(row["scheduler"]),
-    )
+    return (WORKLOADS.index(row["workload"]), row["scenario"], SCHEDULERS.index(row["scheduler"]))
 
 
 def write(name: str, rows: Sequence[Mapping[str, str]]) -> None:

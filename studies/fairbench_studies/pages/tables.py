@@ -17,12 +17,7 @@ from pathlib import Path
 from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown
-from fairbench_studies.pages.brief import (
-    brief_runs,
-    real_latency,
-    real_service,
-    sharing_brief,
-)
+from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
 from fairbench_studies.pages.claims import claims, claims_on_cells
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.presets import preset_table
@@ -37,10 +32,7 @@ from fairbench_studies.pages.runs import (
 )
 from fairbench_studies.pages.validation import measured, serving, serving_fitted
 
-DOCUMENTS = (
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-)
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 MADE: dict[str, Callable[[], str]] = {

@@ -139,12 +139,7 @@ def judge_speed(results: Results) -> Finding:
 
 
 def _claim(
-    number: int,
-    text: str,
-    paper: str,
-    source: str,
-    judge: Callable[[Any], Finding],
-    cause: str,
+    number: int, text: str, paper: str, source: str, judge: Callable[[Any], Finding], cause: str
 ) -> Claim:
     return Claim(number, text, paper, source, "preble", judge, cause)
 

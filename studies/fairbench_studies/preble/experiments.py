@@ -43,11 +43,7 @@ OFF = {
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
-    "rebalancing and autoscaling": (
-        "preble-e2",
-        "lpm",
-        {"preble-e2.imbalance_ratio": inf},
-    ),
+    "rebalancing and autoscaling": ("preble-e2", "lpm", {"preble-e2.imbalance_ratio": inf}),
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }

@@ -48,8 +48,7 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
     """Return a row for each trace and scheduler."""
     rows = [row(run.summary) for run in runs]
     return sorted(
-        rows,
-        key=lambda one: (TRACES.index(one["trace"]), SCHEDULERS.index(one["scheduler"])),
+        rows, key=lambda one: (TRACES.index(one["trace"]), SCHEDULERS.index(one["scheduler"]))
     )
 
 

@@ -143,12 +143,7 @@ def _slices(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
 
 
 def _window(
-    simulated: Trace,
-    measured: Trace,
-    weights: ServiceWeights,
-    span: Sequence[float],
-    *,
-    cut: bool,
+    simulated: Trace, measured: Trace, weights: ServiceWeights, span: Sequence[float], *, cut: bool
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]

@@ -90,10 +90,7 @@ def _overload(runs: Traces) -> list[Panel]:
     """Return the panels of the overload, with deficit round robin added."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
-    return [
-        difference_panel(traces, "VTC, FCFS and MDRR"),
-        service_panel(traces["VTC"], "VTC"),
-    ]
+    return [difference_panel(traces, "VTC, FCFS and MDRR"), service_panel(traces["VTC"], "VTC")]
 
 
 def _both(runs: Traces, workload: str) -> dict[str, Trace]:

@@ -160,8 +160,6 @@ def judge_pool(results: Results) -> Finding:
     return Finding(
         f"{small:,.0f} to {large:,.0f} (256, 512, 768 tokens at 35,000: {listed(lengths)})",
         verdict(
-            shape=large > small,
-            quantity=1.3 * small <= large <= 3 * small,
-            opposite=large < small,
+            shape=large > small, quantity=1.3 * small <= large <= 3 * small, opposite=large < small
         ),
     )

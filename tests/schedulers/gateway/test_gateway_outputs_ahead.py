@@ -111,8 +111,7 @@ def test_schedulers_that_know_the_true_output_learn_it_in_both_cases(outputs):
 
 
 @pytest.mark.parametrize(
-    "policy",
-    ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"],
+    "policy", ["fcfs", "drr", "wfq", "llm-d-vtc", "vtc-predict", "fairserve", "lpm", "autellix"]
 )
 def test_other_policies_are_unchanged(policy):
     """These policies charge in advance themselves, charge nothing, or cannot refund."""

@@ -58,9 +58,7 @@ def test_a_flow_goes_by_longest_prefix_and_equals_go_by_age():
 
 def test_longest_prefix_compares_only_the_first_request_of_each_flow():
     desk = one_at_a_time(
-        "round-robin",
-        gateway__order="longest-prefix",
-        matched=lambda request: request.request_id,
+        "round-robin", gateway__order="longest-prefix", matched=lambda request: request.request_id
     )
     for _ in range(100):
         desk.arrive("a")

@@ -107,8 +107,7 @@ def test_invalid_costs_are_refused_in_one_line(file, body, complaint):
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
-    [("profield", "profiled"), ("nowhere.py", "not a Python file")],
+    ("name", "complaint"), [("profield", "profiled"), ("nowhere.py", "not a Python file")]
 )
 def test_unknown_names_and_files_are_refused(name, complaint):
     with pytest.raises(UsageError, match=complaint):

@@ -123,9 +123,7 @@ def test_select_equals_the_literal_algorithm(refill, no_room, rejoin, block):
         order = list(at.view.match_order())
         seed_of_room = rng.random()
         expected = literal.select(
-            order,
-            room(random.Random(seed_of_room)),
-            lambda r, m=at.matched: r.input_tokens - m[r],
+            order, room(random.Random(seed_of_room)), lambda r, m=at.matched: r.input_tokens - m[r]
         )
         assert at.run_pass(room(random.Random(seed_of_room))) == expected
         assert at.scheduler.credit == literal.q

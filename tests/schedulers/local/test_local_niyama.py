@@ -47,10 +47,7 @@ def order(scheduler, *requests, at_most=None):
         ([request(0, 100, 20), request(1, 500, 18), request(2, 100, 19)], [2, 0, 1]),
         ([request(0, 100, 20), request(1, 100, 20)], [0, 1]),  # ties in order of arrival
         ([request(0, 100, end=30), request(1, 100, 29.9)], [1, 0]),  # outputs are unknown
-        (
-            [request(0), request(1, 200, end=1801), request(2, 100, 1799)],
-            [2, 0, 1],
-        ),
+        ([request(0), request(1, 200, end=1801), request(2, 100, 1799)], [2, 0, 1]),
         # the earlier of both deadlines
         ([request(0, 100, 50, end=10), request(1, 100, 20)], [0, 1]),
         ([request(0, at_s=3.0), request(1, at_s=1.0)], [1, 0]),

@@ -43,10 +43,7 @@ def server(name: str, **options) -> Server:
 
 
 @pytest.mark.parametrize("name", LOCALS)
-@given(
-    steps=st.lists(st.lists(arrivals, max_size=4), max_size=15),
-    slots=st.integers(1, 3),
-)
+@given(steps=st.lists(st.lists(arrivals, max_size=4), max_size=15), slots=st.integers(1, 3))
 @examples(15)
 def test_all_requests_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
     home = server(name, slots=slots)

@@ -36,11 +36,7 @@ def served(scheduler, clients="ab"):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: VTC(VTC.Params()),
-        lambda: DLPM(DLPM.Params(quantum=500)),
-        lambda: LCF(LCF.Params()),
-    ],
+    [lambda: VTC(VTC.Params()), lambda: DLPM(DLPM.Params(quantum=500)), lambda: LCF(LCF.Params())],
     ids=["vtc", "dlpm", "lcf"],
 )
 def test_a_client_of_weight_three_gets_three_times_the_service(make):

@@ -102,10 +102,7 @@ def test_nodes_without_holders_disappear():
     tree.insert(prompt(("a", 10), ("b", 5)), 0)
     tree.insert(prompt(("a", 10), ("c", 5)), 1)
     tree.evict(prompt(("a", 10), ("b", 5)), 5, 0)
-    assert [path(node) for node in tree.nodes()] == [
-        prompt(("a", 10)),
-        prompt(("a", 10), ("c", 5)),
-    ]
+    assert [path(node) for node in tree.nodes()] == [prompt(("a", 10)), prompt(("a", 10), ("c", 5))]
     tree.purge(0)
     assert holders(tree, prompt(("a", 10))) == Holders(10, 0b10)
     tree.purge(1)

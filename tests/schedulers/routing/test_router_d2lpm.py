@@ -30,10 +30,7 @@ def refilled(balances, quantum):
     return credit
 
 
-@given(
-    st.dictionaries(st.integers(0, 7), st.integers(-5_000, 0), min_size=1),
-    st.integers(1, 700),
-)
+@given(st.dictionaries(st.integers(0, 7), st.integers(-5_000, 0), min_size=1), st.integers(1, 700))
 def test_one_refill_equals_repeated_refills(credit, quantum):
     literal = dict(credit)
     while all(left <= 0 for left in literal.values()):

@@ -127,8 +127,7 @@ def test_an_identity_of_65_bits_is_refused(read):
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [["9223372036854775813", "7"], ["0x8000000000000005", "0x7"], [f"{BIG + 5}", 7.0]],
+    "ids", [["9223372036854775813", "7"], ["0x8000000000000005", "0x7"], [f"{BIG + 5}", 7.0]]
 )
 def test_identities_may_be_texts_or_whole_floats(read, ids):
     record = {"timestamp": 0, "input_length": 1024, "output_length": 10}

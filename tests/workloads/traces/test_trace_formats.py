@@ -166,7 +166,6 @@ def test_runs_measured_on_servers_have_their_lists_inside(write):
 def test_trace_line_is_refused_for_a_file_with_a_single_run(write):
     path = write("time,isl,osl\n0,1,1\n1,2,2\n")
     with pytest.raises(
-        UsageError,
-        match=r"^--trace-line 1: cannot be given for the format csv, whose files hold",
+        UsageError, match=r"^--trace-line 1: cannot be given for the format csv, whose files hold"
     ):
         read_trace(TraceParams(path, line=1))

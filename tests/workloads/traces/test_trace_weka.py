@@ -30,10 +30,7 @@ def subagent(t, *turns, status="completed", tools=64):
     return head | {"tool_tokens": tools, "system_tokens": 0, "requests": list(turns)}
 
 
-TWO = (
-    session("one", turn(0, 256), turn(5, 384, think=3.0)),
-    session("two", turn(0, 320)),
-)
+TWO = (session("one", turn(0, 256), turn(5, 384, think=3.0)), session("two", turn(0, 320)))
 
 
 def written(folder, *sessions):

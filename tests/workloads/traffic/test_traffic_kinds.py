@@ -78,10 +78,7 @@ def test_gamma_is_the_default_kind():
 @pytest.mark.parametrize(
     ("arrivals", "complaint"),
     [
-        (
-            {"kind": "gama"},
-            "arrivals: unknown kind of arrivals 'gama'.*Did you mean 'gamma'",
-        ),
+        ({"kind": "gama"}, "arrivals: unknown kind of arrivals 'gama'.*Did you mean 'gamma'"),
         ({"kind": "gamma", "params": {"shape": 2}}, "unknown parameter of arrivals gamma 'shape'"),
     ],
 )

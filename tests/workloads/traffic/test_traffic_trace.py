@@ -94,10 +94,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
         (lines([RECORDS[0] | {"output_len": 10**12}]), "'output_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"client": 2**40}]), "'client' must be at most 2147483647"),
         (lines([RECORDS[0] | {"t": 1e300}]), "'t' must be at most 10000000000"),
-        (
-            lines(reversed(RECORDS)),
-            "line 2: t = 1.5: must not be before t of the previous line",
-        ),
+        (lines(reversed(RECORDS)), "line 2: t = 1.5: must not be before t of the previous line"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(trace, text, said):

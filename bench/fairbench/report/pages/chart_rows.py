@@ -82,10 +82,7 @@ def _keys(limits: tuple[float, float], unit: str) -> list[str]:
 ROW_PX = 22
 LABELS_PX, ROW_CHARACTERS = 180, 20
 DOT_KEY = chart.Key(20, 17, left=0)
-ARROWS = {
-    ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
-    "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>',
-}
+ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>'}
 
 
 class Dot(NamedTuple):

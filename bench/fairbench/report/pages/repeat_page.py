@@ -17,14 +17,7 @@ from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.crowd import shown_clients
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, number, whole_percent
-from fairbench.report.pages.page import (
-    Bullets,
-    Definitions,
-    Grid,
-    Headline,
-    Page,
-    Section,
-)
+from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings

@@ -27,21 +27,9 @@ from fairbench.report.crowd import shown_clients
 from fairbench.report.marks import BEST, WORST, Interval
 from fairbench.report.numbers import bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
-from fairbench.report.pages.page import (
-    Cell,
-    Figure,
-    Grid,
-    Page,
-    Paragraph,
-    Section,
-    filled,
-)
+from fairbench.report.pages.page import Cell, Figure, Grid, Page, Paragraph, Section, filled
 from fairbench.report.pages.run_page import origin
-from fairbench.report.pages.sweep_tradeoff import (
-    sweep_title,
-    tradeoff_figures,
-    tradeoff_headlines,
-)
+from fairbench.report.pages.sweep_tradeoff import sweep_title, tradeoff_figures, tradeoff_headlines
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults, by_place, compare_sweep

@@ -9,13 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
-from fairbench.schedulers.base import (
-    LocalScheduler,
-    RunningView,
-    Selection,
-    Setup,
-    WaitingView,
-)
+from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
 from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack

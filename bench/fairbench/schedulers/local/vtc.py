@@ -58,9 +58,7 @@ class VTC(FairScheduler):
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
         self.account: Counters = COUNTERS[params.tenants](
-            params.output_weight,
-            lifts=params.lift == "paper",
-            lifts_alone=params.form == "paper",
+            params.output_weight, lifts=params.lift == "paper", lifts_alone=params.form == "paper"
         )
         self.compose(self.account, params, self.prices, self._tokens())
         self.shares_counters = params.tenants is None

@@ -88,9 +88,7 @@ class TenantBacklog:
     """A ``Backlog`` in which each node shares its tenant's part with its siblings."""
 
     def __init__(
-        self,
-        weight: Callable[[str], float],
-        lineage: Callable[[str], tuple[str, ...]] = lineage,
+        self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
         self._below: dict[str, Backlog] = {}  # backlogs by tenant, of the nodes in it

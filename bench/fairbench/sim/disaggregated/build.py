@@ -23,12 +23,7 @@ from fairbench.sim.disaggregated.replica import (
 )
 from fairbench.sim.disaggregated.sglang_decode import SGLangDecode
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
-from fairbench.sim.engine.contract import (
-    CONTRACTS,
-    EngineContract,
-    Replica,
-    WorkerParts,
-)
+from fairbench.sim.engine.contract import CONTRACTS, EngineContract, Replica, WorkerParts
 from fairbench.sim.engine.sglang.contract import PrefillOnly
 from fairbench.sim.engine.vllm.worker import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence

@@ -166,9 +166,7 @@ class RunningBatch:
     def retraction_order(self) -> list[Sequence]:
         """Return the sequences in order of retraction, the next to be retracted last."""
         return sorted(
-            self.sequences,
-            key=lambda s: (self.produced(s), -s.request.input_tokens),
-            reverse=True,
+            self.sequences, key=lambda s: (self.produced(s), -s.request.input_tokens), reverse=True
         )
 
     def rearrange(self, order: list[Sequence]) -> None:

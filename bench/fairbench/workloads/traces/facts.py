@@ -34,11 +34,7 @@ def facts_of_table(table: Table) -> dict[str, Any]:
         "batched_ratio": 1 - len(np.unique(table.arrival_s)) / len(table),
         **shared(table),
         "clients": [
-            {
-                "client": name,
-                "share": len(rows) / len(table),
-                **_numbers(table, rows),
-            }
+            {"client": name, "share": len(rows) / len(table), **_numbers(table, rows)}
             for name, rows in zip(table.clients, parts, strict=True)
             if len(rows)
         ],

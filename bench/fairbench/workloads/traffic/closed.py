@@ -12,11 +12,7 @@ from annotated_types import Ge, Le
 
 from fairbench.errors import UsageError
 from fairbench.workloads.programs.base import MeanGap
-from fairbench.workloads.traffic.source import (
-    Arrival,
-    ArrivalSource,
-    Load,
-)
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, Load
 
 PROGRAM_S = 5.0
 """Assumed length of a program for estimates before the run."""

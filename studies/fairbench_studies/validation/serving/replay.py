@@ -17,11 +17,7 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench_studies.validation.serving.closed_loop import (
-    ClosedLoop,
-    Limit,
-    observed_limit,
-)
+from fairbench_studies.validation.serving.closed_loop import ClosedLoop, Limit, observed_limit
 from fairbench_studies.validation.serving.engines import engine_worker
 from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench_studies.validation.serving.measured import ServingRun

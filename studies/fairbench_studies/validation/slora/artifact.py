@@ -39,9 +39,7 @@ _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 
 def build_scheduler(
-    measured_name: str,
-    date: Recorded = RECORDED[-1],
-    weights: Mapping[str, float] | None = None,
+    measured_name: str, date: Recorded = RECORDED[-1], weights: Mapping[str, float] | None = None
 ) -> LocalScheduler:
     """Return a fresh scheduler of the kind and date of a measured run.
 

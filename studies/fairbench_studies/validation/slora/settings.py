@@ -23,11 +23,7 @@ def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
         "timing_profile": used,
         "pool_tokens": pool_tokens,
         "fitted_scenarios": list(FITTED_SCENARIOS) if profile is None else [],
-        "fitted": {
-            "prefill_overhead_ms": PREFILL_OVERHEAD_MS,
-            "response_ms": RESPONSE_MS,
-            **steps,
-        },
+        "fitted": {"prefill_overhead_ms": PREFILL_OVERHEAD_MS, "response_ms": RESPONSE_MS, **steps},
         "not_fitted": {
             "c_T_ms": load_profile(used).coefficients_ms["c_T"],
             "prefill_tile": PREFILL_TILE,

@@ -103,12 +103,7 @@ class TenantComparison:
 
 
 def compare_tenants(
-    run: ServingRun,
-    replayed: ServingRun,
-    recorded: Flags,
-    profile: str,
-    *,
-    fitted: bool = False,
+    run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str, *, fitted: bool = False
 ) -> TenantComparison:
     """Return a run and its replay side by side.
 

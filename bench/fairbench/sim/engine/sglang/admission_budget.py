@@ -9,16 +9,7 @@ from fairbench.core import PS_PER_S, Request, new_tuple
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.gpu_time import Chunk
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.drive import (
-    ADMITTED,
-    LAST,
-    NO_ROOM,
-    OVER,
-    Preempt,
-    Tried,
-    drive,
-    never,
-)
+from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, drive, never
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
@@ -33,11 +24,7 @@ class PrefillPass:
     """The budgets of one pass, and the admitted requests. The page size is 1."""
 
     def __init__(
-        self,
-        cache: KVCache,
-        host: HostMemory,
-        reserved_tokens: float,
-        limits: EngineLimits,
+        self, cache: KVCache, host: HostMemory, reserved_tokens: float, limits: EngineLimits
     ) -> None:
         self._cache = cache
         self._host = host
