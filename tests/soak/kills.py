@@ -46,10 +46,10 @@ def sweep_file(folder, number):
 def done_in(store):
     """Return a digest of each finished point's records, by the name of its directory."""
     found = {}
-    for manifest in store.runs.glob("*/manifest.json"):
+    for manifest in store.runs.glob("[!.]*/manifest.json"):  # a hidden directory is being written
         try:
             whole = json.loads(manifest.read_text()).get("complete") is True
-        except (OSError, ValueError):  # being written
+        except (OSError, ValueError):
             continue
         if whole:
             tables = [(manifest.parent / f"{name}.parquet").read_bytes() for name in TABLES]
