@@ -175,6 +175,7 @@ class StepProfile:
     """A timing profile with equal iterations, which records each start."""
 
     context_ps = 0
+    longest_ps = 0
     shared_read = 1.0
     frontend = Frontend()
     pool = SimpleNamespace(host_token_ps=0)

@@ -137,16 +137,19 @@ class TimingProfile:
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
+    @cached_property
+    def longest_ps(self) -> int:
+        """The least time (ps) of an SGLang decode step per token of its longest context, or 0."""
+        return round(self.coefficients_ms.get("c_tail", 0.0) * PS_PER_MS)
+
     def tail_ps(self, contexts: Collection[int]) -> int:
         """Return the time that the longest decode context of an SGLang step adds to the formula.
 
         The sequences of a step are computed side by side, and each in a limited number of parts.
         """
-        tail_ms = self.coefficients_ms.get("c_tail", 0.0)
-        if not tail_ms or not contexts:
+        if not self.longest_ps or not contexts:
             return 0
-        tail_ps = round(tail_ms * PS_PER_MS) * max(contexts)
-        return max(0, tail_ps - self.context_ps * sum(contexts))
+        return max(0, self.longest_ps * max(contexts) - self.context_ps * sum(contexts))
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:

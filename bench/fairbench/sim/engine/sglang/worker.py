@@ -44,7 +44,7 @@ class Worker(EngineLoop[KVNode]):
         self.limits, self.cache = limits, cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._passes = PassInterval(limits.num_continuous_decode_steps)
-        self._has_tail = "c_tail" in parts.profile.coefficients_ms
+        self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
         # no pass until a request leaves, unless the scheduler may preempt
         self._batch_is_full = False
