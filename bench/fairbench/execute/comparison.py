@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from fairbench.config.flags.flag import check_names
 from fairbench.config.resolve import experiment
 from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, grid_of, make_sweep, overridden, points
-from fairbench.errors import DataError, RunFailed, UsageError, unknown_name
+from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unknown_name
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
@@ -65,12 +64,12 @@ class Plan:
         names = "-".join(one.spec.scheduler for one in self.to_run)
         first, count = self.seeds[0], len(self.seeds)
         together = self.seeds == tuple(range(first, first + count))
-        seeds = {"seed": [first] if together else list(self.seeds)}
+        seeds = self.seeds[:1] if together else self.seeds
         return make_sweep(
             {
                 "name": re.sub(r"[^A-Za-z0-9._-]", "_", f"compare-{names}")[:MAX_NAME],
                 "num_runs": count if together else 1,
-                "grid": [grid_of(one.spec) | seeds for one in self.to_run],
+                "grid": [grid_of(one.spec) | {"seed": list(seeds)} for one in self.to_run],
             }
         )
 
@@ -163,11 +162,9 @@ def _spec(
     if argument not in PAIRS and "+" not in argument:
         if kind := other_kind(argument):
             raise UsageError(f"{argument!r}: {kind}")
-        near = get_close_matches(argument, PAIRS, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"{argument!r}: must be a scheduler ({', '.join(sorted(PAIRS))}), an experiment "
-            f"FILE.toml, or the directory of stored runs.{hint}"
+            f"{argument!r}: must be an experiment FILE.toml, the directory of stored runs, or a "
+            f"scheduler: {choose_from(argument, sorted(PAIRS))}"
         )
     file = None if model is None else model.first.run.path / EXPERIMENT
     return experiment({**flags, "scheduler": argument}, settings, file)
@@ -269,8 +266,7 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
         sweep = overridden(sweep, {}, num_runs=num_runs)
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
-    options = options_of_points(specs, LiveFlags())
-    outcome = run_sweep(store, specs, options, context, "compare")
+    outcome = run_sweep(store, specs, options_of_points(specs, LiveFlags()), context, "compare")
     if not (sides := _sides(outcome)):
         outcome.require_whole()
     return Compared(grouped(folder, sides), outcome)

@@ -28,9 +28,8 @@ class BadEvent(Exception):
 class Answer(ABC):
     """The answer so far, updated by every event.
 
-    A count is None if the server does not report it. ``queue_s`` is the time from arrival to the
-    request's first admission, on the server's clock; ``answer_id`` is the server's name for its
-    answer.
+    A count is None if the server does not report it. ``queue_s`` is the time from arrival to first
+    admission on the server's clock, and ``answer_id`` the server's name for its answer.
     """
 
     def __init__(self) -> None:

@@ -54,8 +54,7 @@ class EngineLoop(ABC, Generic[N]):
         self._costs = ProfileCosts(profile)
         self.index = index = parts.index
         self.scheduler = parts.scheduler
-        self.batch = batch
-        self.waiting = waiting
+        self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
         # called after every decision on the next step
