@@ -62,8 +62,8 @@ class Plan:
     def sweep(self) -> Sweep:
         """Return the planned runs as a sweep, which can be resumed and reported as usual."""
         names = "-".join(one.spec.scheduler for one in self.to_run)
-        first, count = self.seeds[0], len(self.seeds)
-        together = self.seeds == tuple(range(first, first + count))
+        count = len(self.seeds)
+        together = self.seeds == tuple(range(self.seeds[0], self.seeds[0] + count))
         seeds = self.seeds[:1] if together else self.seeds
         return make_sweep(
             {
@@ -94,12 +94,11 @@ def plan_comparison(
     members: list[SchedulerResults | ToRun] = [
         stored.get(one) or ToRun(one, _spec(one, flags, settings, model)) for one in arguments
     ]
-    keys = set[str]()
-    for one in (one for one in members if isinstance(one, ToRun)):
-        if one.key in keys:
+    new = [one for one in members if isinstance(one, ToRun)]
+    for index, one in enumerate(new):
+        if one.key in (earlier.key for earlier in new[:index]):
             raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
-        keys.add(one.key)
-    return Plan(tuple(members), _seeds(members, flags, model, num_runs))
+    return Plan(tuple(members), _seeds(new, flags, model, num_runs))
 
 
 def check_usage(
@@ -108,10 +107,7 @@ def check_usage(
     """Raise UsageError for flags that cannot be combined; ``given`` are all other flags."""
     if resume is not None:
         if arguments or given or baseline:
-            raise UsageError(
-                f"resume {resume}: continues the comparison with its stored settings; no "
-                "other setting can be given with it"
-            )
+            raise UsageError(f"resume {resume}: uses the stored settings; give no others with it")
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:
@@ -171,17 +167,16 @@ def _spec(
 
 
 def _seeds(
-    members: Sequence[SchedulerResults | ToRun],
+    new: Sequence[ToRun],
     flags: Mapping[str, Any],
     model: SchedulerResults | None,
     num_runs: int | None,
 ) -> tuple[int, ...]:
-    specs = [one.spec for one in members if isinstance(one, ToRun)]
-    if not specs:
+    if not new:
         return ()
     if model is not None and num_runs is None and "seed" not in flags:
         return tuple(model.by_seed)
-    first = specs[0].seed if model is None or "seed" in flags else min(model.by_seed)
+    first = new[0].spec.seed if model is None or "seed" in flags else min(model.by_seed)
     return tuple(range(first, first + (num_runs or NUM_RUNS)))
 
 
@@ -190,9 +185,9 @@ def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     named = labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
-        names = [Path(side.scheduler).name for side in sides]
-        unlike = len(set(names)) == len(names)
-        schedulers = names if unlike else [side.scheduler for side in sides]
+        paths = [side.scheduler for side in sides]
+        names = [Path(path).name for path in paths]
+        schedulers = names if len(set(names)) == len(names) else paths
     return [
         replace(side, scheduler=name, place=label.place)
         for side, name, label in zip(sides, schedulers, named, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -122,8 +123,9 @@ class Server:
             "model": self._model, "prompt": ids, "max_tokens": output, "temperature": 0,
             "ignore_eos": True, "stream": True,
         }  # fmt: skip
+        data, json_type = json.dumps(body).encode(), {"Content-Type": "application/json"}
         sent_s = time.monotonic()
-        async with self._session.post(self._url, json=body) as answer:
+        async with self._session.post(self._url, data=data, headers=json_type) as answer:
             if answer.status != 200:
                 said = " ".join((await answer.text()).split())[:200]
                 raise RunFailed(

@@ -60,9 +60,7 @@ class EngineLoop(ABC, Generic[N]):
         # called after every decision on the next step
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
-        self._clock = clock
-        self._profile = profile
-        self._log = parts.log
+        self._clock, self._profile, self._log = clock, profile, parts.log
         # Set here, because a cached property is slow to look up.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
