@@ -206,6 +206,23 @@ def test_children_of_a_killed_server_are_killed_too(tmp_path):
     server.process.stop()
 
 
+LARGE = """
+import os, time
+if os.fork() == 0:
+    held = b"x" * (1 << 29)
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_has_ended_only_when_the_memory_of_its_children_is_free(tmp_path):
+    log = tmp_path / "log"
+    process = ServerProcess([sys.executable, "-c", LARGE], log)
+    wait_until(lambda: log.read_text().endswith("\n"))
+    process.stop()
+    assert not runs(int(log.read_text()))
+
+
 HARNESS = """
 import signal
 import sys

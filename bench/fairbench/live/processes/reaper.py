@@ -10,6 +10,7 @@ fairbench, because one process is started with every server.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -18,11 +19,15 @@ import threading
 from contextlib import suppress
 
 HARNESS = 0  # the file descriptor of the pipe
+PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 
 
 def main() -> int:
     """Run the server to its end; return its exit code, 128 plus the number of a signal."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    if sys.platform == "linux":
+        # The server's children become ours when it ends, so that we can wait for their end as well.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         # A separate process group, so that leftover processes can be found.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
@@ -35,6 +40,9 @@ def main() -> int:
     code = server.wait()
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:  # a killed process runs until its memory is freed
+            os.waitpid(-server.pid, 0)
     return code if code >= 0 else 128 - code
 
 
