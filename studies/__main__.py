@@ -26,7 +26,6 @@ SCRIPTS = {
     "routers-d2lpm": "routers.d2lpm",
     "sentences": "pages.sentences",
     "sharing": "sharing.table",
-    "summary": "pages.summary",
     "tables": "pages.tables",
     "traces": "traces.table",
     "traces-every": "traces.every",

@@ -199,7 +199,7 @@ def test_results_are_compared(result):
     row = rows["jain_index"]
     assert (row["baseline"], row["other"]) == ("vtc", "fcfs")
     assert (row["baseline_mean"], row["other_mean"]) == tuple(values)
-    assert (row["runs"], row["decision"]) == (1, "cannot tell")  # values of one seed
+    assert (row["runs"], row["decision"]) == (1, "inconclusive")  # values of one seed
     assert "fcfs against vtc, seed 3" in str(found)
 
 

@@ -41,7 +41,7 @@ def tiny(tmp_path_factory):
 def test_the_same_code_gives_the_same_numbers(tiny, tmp_path):
     result = invoke("check", tiny[0], run(tmp_path / "again", TINY))
     assert result.exit_code == 0
-    assert result.stdout.split("\n")[-2] == "1 point, 1 check: 1 pass, 0 FAIL, 0 cannot tell"
+    assert result.stdout.split("\n")[-2] == "1 point, 1 check: 1 pass, 0 FAIL, 0 inconclusive"
     assert result.stderr == ""
 
 
@@ -50,7 +50,7 @@ def test_a_clause_that_fails_is_exit_code_1(tiny):
     assert result.exit_code == 1
     assert "refused:+2 0 3 +3 FAIL" in " ".join(result.stdout.split())
     assert result.stderr == (
-        "fairbench: the check failed: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
+        "fairbench: the check failed: 1 point, 2 checks: 1 pass, 1 FAIL, 0 inconclusive\n"
     )
     assert invoke("check", *tiny, "--fail-if", "refused:+3").exit_code == 0
     assert invoke("check", *tiny).exit_code == 1
@@ -90,8 +90,8 @@ def test_too_few_measured_runs_pass_only_with_the_flag(tmp_path):
     assert result.exit_code == 1
     said = " ".join(result.stdout.split())
     assert "-0.235 [-1.15, +0.6805] from the limit, paired over 2 seeds; about 5 more" in said
-    assert invoke(*arguments, "--cannot-tell", "pass").exit_code == 0
-    assert invoke(*arguments, "--cannot-tell", "pass", "--alpha", "0.2").exit_code == 1
+    assert invoke(*arguments, "--inconclusive", "pass").exit_code == 0
+    assert invoke(*arguments, "--inconclusive", "pass", "--alpha", "0.2").exit_code == 1
 
 
 def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):

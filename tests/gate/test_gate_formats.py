@@ -37,9 +37,9 @@ def measured(before, after):
 
 def test_every_clause_is_judged_at_every_point(outcome):
     verdicts = {row.clause: row.verdict for row in outcome.rows}
-    expected = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
+    expected = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
     assert verdicts == dict(zip(CLAUSES, expected, strict=True))
-    assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell"
+    assert outcome.summary() == "1 point, 3 checks: 1 pass, 1 FAIL, 1 inconclusive"
 
 
 def test_metrics_without_a_clause_are_also_shown(outcome):
@@ -100,7 +100,7 @@ def test_measured_runs_show_their_means_but_no_single_changes():
     found = judge([measured([0.5, 0.7], [0.8, 0.9])], ["jain_index:-0"], alpha=0.05)
     (row,) = found.rows
     assert (row.before, row.after, row.change) == ("0.6 (n = 2)", "0.85 (n = 2)", "+41.7%")
-    assert row.verdict is Verdict.CANNOT_TELL
+    assert row.verdict is Verdict.INCONCLUSIVE
     assert found.changes == {}
     assert found.basis == "measured on a server"
 
@@ -130,7 +130,7 @@ def test_the_table_is_complete_and_fits(outcome):
     lines = [" ".join(line.split()) for line in text.split("\n")]
     assert lines[0].startswith("simulated on ")
     assert "jain_index:-0.02 0.9 0.85 -5.56% FAIL" in lines
-    assert "victim_p99_s:+10% 1 s > 1.05 s +5% cannot tell" in lines
+    assert "victim_p99_s:+10% 1 s > 1.05 s +5% inconclusive" in lines
     assert "at least 0.88 is allowed" in lines
     assert "refused:+0 0 0 +0 pass" in lines
     assert "duration 8.12 8.25 +1.54%" in lines
@@ -196,7 +196,7 @@ def test_markdown_has_one_line_per_configuration_and_stays_short():
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_junit_counts_what_it_lists(outcome, strict):
-    (suite,) = ET.fromstring(as_junit(outcome, cannot_tell_fails=strict))
+    (suite,) = ET.fromstring(as_junit(outcome, inconclusive_fails=strict))
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == CLAUSES
     assert {case.get("classname") for case in cases} == {"a <b> | c: d, e"}
@@ -213,17 +213,17 @@ def test_junit_counts_what_it_lists(outcome, strict):
 def test_junit_stays_xml_with_any_names():
     one = summary()
     found = judge([PairedPoint('bell \a and <&"', True, (one,), (one,))], [], alpha=0.05)
-    (suite,) = ET.fromstring(as_junit(found, cannot_tell_fails=True))
+    (suite,) = ET.fromstring(as_junit(found, inconclusive_fails=True))
     assert suite.find("testcase").get("classname") == 'bell ? and <&"'
 
 
 def test_github_gets_an_annotation_for_each_check_that_did_not_pass(outcome):
-    lines = as_commands(outcome, cannot_tell_fails=False).splitlines()
+    lines = as_commands(outcome, inconclusive_fails=False).splitlines()
     assert lines == [
         "::error title=jain_index%3A-0.02::a <b> | c: d, e: FAIL, 0.9 to 0.85, -5.56%25, "
         "at least 0.88 is allowed",
-        "::warning title=victim_p99_s%3A+10%25::a <b> | c: d, e: cannot tell, 1 s to > 1.05 s, "
+        "::warning title=victim_p99_s%3A+10%25::a <b> | c: d, e: inconclusive, 1 s to > 1.05 s, "
         "+5%25, only a bound is known",
-        "::notice title=fairbench::1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell",
+        "::notice title=fairbench::1 point, 3 checks: 1 pass, 1 FAIL, 1 inconclusive",
     ]
-    assert as_commands(outcome, cannot_tell_fails=True).count("::error ") == 2
+    assert as_commands(outcome, inconclusive_fails=True).count("::error ") == 2

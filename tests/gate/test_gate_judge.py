@@ -17,7 +17,7 @@ from fairbench.gate.judge import (
 )
 from fairbench.results.values import Value
 
-PASS, FAIL, CANNOT_TELL = Verdict
+PASS, FAIL, INCONCLUSIVE = Verdict
 LESS = "victim_p99_s"
 MORE = "jain_index"
 
@@ -66,15 +66,15 @@ def test_a_clause_fails_when_strictly_worse_than_its_limit(text, before, after, 
     ("before", "after", "verdict"),
     [
         (10.0, "> 11", FAIL),  # the limit is 11, and the value is above it
-        (10.0, "> 10.9", CANNOT_TELL),
+        (10.0, "> 10.9", INCONCLUSIVE),
         ("> 10", 11.0, PASS),
-        ("> 10", 11.1, CANNOT_TELL),
+        ("> 10", 11.1, INCONCLUSIVE),
         ("> 10", "> 10", PASS),  # the same simulation repeated
-        ("> 10", "> 90", CANNOT_TELL),
+        ("> 10", "> 90", INCONCLUSIVE),
         ("< 10", 11.0, FAIL),  # the limit is below 11
-        ("< 10", 10.9, CANNOT_TELL),
+        ("< 10", 10.9, INCONCLUSIVE),
         (10.0, "< 11", PASS),
-        (10.0, "< 11.1", CANNOT_TELL),
+        (10.0, "< 11.1", INCONCLUSIVE),
         ("< 10", "> 11", FAIL),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_bound_decides_a_clause_if_it_can(before, after, verdict):
 
 def test_a_bound_on_a_metric_that_should_be_high_is_reversed():
     assert exact(f"{MORE}:-0.1", 0.5, "> 0.4").verdict is PASS
-    assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is CANNOT_TELL
+    assert exact(f"{MORE}:-0.1", 0.5, "> 0.3").verdict is INCONCLUSIVE
     assert exact(f"{MORE}:-0.1", 0.5, "< 0.4").verdict is FAIL
 
 
@@ -106,7 +106,7 @@ def test_measured_runs_fail_when_they_rank_worse_than_allowed():
     assert repeated(f"{LESS}:+10%", before, [12.0, 12.5, 11.9]) == (FAIL, "p = 0.05")
     assert repeated(f"{LESS}:+30%", before, [12.0, 12.5, 11.9]) == (PASS, "p = 1")
     overlapping = repeated(f"{LESS}:+10%", before, [12.0, 10.9, 11.9])
-    assert overlapping == (CANNOT_TELL, "p = 0.2 of worse, 0.9 of no worse")
+    assert overlapping == (INCONCLUSIVE, "p = 0.2 of worse, 0.9 of no worse")
     assert repeated(f"{MORE}:-0.02", [0.9, 0.91, 0.92], [0.85, 0.86, 0.87]).verdict is FAIL
     assert repeated(f"{MORE}:-0.02", [0.85, 0.86, 0.87], [0.9, 0.91, 0.92]).verdict is PASS
 
@@ -117,7 +117,7 @@ def test_equal_measured_runs_pass():
 
 def test_too_few_measured_runs_are_inconclusive_at_any_difference():
     verdict, reason = repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0])
-    assert (verdict, reason) == (CANNOT_TELL, "2 and 3 runs are too few for a test at 0.05")
+    assert (verdict, reason) == (INCONCLUSIVE, "2 and 3 runs are too few for a test at 0.05")
     assert repeated(f"{LESS}:+0%", [1.0, 1.0], [9.0, 9.0, 9.0], alpha=0.1).verdict is FAIL
 
 
@@ -131,10 +131,10 @@ def test_with_several_seeds_a_clause_is_judged_by_paired_changes():
     assert reason == "+10% [+8.31%, +11.7%] from the limit, paired over 3 seeds"
     assert paired(f"{LESS}:+30%", before, after).verdict is PASS
     verdict, reason = paired(f"{LESS}:+20%", before, after)
-    assert verdict is CANNOT_TELL
+    assert verdict is INCONCLUSIVE
     assert " [-1.69%, +1.69%] from the limit" in reason
     assert paired(f"{LESS}:+18.5%", before, after) == (
-        CANNOT_TELL,
+        INCONCLUSIVE,
         "+1.5% [-0.186%, +3.19%] from the limit, paired over 3 seeds; about 2 more seeds would "
         "decide",
     )
@@ -156,12 +156,12 @@ def test_with_several_seeds_a_bound_decides_if_it_can():
     assert paired(f"{LESS}:+10%", [10.0, 11.0], ["> 100", "> 110"]).verdict is FAIL
     assert paired(f"{LESS}:+10%", ["> 100", "> 110"], [10.0, 11.0]).verdict is PASS
     both = paired(f"{LESS}:+10%", ["> 10", "> 11"], ["> 10", "> 11"])
-    assert both == (CANNOT_TELL, "only bounds are known")
+    assert both == (INCONCLUSIVE, "only bounds are known")
     assert paired(f"{LESS}:+10%", [10.0, 11.0], [10.0, None]).verdict is FAIL
 
 
 def test_a_bound_has_no_rank():
-    assert repeated(f"{LESS}:+0%", [1.0, 1.0, 1.0], [9.0, 9.0, "> 9"]).verdict is CANNOT_TELL
+    assert repeated(f"{LESS}:+0%", [1.0, 1.0, 1.0], [9.0, 9.0, "> 9"]).verdict is INCONCLUSIVE
 
 
 def brute_force(first, second):

@@ -208,10 +208,10 @@ def test_a_run_with_another_default_is_compared_with_a_note(tmp_path, chosen):
     text = outcome_text(strict)
     assert text.index(cause) < text.index("jain_index")
     assert f"\n- {escaped(cause)}\n" in outcome_markdown(strict)
-    (suite,) = ET.fromstring(as_junit(strict, cannot_tell_fails=True))
+    (suite,) = ET.fromstring(as_junit(strict, inconclusive_fails=True))
     assert suite.find("properties/property[@name='cause']").get("value") == cause
     assert suite.find("testcase/failure").get("message").endswith(cause)
-    github = as_commands(strict, cannot_tell_fails=True).splitlines()
+    github = as_commands(strict, inconclusive_fails=True).splitlines()
     assert github[0].endswith(cause)
     assert f"::notice title=fairbench::{cause}" in github
 

@@ -50,7 +50,7 @@ def test_ranks_are_as_certain_as_the_paired_differences():
     board = make_board(lines_of(RATE, **THREE), sort=RATE)
     assert ranges(board) == {"c": (1, 1, 3), "b": (2, 1, 2), "a": (3, 2, 3)}
     against = {row.name: row.scores[RATE].against for row in board.rows}
-    assert against == {"a": Decision.SAME, "b": Decision.BETTER, "c": Decision.CANNOT_TELL}
+    assert against == {"a": Decision.SAME, "b": Decision.BETTER, "c": Decision.INCONCLUSIVE}
 
 
 def test_lower_is_better_for_some_metrics():
@@ -102,7 +102,7 @@ def test_the_order_does_not_depend_on_the_baseline():
 def test_one_seed_is_inconclusive():
     board = make_board(lines_of(RATE, a=(1.0,), b=(2.0,)), sort=RATE)
     assert ranges(board) == {"b": (1, 1, 2), "a": (2, 1, 2)}
-    assert board.rows[0].scores[RATE].against is Decision.CANNOT_TELL
+    assert board.rows[0].scores[RATE].against is Decision.INCONCLUSIVE
     assert "One seed cannot show a significant difference: the" in board_text(board)
 
 

@@ -55,7 +55,7 @@ def test_a_contrast_is_paired_by_seed_and_each_metric_is_decided_separately(pair
     assert found[P99].difference.mean == pytest.approx(1.3)
     assert found[P99].ratio == pytest.approx((1.1 * 1.11 * 1.1) ** (1 / 3))  # geometric
     assert found[JAIN].decision is Decision.SAME
-    assert found[DONE].decision is Decision.CANNOT_TELL
+    assert found[DONE].decision is Decision.INCONCLUSIVE
     assert found[DONE].difference.obstacle == "undefined in 1 of 3 seeds"
     # runs of the same seeds
     assert (found[DONE].baseline.raw, found[DONE].other.raw) == (95.0, 87.5)
@@ -94,7 +94,7 @@ def test_the_table_fits_and_shows_the_decision(pair, width):
     assert "lpm against vtc, seeds 0 to 2" in said
     assert "+1.30 [1.09x, 1.12x]" in said  # e^(0.0983 +- 4.303 x 0.00522 / sqrt(3))
     assert "undefined in 1 of 3 seeds" in said
-    for decision in ("worse", "same", "cannot tell"):
+    for decision in ("worse", "same", "inconclusive"):
         assert decision in said
     assert ("columns that do not fit:" in said) is (width < 100)
     if width == 60:
@@ -152,8 +152,8 @@ def test_bounds_are_written_as_bounds(tmp_path):
 
 def test_one_seed_cannot_decide(tmp_path):
     found = contrast(*sides(tmp_path, seeds=(0,), vtc={P99: (8.0,)}, lpm={P99: (80.0,)}), [P99])
-    assert rows(found)[P99].decision is Decision.CANNOT_TELL
-    assert "80.0 +72.0 - +900.0% cannot tell -" in " ".join(contrast_text([found]).split())
+    assert rows(found)[P99].decision is Decision.INCONCLUSIVE
+    assert "80.0 +72.0 - +900.0% inconclusive -" in " ".join(contrast_text([found]).split())
 
 
 def test_seeds_of_one_side_only_are_listed_as_left_out(tmp_path):

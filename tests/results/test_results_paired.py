@@ -17,7 +17,7 @@ from fairbench.results.paired import (
 )
 from fairbench.results.values import Value
 
-BETTER, WORSE, SAME, CANNOT_TELL = Decision
+BETTER, WORSE, SAME, INCONCLUSIVE = Decision
 SHARES = st.floats(0, 1)
 
 
@@ -73,15 +73,15 @@ def test_equal_sides_are_equal_even_if_sums_are_rounded():
 def test_one_seed_is_inconclusive():
     found = difference(values(1.0), values(9.0))
     assert (found.mean, found.low, found.high, found.p) == (8.0, None, None, None)
-    assert found.decision(Better.LESS) is CANNOT_TELL
-    assert difference(values(1.0), values(1.0)).decision(Better.LESS) is CANNOT_TELL
-    assert difference([], []).decision(Better.LESS) is CANNOT_TELL
+    assert found.decision(Better.LESS) is INCONCLUSIVE
+    assert difference(values(1.0), values(1.0)).decision(Better.LESS) is INCONCLUSIVE
+    assert difference([], []).decision(Better.LESS) is INCONCLUSIVE
 
 
 def test_a_missing_value_is_counted_and_decides_nothing():
     found = difference(values(1, 2, 3, 4), values(11, None, 13, 14))
     assert (found.runs, found.undefined, found.mean) == (3, 1, 10)
-    assert found.decision(Better.LESS) is CANNOT_TELL
+    assert found.decision(Better.LESS) is INCONCLUSIVE
     assert found.obstacle == "undefined in 1 of 4 seeds"
     assert found.more_seeds() is None
     assert difference(values(None), values(1)).obstacle == "undefined in 1 of 1 seeds"
@@ -95,7 +95,7 @@ def test_bounds_decide_a_difference_if_they_can():
     assert found.decision(Better.LESS) is WORSE
     assert decided(("> 100", 99.0, "> 101"), (10, 11, 12)) is BETTER
     # The value may be far above, so it is unknown whether it is below.
-    assert decided((100, 101, 102), (10, 11, "> 12")) is CANNOT_TELL
+    assert decided((100, 101, 102), (10, 11, "> 12")) is INCONCLUSIVE
     assert decided((10, 11, 12), (1, 2, "< 3")) is BETTER
 
 
@@ -104,7 +104,7 @@ def test_bounds_on_both_sides_decide_nothing():
     assert (found.low, found.high, found.more_seeds()) == (None, None, None)
     assert found.obstacle == "only bounds are known"
     # equal bounds are not equal values
-    assert decided(("> 5", "> 5"), ("> 5", "> 5")) is CANNOT_TELL
+    assert decided(("> 5", "> 5"), ("> 5", "> 5")) is INCONCLUSIVE
 
 
 def test_a_bound_on_the_mean_holds_for_any_true_values():
@@ -145,7 +145,7 @@ def test_paired_intervals_are_narrower_than_those_of_two_means_with_common_seeds
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_without_an_effect_a_difference_is_found_in_5_of_100_cases(seeds):
     called = [
-        decided(first, second) is not CANNOT_TELL for first, second in side_by_side(1500, seeds, 0)
+        decided(first, second) is not INCONCLUSIVE for first, second in side_by_side(1500, seeds, 0)
     ]
     assert np.mean(called) == pytest.approx(0.05, abs=0.015)
 
@@ -175,7 +175,7 @@ def test_some_differences_need_too_many_seeds():
     assert seeds_needed(0.001, 1.0) is None
     assert seeds_needed(0.1, 1.0) < MOST_SEEDS
     found = difference(values(1, 2, 3), values(1.5, 2.5, 2.9))
-    assert found.decision(Better.LESS) is CANNOT_TELL
+    assert found.decision(Better.LESS) is INCONCLUSIVE
     assert found.more_seeds() == seeds_needed(found.mean, found.deviation) - 3
 
 

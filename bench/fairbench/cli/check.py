@@ -28,7 +28,7 @@ class Format(StrEnum):
     GITHUB = "github"
 
 
-class CannotTell(StrEnum):
+class Inconclusive(StrEnum):
     """The result of an inconclusive check."""
 
     PASS = "pass"
@@ -79,9 +79,14 @@ def check(
             min=1e-6, max=0.5, help="Significance level of the tests over several seeds or repeats."
         ),
     ] = 0.05,
-    cannot_tell: Annotated[
-        CannotTell, Option(help="Whether an inconclusive check passes or fails.")
-    ] = CannotTell.FAIL,
+    inconclusive: Annotated[
+        Inconclusive,
+        Option(
+            "--inconclusive",
+            "--cannot-tell",
+            help="Whether an inconclusive check passes or fails.",
+        ),
+    ] = Inconclusive.FAIL,
 ) -> None:
     """Compare runs with a baseline; exit 1 if one got worse.
 
@@ -90,7 +95,7 @@ def check(
     only if the result is significant.
     """
     outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
-    print_outcome(outcome, output, cannot_tell_fails=cannot_tell is CannotTell.FAIL)
+    print_outcome(outcome, output, inconclusive_fails=inconclusive is Inconclusive.FAIL)
 
 
 def judged(
@@ -109,7 +114,7 @@ def judged(
 
 
 def print_outcome(
-    outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True, advice: str = ""
+    outcome: Outcome, output: Format, *, inconclusive_fails: bool = True, advice: str = ""
 ) -> None:
     """Print an outcome on stdout; for GitHub also add it to the summary of the job.
 
@@ -125,10 +130,10 @@ def print_outcome(
         typer.echo(outcome_markdown(outcome), nl=False)
     else:
         made = as_junit if output is Format.JUNIT else as_commands
-        typer.echo(made(outcome, cannot_tell_fails=cannot_tell_fails), nl=False)
+        typer.echo(made(outcome, inconclusive_fails=inconclusive_fails), nl=False)
     if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(outcome_markdown(outcome))
-    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
-    if failed or (unknown and cannot_tell_fails):
+    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.INCONCLUSIVE)
+    if failed or (unknown and inconclusive_fails):
         raise RunFailed(f"the check failed: {outcome.summary()}{advice}")

@@ -17,7 +17,7 @@ from fairbench.gate.outcome import Change, Outcome, Row, counted, of_the_cluster
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
-STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
+STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
 HEADINGS = ("baseline", "current", "change")
 
 
@@ -62,8 +62,8 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
     return table
 
 
-MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
-WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
+MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.INCONCLUSIVE: "❔ inconclusive"}
+WORST_FIRST = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
 MOST_CHARACTERS = 60_000  # limit on the whole text: GitHub cuts a comment off above 65,536
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
@@ -135,11 +135,11 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
     return "\n".join(lines) + "\n"
 
 
-def as_commands(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
+def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return an error or warning per check that did not pass, then a notice with the counts."""
     levels = {
         Verdict.FAIL: "error",
-        Verdict.CANNOT_TELL: "error" if cannot_tell_fails else "warning",
+        Verdict.INCONCLUSIVE: "error" if inconclusive_fails else "warning",
     }
     lines = []
     for row in outcome.rows:
@@ -163,15 +163,15 @@ SUITE = "fairbench check"
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def as_junit(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
+def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return a test case per clause and point; inconclusive checks are failed or skipped."""
     failed = outcome.count(Verdict.FAIL)
-    unknown = outcome.count(Verdict.CANNOT_TELL)
+    unknown = outcome.count(Verdict.INCONCLUSIVE)
     counts = {
         "tests": str(len(outcome.rows)),
-        "failures": str(failed + unknown if cannot_tell_fails else failed),
+        "failures": str(failed + unknown if inconclusive_fails else failed),
         "errors": "0",
-        "skipped": "0" if cannot_tell_fails else str(unknown),
+        "skipped": "0" if inconclusive_fails else str(unknown),
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
     suite = ET.SubElement(suites, "testsuite", {"name": SUITE, "time": "0", **counts})
@@ -184,7 +184,7 @@ def as_junit(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
         case = ET.SubElement(suite, "testcase", names)
         if row.verdict is Verdict.PASS:
             continue
-        skipped = row.verdict is Verdict.CANNOT_TELL and not cannot_tell_fails
+        skipped = row.verdict is Verdict.INCONCLUSIVE and not inconclusive_fails
         message = {"message": _clean(row.wording())}
         ET.SubElement(case, "skipped" if skipped else "failure", message)
     ET.indent(suites)

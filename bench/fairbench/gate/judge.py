@@ -110,7 +110,7 @@ class Verdict(StrEnum):
 
     PASS = "pass"
     FAIL = "FAIL"
-    CANNOT_TELL = "cannot tell"
+    INCONCLUSIVE = "inconclusive"
 
 
 class Judgement(NamedTuple):
@@ -137,7 +137,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
         return Judgement(Verdict.PASS)
-    return Judgement(Verdict.CANNOT_TELL, "only a bound is known")
+    return Judgement(Verdict.INCONCLUSIVE, "only a bound is known")
 
 
 def judge_paired(
@@ -153,10 +153,10 @@ def judge_paired(
         return _judge_undefined(before, after)
     found = difference(*_scaled(clause, before, after), level=1 - 2 * alpha)
     decision = found.decision(Better.MORE if clause.more_is_better else Better.LESS)
-    if decision is Decision.CANNOT_TELL:
+    if decision is Decision.INCONCLUSIVE:
         more = found.more_seeds(1 - 2 * alpha)
         advice = f"; about {more:,} more seeds would decide" if more else ""
-        return Judgement(Verdict.CANNOT_TELL, (found.obstacle or _beyond(found, clause)) + advice)
+        return Judgement(Verdict.INCONCLUSIVE, (found.obstacle or _beyond(found, clause)) + advice)
     verdict = Verdict.FAIL if decision is Decision.WORSE else Verdict.PASS
     return Judgement(verdict, "" if decision is Decision.SAME else _beyond(found, clause))
 
@@ -176,11 +176,11 @@ def judge_repeated(
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
     if any(value.bound for value in [*before, *after]):
-        return Judgement(Verdict.CANNOT_TELL, "only a bound is known of some run")
+        return Judgement(Verdict.INCONCLUSIVE, "only a bound is known of some run")
     sizes = len(before), len(after)
     if not can_reject(*sizes, alpha):
         runs = f"{sizes[0]} and {sizes[1]} runs"
-        return Judgement(Verdict.CANNOT_TELL, f"{runs} are too few for a test at {alpha:g}")
+        return Judgement(Verdict.INCONCLUSIVE, f"{runs} are too few for a test at {alpha:g}")
     sign = -1 if clause.more_is_better else 1
     limits = [sign * clause.limit(value.exact) for value in before]
     current = [sign * value.exact for value in after]
@@ -190,7 +190,7 @@ def judge_repeated(
     within = p_larger(current, limits)
     if within <= alpha or max(current) <= min(limits):
         return Judgement(Verdict.PASS, f"p = {p:.3g}")
-    return Judgement(Verdict.CANNOT_TELL, f"p = {p:.3g} of worse, {within:.3g} of no worse")
+    return Judgement(Verdict.INCONCLUSIVE, f"p = {p:.3g} of worse, {within:.3g} of no worse")
 
 
 def _scaled(

@@ -26,7 +26,7 @@ from fairbench.results.values import values_of
 STYLES: dict[str, str] = {
     Decision.BETTER: "green",
     Decision.WORSE: "red",
-    Decision.CANNOT_TELL: "yellow",
+    Decision.INCONCLUSIVE: "yellow",
 }
 NAME_WIDTH = 12  # columns of a side's name at the head of its column
 REFERENCE = "jain_index_maxmin"  # reference for Jain's index, which no scheduler should exceed
@@ -205,7 +205,7 @@ def _label(metric: str) -> str:
 
 def _more(row: MetricContrast) -> str:
     """Return how many more seeds are needed; "" if none, or if more would not help."""
-    if row.decision is not Decision.CANNOT_TELL or row.difference.obstacle:
+    if row.decision is not Decision.INCONCLUSIVE or row.difference.obstacle:
         return ""
     if row.difference.deviation is None:
         return UNDEFINED

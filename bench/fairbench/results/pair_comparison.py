@@ -123,7 +123,7 @@ def _metric(
         mean_value([one for _, one in pairs]),
         found,
         decision,
-        deciding.more_seeds() if decision is Decision.CANNOT_TELL else None,
+        deciding.more_seeds() if decision is Decision.INCONCLUSIVE else None,
         ratios,
     )
     is_small = row.ratio is not None and abs(row.ratio - 1) < LEAST_CHANGE

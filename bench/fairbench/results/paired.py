@@ -29,7 +29,7 @@ class Decision(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     SAME = "same"
-    CANNOT_TELL = "cannot tell"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Difference:
         """Return the conclusion for a metric with the given better direction."""
         sign = self.decisive
         if sign is None:
-            return Decision.CANNOT_TELL
+            return Decision.INCONCLUSIVE
         if sign == 0:
             return Decision.SAME
         return Decision.BETTER if (sign > 0) is (better is Better.MORE) else Decision.WORSE
