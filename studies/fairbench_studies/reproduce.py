@@ -65,7 +65,7 @@ def reproduce(
 ) -> None:
     """Run the missing simulations of a figure of the DLPM paper, then draw it.
 
-    Or judge all claims of the paper, or map where they hold. Finished runs are never repeated, even
+    With "claims", judge all claims or map where they hold. Finished runs are never repeated, even
     after a crash or Ctrl-C.
     """
     from fairbench_studies.reproduction import Asked, carry_out

@@ -1,4 +1,4 @@
-"""Every test of executors has real processes."""
+"""Tests of executors run tasks in real processes."""
 
 import pytest
 

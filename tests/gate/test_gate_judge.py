@@ -106,7 +106,7 @@ def test_measured_runs_fail_when_they_rank_worse_than_allowed():
     assert repeated(f"{LESS}:+10%", before, [12.0, 12.5, 11.9]) == (FAIL, "p = 0.05")
     assert repeated(f"{LESS}:+30%", before, [12.0, 12.5, 11.9]) == (PASS, "p = 1")
     overlapping = repeated(f"{LESS}:+10%", before, [12.0, 10.9, 11.9])
-    assert overlapping == (INCONCLUSIVE, "p = 0.2 of worse, 0.9 of no worse")
+    assert overlapping == (INCONCLUSIVE, "p = 0.2 (worse), 0.9 (no worse)")
     assert repeated(f"{MORE}:-0.02", [0.9, 0.91, 0.92], [0.85, 0.86, 0.87]).verdict is FAIL
     assert repeated(f"{MORE}:-0.02", [0.85, 0.86, 0.87], [0.9, 0.91, 0.92]).verdict is PASS
 

@@ -110,7 +110,7 @@ def test_simultaneous_requests_are_sent_in_the_order_of_the_trace(tmp_path, clie
 
 
 def obey_the_header(number, request):
-    """This is no fault: the null server takes the length from the header, as the emulator does."""
+    """Make the null server take the length from the header, as the emulator does (no fault)."""
     length = int(request.headers["x-fairbench-output-tokens"])
     request.body["sampling_params"]["min_new_tokens"] = length
 

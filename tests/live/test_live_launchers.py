@@ -97,9 +97,7 @@ def test_an_unreachable_hosts_command_output_is_reported(tmp_path):
 
 
 def test_a_host_is_asked_in_a_separate_session():
-    """Otherwise Ctrl-C would also reach ``ssh``, and the interrupted run would report a
-    lost host.
-    """
+    """In a shared session Ctrl-C would reach ``ssh``, and the run would report a lost host."""
     sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
     with pytest.raises(UsageError) as caught, places_of(by_command("n1", sessions), Wanted(1)):
         pass

@@ -45,7 +45,7 @@ def test_free_memory_below_a_small_object_is_returned():
     assert float(done.stdout) > 60
 
 
-# Of ten large buffers, counts those that the C library maps outside its heap, after one of 31 MiB.
+# Counts those of ten large buffers that the C library maps outside its heap, after one of 31 MiB.
 MAPPED = """
 import ctypes
 from fairbench.live.router.background import keep_large_buffers_apart

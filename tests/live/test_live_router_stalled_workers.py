@@ -25,7 +25,7 @@ ROUTER = {"stall_s": STALL_S}
 
 @pytest.mark.parametrize("held_at", [0, 2])
 def test_a_worker_that_hangs_with_a_healthy_page_is_down_until_it_decodes(held_at):
-    """Its requests are answered with an error and not retried, since one may be the cause."""
+    """The worker's requests end with an error and no retry, since one may be the cause."""
 
     async def run():
         async with cluster(2, router=ROUTER) as (under_test, workers):

@@ -150,9 +150,7 @@ def test_the_worst_window_is_found_as_by_trying_every_window(calls):
 @examples(60)
 @given(CALLS)
 def test_a_window_as_long_as_the_run_divides_all_the_service(calls):
-    """The demand differs from the cumulative share's: it is due as fast as served, not
-    as if alone.
-    """
+    """Demand is due as fast as it was served; for the cumulative share, as fast as alone."""
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)

@@ -26,7 +26,7 @@ def test_a_retraction_makes_room_for_20_steps_of_the_others():
     home.send(40, 20)
     until_a_retraction(home)
     # 23 free tokens last for 11 steps, and one remains. The retraction returns 11 decoded tokens,
-    # and for 20 steps the prompt goes too, although the next step would need only one.
+    # and the prompt is evicted to cover 20 steps; the next step needs one token.
     assert home.scheduler.retracted == [1]
     assert home.evicted == [(prompt("own-1", 40), 40)]
 

@@ -49,7 +49,7 @@ def decode_ends_us(home):
     return [(row["end_ps"] // US, row["batch_size"]) for row in home.rows() if row["steps"]]
 
 
-@pytest.mark.parametrize("at_us", [0, 3000])  # the batch is marked full before, or is not
+@pytest.mark.parametrize("at_us", [0, 3000])  # with a batch already marked full, or not
 @pytest.mark.parametrize(("release", "late"), [("0.5.23", False), ("0.5.22", True)])
 def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, late, at_us):
     home = Home(max_running_requests=2, rules=RULES[release])

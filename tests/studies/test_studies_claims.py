@@ -97,7 +97,7 @@ def test_a_gain_has_other_measures_that_do_not_decide():
     assert above.beside == {
         "service rate while all are active": UNCLEAR, "output tok/s": REVERSED, "makespan": HOLDS,
     }  # fmt: skip
-    assert above.ours == "in 1 of 1, up to 2.00x (tot s1 at 1), least 2.00x (tot s1 at 1)"
+    assert above.ours == "in 1 of 1, from 2.00x (tot s1 at 1) to 2.00x (tot s1 at 1)"
 
 
 def test_without_a_contended_configuration_nothing_is_tested():

@@ -156,7 +156,7 @@ def test_a_tally_counts_contended_configurations():
     found = five_places()
     assert (found.holds, found.counted) == (2, 4)
     assert found.score == "holds in 2 of 4 (reversed in 1, inconclusive in 1)"
-    assert found.extremes == "up to 1.22x (tot s1 at 2), least 0.74x (tot s1 at 4)"
+    assert found.extremes == "from 0.74x (tot s1 at 4) to 1.22x (tot s1 at 2)"
     assert found.elsewhere == (
         "reversed: tot s1 at 4; inconclusive: tot s1 at 8; not contended: tot s1 at 16"
     )

@@ -21,7 +21,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 NAMES = [name for name in workload_names() if name.startswith("vtc-")]
 EVEN = (256, 256)
 ADDED = 2  # for a prompt of repeated "Hello ": a mark before it, a blank after it
-# (workload, scenario) -> number and lengths of the requests of each client The numbers are rates
+# (workload, scenario) -> number and lengths of each client's requests. The numbers are rates
 # times durations of the experiments ([VTC-artifact], exp_suite.py).
 SENT = {
     ("vtc-overload", "s1"): [(900, EVEN), (1_800, EVEN)],

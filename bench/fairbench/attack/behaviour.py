@@ -138,7 +138,7 @@ _TEXTS: Mapping[str, str] = {
     "reaction": "sent at {}",
     "deadline_part": "deadlines x{:g}",
     "weight_multiple": "weight x{:g}",
-    "output_multiple": "answers x{} as long",
+    "output_multiple": "answers {}x as long",
 }
 
 

@@ -48,7 +48,7 @@ def begin(question: Question, parent: Path) -> SweepStore:
 
 
 def asked(store: SweepStore) -> Question:
-    """Return the question of a plan's directory. Raises DataError if the directory has none."""
+    """Return the stored settings of a plan. Raises DataError if the directory has none."""
     path = store.path / QUESTION
     try:
         return Question(**read_json(path))

@@ -174,7 +174,7 @@ def _point(replicas: int, target: Row) -> Point | None:
 
 
 def _grids(answer: Row) -> Iterator[Grid]:
-    """Yield a table: a row for each number of replicas, by choice, in ascending order."""
+    """Yield a table of the tried numbers of replicas, ascending within each choice."""
     table: list[list[Cell]] = []
     for row in answer["choices"]:
         table.append([Cell(_choice(row, answer, LOAD))])

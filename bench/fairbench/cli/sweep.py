@@ -155,7 +155,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
     for name, count in named:
         typer.echo(f"{name}: about {count:,} requests")
     if (whole := estimate(requests)).large:
-        typer.echo(f"fairbench: {whole}; simulations of clients alone are added", err=True)
+        typer.echo(f"fairbench: {whole}; plus the simulations of clients alone", err=True)
     number = "1 point" if len(specs) == 1 else f"{len(specs)} points"
     typer.echo(f"{number}, about {sum(requests):,} requests in all")
 

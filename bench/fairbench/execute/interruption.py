@@ -37,7 +37,7 @@ class Interruption:
         return self._noticed
 
     def ask(self, signum: int, _: FrameType | None) -> None:
-        """Handle a signal. Raise KeyboardInterrupt if the code inside is stuck since an earlier."""
+        """Handle a signal; raise KeyboardInterrupt if the code inside ignored an earlier signal."""
         now_s = time.monotonic()
         if self.signum is None:
             self.signum, self._asked_s = signum, now_s

@@ -53,7 +53,7 @@ def kind_of(path: Path, shown: str) -> Kind:
 
 
 def records_of(path: Path, *, streamed: bool = False, stripped: bool = False) -> Iterator[Place]:
-    """Yield a file's objects, or its CSV rows as objects of texts, with their locations.
+    """Yield a file's objects, or its CSV rows as dicts of strings, with their locations.
 
     Raises DataError at once if there is none, and later naming the record that is no object.
 

@@ -43,7 +43,7 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of the summary or another name of that key; the text has the printed name.
+    METRIC is a summary key or another name of one; the clause's text has the printed name.
     ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
     sign, for an unknown metric, and for a metric that has no better direction.
     """
@@ -190,7 +190,7 @@ def judge_repeated(
     within = p_larger(current, limits)
     if within <= alpha or max(current) <= min(limits):
         return Judgement(Verdict.PASS, f"p = {p:.3g}")
-    return Judgement(Verdict.INCONCLUSIVE, f"p = {p:.3g} of worse, {within:.3g} of no worse")
+    return Judgement(Verdict.INCONCLUSIVE, f"p = {p:.3g} (worse), {within:.3g} (no worse)")
 
 
 def _scaled(

@@ -178,7 +178,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the ring before ``joint``, as the node used last."""
+        """Insert this node into the ring as the node just older than ``joint``."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
@@ -222,7 +222,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as just used, from the leaf up, without three calls for each node."""
+        """Mark a path as just used, from the leaf up; calls are inlined for speed."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:

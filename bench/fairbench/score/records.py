@@ -102,7 +102,7 @@ def read_scored(
     """
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
-            raise UsageError(f"{path}: given {count} times, so its requests would count as often")
+            raise UsageError(f"{path}: given {count} times, so its requests would be repeated")
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
     mended, stems = Mended(), _stems(paths)

@@ -50,7 +50,7 @@ class Times:
         return found * self._scale(column, found)
 
     def lengths(self, column: Column) -> Floats:
-        """Return durations; NaN for none or for -1.
+        """Return durations; NaN if missing or -1.
 
         Raises DataError naming the request for any other negative length.
         """

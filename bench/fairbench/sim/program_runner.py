@@ -45,7 +45,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine, an object because a closure that refers to itself is a cycle."""
+    """A running coroutine; a class avoids the reference cycle of a recursive closure."""
 
     __slots__ = ("_done", "_program")
 

@@ -159,7 +159,7 @@ class _PaddedLLM:
 
 
 class _AskedError(Exception):
-    """Ends a program that is run only to learn its first prompt."""
+    """The end of a program run only to learn its first prompt."""
 
 
 class _Probe:

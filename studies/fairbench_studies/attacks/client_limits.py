@@ -72,7 +72,7 @@ COLUMNS = {
     "programs": "finished programs of all",
     "victims": "victims' service",
     "p95": "their P95",
-    "alike": "service of all, four clients alike",
+    "alike": "service of all, four equal clients",
 }
 
 

@@ -89,7 +89,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         panel.set_title(title, fontsize=8)
     caption(
         figure,
-        "DLPM Fig. 7: service, fairness and latency with one misbehaving client",
+        "DLPM Fig. 7: service, fairness and latency with one heavy client",
         f"{provenance(cells)}. Open marks: at least so much, programs were unfinished at the end. "
         + (AT_PRESET if _whole(cells) else GREY),
         axes[0][1],

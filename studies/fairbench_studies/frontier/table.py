@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 def explanation(frozen: Frozen, cells: int) -> list[str]:
     """Return an explanation of the columns, marks and counts of ``against``."""
     points = (
-        f"Each number is the factor by which {frozen.ours} as published is better: the mean over "
+        f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
         "Columns: time to 90% and 100% completion, P95 of the well-behaved clients, the served "
         "part of the worst-off client's due service, minimum fair share of the best total, "
@@ -167,8 +167,8 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
         yield from wrap(
             f"The claim: the service of {frozen.ours} is at most {frozen.margin:.0%} below that of "
             "d2lpm and preble as published, and its well-behaved clients have a lower P99. A "
-            f"service above 1 means that {frozen.ours} is better. p is the p-value of the "
-            f"opposite, after Holm. P99 is {frozen.ours} : rival over all seeds.",
+            f"service above 1 favours {frozen.ours}. p is the p-value of a service over "
+            f"{frozen.margin:.0%} lower, after Holm. P99 is {frozen.ours} : rival over all seeds.",
             WIDTH,
         )
         yield from ("", *claim_rows(claimed, frozen.level), "")

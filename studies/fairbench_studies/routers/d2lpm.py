@@ -34,7 +34,7 @@ QUANTUM = 40_000  # the default of d2lpm
 # Numbers of routers and of workers, and the form of sharing.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
-DIVIDED = "independent, a quantum's N-th each"
+DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 

@@ -1,4 +1,4 @@
-"""The schedulers of the DLPM authors' server, by its names, as fairbench's schedulers."""
+"""The scheduler pairs that replay the DLPM authors' server, by the server's names."""
 
 from __future__ import annotations
 

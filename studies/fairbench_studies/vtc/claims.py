@@ -50,7 +50,7 @@ CLAIMS = (
            "difference from the beginning includes service that it did not ask for"),
     _claim(23, "isolation: a client below its share does not feel another's rise",
            f"{MEASURED}P99 VTC 0.7 s, FCFS 48 s", "[VTC] Fig. 9", judge_isolation),
-    _claim(24, "after on and off, LCF serves client 0 more than its share",
+    _claim(24, "LCF serves client 0 above its share after an on-off phase",
            f"{MEASURED}mean time to first token LCF 4.1 s, VTC 16.3 s", "[VTC] Fig. 10",
            judge_shift),
     _claim(25, "a rate limit: throughput rises with the limit and stays below VTC's",

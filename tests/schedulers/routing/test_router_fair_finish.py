@@ -330,9 +330,7 @@ def test_without_slack_the_lowest_estimate_wins(sends):
 
 
 def test_to_a_client_of_more_weight_the_backlog_of_others_matters_less():
-    """b has 1,000 at worker 0, which counts in full for a if its weight is 1, and a quarter if it
-    is 4.
-    """
+    """b's backlog of 1,000 at worker 0 counts in full for a weight of 1, and a quarter for 4."""
     chosen = {}
     for weight in (1, 4):
         router = make(weights={"a": weight}, slack=1)

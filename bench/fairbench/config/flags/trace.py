@@ -27,7 +27,7 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "Column of the trace that holds a field, if its name is not a common one; may be "
             f"repeated. Fields: {', '.join(FIELDS)}. time_ms is the time in milliseconds, and "
-            "so on. A field without a column, such as session=, is not read from any column.",
+            "so on. To ignore a field, leave its column empty, as in session=.",
             WORKLOAD,
             metavar="FIELD=COLUMN",
             key="trace.columns",

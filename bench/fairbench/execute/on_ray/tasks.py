@@ -179,7 +179,7 @@ class _Bridge:
         if self._stopped:
             return
         if self._lost[index] >= MOST_LOST:
-            self._fail(index, f"{MOST_LOST} nodes were lost with it, the last one: {error}")
+            self._fail(index, f"{MOST_LOST} of its nodes were lost, the last one: {error}")
         else:
             self._begin(index)
 

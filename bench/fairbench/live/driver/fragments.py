@@ -70,6 +70,6 @@ def fragment_of(ids: list[int]) -> bytes:
 
 
 def words_of(segment: Segment) -> bytes:
-    """Return ``length`` words, each after a space; shorter segments of the key are prefixes."""
+    """Return ``length`` words, each after a space; equal keys give the same first words."""
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()

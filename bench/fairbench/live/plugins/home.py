@@ -137,7 +137,7 @@ class EngineHome:
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
     def _produce(self, tracked: Tracked, output_tokens: int) -> None:
-        """Account the new ones of a request's output tokens so far."""
+        """Account a request's new output tokens, given its total."""
         request, new = tracked.request, output_tokens - tracked.produced
         tracked.produced = output_tokens
         if new:

@@ -21,7 +21,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have all parameters
+READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not serve all pages
 
 
 def router_recipe(

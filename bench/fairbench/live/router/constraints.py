@@ -23,7 +23,7 @@ PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 SCHEMAS = frozenset({"json_schema", "response_format", "tools"})
 
 MOST_STOPS = 32
-# characters of a stop text; SGLang decodes as much of the output again at every step
+# characters of a stop text; SGLang decodes that much output again at every step
 LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # vLLM's own limit
 MOST_BIASES = 1024  # vLLM's own limit

@@ -52,7 +52,7 @@ def run_warnings(summary: Summary) -> Iterator[str]:
 
 
 def is_above_bound(summary: Summary) -> bool:
-    """Return whether the largest service gap exceeds the scheduler's theorem."""
+    """Return whether the largest service gap exceeds the theorem's bound."""
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     return gap is not None and bound is not None and bool(gap > bound)
 

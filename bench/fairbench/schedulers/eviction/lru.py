@@ -7,7 +7,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class LRU(EvictionPolicy):
-    """Evicts the least recently used leaf, regardless of the client."""
+    """Least recently used leaf first, regardless of the client."""
 
     name = "lru"
     Params = NoParams

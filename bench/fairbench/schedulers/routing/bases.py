@@ -65,7 +65,7 @@ class CountingRouter(FleetRouter):
     """
 
     def in_flight(self) -> dict[int, int]:
-        """The live workers with the number of unfinished requests sent to each."""
+        """Return the number of unfinished requests sent to each live worker."""
         return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
 
     def reported(self, worker: int) -> WorkerLoad:

@@ -40,7 +40,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         """Parameters of the credits, the charging and the tree.
 
         ``worker_quantum`` is Q^w of a client of weight 1, in service units; a client of weight 2
-        gets twice as much. If the quantum is below many mean request costs, clients leave their
+        gets twice as much. If the quantum is only a few mean request costs, clients leave their
         prefix at every request. ``charge`` and ``outputs``: as in ``dispatch_charging``.
         ``min_match_tokens``: shorter matches are ignored, such as a system prompt that all clients
         share. ``insert_on_finish`` inserts prompt and output when a request ends, so that a

@@ -155,7 +155,7 @@ def block_ids(value: Any, where: str) -> list[int]:
     """Return block identities: a JSON list, or numbers in CSV separated by spaces or commas.
 
     Unsigned 64-bit identities are read as the signed numbers with the same bits. Identities may be
-    texts, because not every tool writes integers of 64 bits, or whole floats, exactly.
+    strings or whole floats, because not every tool writes 64-bit integers exactly.
     """
     if given(value) is None:
         return []

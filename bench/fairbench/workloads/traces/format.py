@@ -78,7 +78,7 @@ class PlacedRow(NamedTuple):
 
 
 class Known(Protocol):
-    """A trace format of JSON objects, or of CSV rows as objects of texts.
+    """A trace format of JSON objects, or of CSV rows as dicts of strings.
 
     ``fits`` returns whether a file that begins with this object has the format.
     """

@@ -75,12 +75,12 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """Return ``up to 4.06x (long-qa s1 at 4), least 0.96x (tot s2 at 2)`` for ratios."""
+        """Return ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)`` for ratios."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
         (low_at, low), (high_at, high) = values[0], values[-1]
-        return f"up to {_ratio(high)} ({high_at}), least {_ratio(low)} ({low_at})"
+        return f"from {_ratio(low)} ({low_at}) to {_ratio(high)} ({high_at})"
 
     @property
     def elsewhere(self) -> str:

@@ -6,7 +6,7 @@ from fairbench.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # targets for times to first token above LONG_TTFT_S
-# A shorter TTFT depends on the arrival within ten decode steps (0.3 s), between which the server
+# A shorter TTFT depends on the arrival within ten decode steps (0.3 s), in which the server
 # admits no request; the target is half of that.
 SHORT_P50_TARGET_S = 0.15
 # The lowest TTFT is a prefill on an idle server, if it is that short; its target is half a decode

@@ -49,7 +49,7 @@ class Holding:
 class BlockEviction:
     """The eviction policy of one vLLM scheduler, around its KV cache manager.
 
-    ``request_of(name)`` returns our request for the name of one of vLLM's, None if unknown.
+    ``request_of(name)`` returns our request for a vLLM request's name, None if unknown.
     """
 
     def __init__(

@@ -50,9 +50,8 @@ class PrefillPass:
     def spent(self) -> bool:
         """Return whether the input or chunk budget is used up, which ends the pass.
 
-        A lack of memory takes precedence: the next candidate is then tried, and does not fit.
-        Unless tries are ``within_budget``, one candidate is tried in any case, without the load
-        cap.
+        If memory is used up too, return False: the next candidate is tried, and does not fit.
+        Without ``within_budget``, one more candidate is tried in any case, without the load cap.
         """
         return self.used_up and not self._reserved_all()
 
