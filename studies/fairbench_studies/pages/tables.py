@@ -30,7 +30,7 @@ from fairbench_studies.pages.runs import (
     quantum,
     runs_table,
 )
-from fairbench_studies.pages.validation import measured, serving, serving_fitted
+from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -46,8 +46,10 @@ MADE: dict[str, Callable[[], str]] = {
     "fig4": fig4,
     "measured": lambda: measured("no"),
     "measured-fitted": lambda: measured("yes"),
-    "serving": serving,
-    "serving-fitted": serving_fitted,
+    "serving": lambda: serving("false"),
+    "serving-fitted": lambda: serving("true"),
+    "serving-h100": lambda: serving_h100("false"),
+    "serving-h100-fitted": lambda: serving_h100("true"),
     "claims": claims,
     "claims-on-cells": claims_on_cells,
     "real-latency": real_latency,

@@ -11,7 +11,7 @@ import numpy as np
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags, Floats
 from fairbench.validate.live_run import Pair
-from fairbench_studies.validation.report import defined
+from fairbench_studies.validation.report import LONG_TTFT_S, defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
     throughput_tok_s,
@@ -25,7 +25,6 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-LONG_TTFT_S = 0.1
 FEW_CLIENTS = 3  # up to this many tenants are shown one by one; otherwise requests by kind
 
 
