@@ -74,9 +74,9 @@ def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Ru
     spec = resolve(dict(flags), dict(settings))
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    doors, unheard = simulation.cluster.ingress, 0.0
-    if isinstance(doors, RouterIngresses) and doors.gossip is not None:
-        unheard = doors.gossip.unheard.tokens
+    ingress, unheard = simulation.cluster.ingress, 0.0
+    if isinstance(ingress, RouterIngresses) and ingress.gossip is not None:
+        unheard = ingress.gossip.unheard.tokens
     return simulation.result(True, None), unheard
 
 

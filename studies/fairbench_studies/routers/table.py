@@ -100,11 +100,11 @@ def outcome(case: Case) -> Outcome:
     spec = spec_of(case)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    doors = simulation.cluster.ingress
+    ingress = simulation.cluster.ingress
     unheard = ahead = 0.0
-    if isinstance(doors, RouterIngresses):
-        unheard = doors.gossip.unheard.tokens if doors.gossip is not None else 0.0
-        queues = [one.queue for one in doors.ingresses]
+    if isinstance(ingress, RouterIngresses):
+        unheard = ingress.gossip.unheard.tokens if ingress.gossip is not None else 0.0
+        queues = [one.queue for one in ingress.ingresses]
         ahead = max(one.ahead for one in queues if isinstance(one, Gateway))
     result = simulation.result(True, None)
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
