@@ -18,7 +18,7 @@ from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unkn
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.results.comparison import SchedulerResults, by_place, runs_below
+from fairbench.results.comparison import SchedulerResults, by_place, runs_below, whole
 from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
 from fairbench.results.pair_comparison import sides_of
 from fairbench.results.store import EXPERIMENT
@@ -285,7 +285,7 @@ def grouped(
 
 
 def _sides(outcome: SweepOutcome) -> list[SchedulerResults]:
-    return sides_of(runs_below(outcome.store.path)) if outcome.cells else []
+    return sides_of(whole(run for cell in outcome.cells for run in cell.runs))
 
 
 def _side(
