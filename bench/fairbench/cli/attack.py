@@ -13,7 +13,6 @@ from fairbench.attack.flags import ATTACKED, AttackFlags, Objective, Optimiser
 from fairbench.attack.known import KNOWN
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -22,9 +21,11 @@ from fairbench.cli.flags import (
     above_0,
     json_option,
     only_resumed,
+    option_of,
     takes,
 )
 from fairbench.config.flags.flag import assigned
+from fairbench.config.flags.run import CALL
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
@@ -51,7 +52,9 @@ def attack(
     ] = None,
     num_runs: Annotated[
         int | None,
-        Option(**SEEDS, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
+        option_of(
+            CALL["num_runs"], "Number of seeds of each trial.", default="2, or 1 with --quick"
+        ),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[

@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.check import Format, FormatOption
+from fairbench.cli.flags import NoProgress
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -31,7 +32,6 @@ Folder = Annotated[
         help="Directory of the baseline, with NAME/experiment.toml for each experiment.",
     ),
 ]
-Quiet = Annotated[bool, Option("--disable-tqdm", help="Do not show live progress.")]
 DEFAULT_FOLDER = Path("results/baseline")
 
 
@@ -48,7 +48,7 @@ def check(
         ),
     ] = None,
     output: FormatOption = Format.TABLE,
-    disable_tqdm: Quiet = False,
+    disable_tqdm: NoProgress = False,
 ) -> None:
     """Rerun all experiments; exit 1 if a result differs from the stored one."""
     from fairbench.cli.check import judged, print_outcome
@@ -66,7 +66,7 @@ def check(
 
 
 @baseline.command()
-def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None:
+def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments, print the results that changed and store them.
 
     Results that did not change are left as they are. To add an experiment, create its file

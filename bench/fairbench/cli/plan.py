@@ -10,7 +10,6 @@ from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -19,10 +18,12 @@ from fairbench.cli.flags import (
     json_option,
     only_resumed,
     option,
+    option_of,
     takes,
 )
 from fairbench.config.flags.experiment import PlanFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
+from fairbench.config.flags.run import CALL, RUN
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
@@ -42,10 +43,9 @@ def plan(
     ] = None,
     scheduler: Annotated[
         str | None,
-        option(
-            COMMON,
-            "Schedulers. The plan is for the first; the others are shown as "
-            "alternatives. [default: d2lpm]",
+        option_of(
+            RUN["scheduler"],
+            "Schedulers. The plan is for the first; the others are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,
@@ -55,10 +55,9 @@ def plan(
     ] = None,
     gpu: Annotated[
         str | None,
-        option(
-            COMMON,
-            "Timing profiles. The plan is for the first; the others are shown as "
-            "alternatives. [default: a100]",
+        option_of(
+            RUN["gpu"],
+            "Timing profiles. The plan is for the first; the others are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,
@@ -74,10 +73,10 @@ def plan(
     settings: Settings = None,
     num_runs: Annotated[
         int | None,
-        option(
-            COMMON,
-            "Number of seeds of each cluster size; all sizes use the same seeds. [default: 3]",
-            **SEEDS,
+        option_of(
+            CALL["num_runs"],
+            "Number of seeds of each cluster size; all sizes use the same seeds.",
+            default=3,
         ),
     ] = None,
     certain: Annotated[
@@ -122,7 +121,6 @@ def plan(
     from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
     from fairbench.cli.output import print_plan
-    from fairbench.config.defaults import DEFAULTS
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import draw_plan
     from fairbench.figures.style import check_plot
@@ -136,9 +134,9 @@ def plan(
         low, high = _range(dp or "1..32")
         question = Question(
             tuple(slo or ()),
-            split_commas("--scheduler", scheduler or DEFAULTS["scheduler"]),
+            split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, assigned(settings)),
-            gpus=split_commas("--gpu", gpu or DEFAULTS["gpu"]),
+            gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
             loads=_loads(loads or "1"),
             prices=_prices(price),
             num_runs=num_runs or NUM_RUNS,

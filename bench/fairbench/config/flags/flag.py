@@ -24,6 +24,7 @@ class Flag:
     """The declaration of a flag; ``flags_of`` fills in ``name`` and Python ``type`` from a table.
 
     - ``help`` explains it, ``panel`` is where ``--help`` shows it.
+    - ``default`` is the value that the code takes from here, or a text that describes the value.
     - ``key`` is what it sets: a key of an experiment file, ``engine.PARAM`` or another setting,
       ``backend.KEY``, or ``trace.KEY`` of a trace that is played. The flag's name is used as the
       key if the key is empty, and completes a key that ends with a dot.
@@ -31,7 +32,7 @@ class Flag:
 
     help: str
     panel: str
-    default: str = ""
+    default: Any = ""
     metavar: str | None = None
     key: str = ""
     unit: str = ""
@@ -47,7 +48,11 @@ class Flag:
     @property
     def text(self) -> str:
         """The help with the default."""
-        return f"{self.help} [default: {self.default}]" if self.default else self.help
+        return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
+
+    def but(self, help: str = "", **changes: Any) -> Flag:
+        """Return the flag for another command, with another help or other properties."""
+        return replace(self, help=help or self.help, **changes)
 
 
 def flags_of(table: type) -> dict[str, Flag]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.experiment import ArrivalFlags, ServedFlags, SetupFlags, SingleFlags
+from fairbench.config.flags.experiment import (
+    COMPARE,
+    ArrivalFlags,
+    ServedFlags,
+    SetupFlags,
+    SingleFlags,
+)
 from fairbench.config.flags.flag import (
     CLUSTER,
     COMMON,
@@ -15,16 +21,19 @@ from fairbench.config.flags.flag import (
     SERVERS,
     WORKLOAD,
     Flag,
+    assigned,
     flags_of,
     split_words,
 )
+
+READY_S = 600.0  # default of --ready-check-timeout-sec
 
 
 def _engine(help: str, unit: str = "") -> Flag:
     return Flag(help, CLUSTER, key="engine.", unit=unit)
 
 
-def _server(help: str, default: str = "", metavar: str | None = None, **rest: Any) -> Flag:
+def _server(help: str, default: Any = "", metavar: str | None = None, **rest: Any) -> Flag:
     return Flag(help, SERVERS, default, metavar, key="backend.", **rest)
 
 
@@ -39,7 +48,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
             "d2lpm",
         ),
     ]
-    seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, "0")]
+    seed: Annotated[int | None, COMPARE["seed"].but("Seed of everything random.")]
     dataset_path: Annotated[
         str | None,
         Flag(
@@ -63,7 +72,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Number of routers that share the fleet, in the form of `--set routers.form`.",
             SCHEDULER,
-            "1",
+            1,
         ),
     ]
     mem_fraction_static: Annotated[
@@ -162,12 +171,12 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Longest total wait of a request after 429s, with --rate-limited wait; then it fails.",
             SERVERS,
-            "600",
+            600,
             key="backend.longest_wait_s",
             unit="s",
         ),
     ]
-    tp: Annotated[int | None, _server("GPUs of each server.", "1")]
+    tp: Annotated[int | None, _server("GPUs of each server.", 1)]
     share_gpus: Annotated[bool, _server("Let SGLang servers share GPUs if there are too few.")]
     schedule_policy: Annotated[
         str | None,
@@ -209,4 +218,53 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     tag: Annotated[str | None, Flag("Label that is stored with the result.", OUTPUT)]
 
 
-RUN = flags_of(RunFlags)
+class CallFlags(TypedDict, total=False):
+    """Flags that commands take one by one, because Python functions name them or lack them."""
+
+    settings: Annotated[
+        Mapping[str, Any] | None,
+        Flag(
+            "Parameter of a scheduler, the engine or the workload; may be repeated.",
+            COMMON,
+            metavar="NAME.PARAM=VALUE",
+            option="--set",
+            read=lambda _, texts: assigned(texts),
+            repeats=True,
+        ),
+    ]
+    num_runs: Annotated[
+        int | None,
+        Flag(
+            "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
+            COMMON,
+            least=1,
+            most=10_000,
+        ),
+    ]
+    server_python: Annotated[
+        str | None,
+        Flag(
+            "Path of a Python that has SGLang or vLLM.",
+            SERVERS,
+            "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench",
+        ),
+    ]
+    allow_untested_release: Annotated[
+        bool,
+        Flag("Try a release of SGLang or vLLM that is newer than the supported ones.", SERVERS),
+    ]
+    ready_check_timeout_sec: Annotated[
+        float, Flag("Seconds within which servers must be ready.", SERVERS, least=1)
+    ]
+    ray_address: Annotated[
+        str | None,
+        Flag(
+            "Address of the head of the Ray cluster for --executor ray.",
+            SERVERS,
+            "auto, the cluster of this machine",
+            "HOST:PORT|auto",
+        ),
+    ]
+
+
+RUN, CALL = flags_of(RunFlags), flags_of(CallFlags)

@@ -6,20 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.flag import (
-    OTHER,
-    STARTED,
-    Flag,
-    assigned,
-    flags_of,
-    goodput_flag,
-    parse_weights,
-    split_words,
-)
-from fairbench.config.flags.run import RUN
+from fairbench.config.flags.flag import OTHER, STARTED, Flag, flags_of
+from fairbench.config.flags.run import CALL, READY_S, RUN
 
 
-def _flag(help: str, default: str = "", **rest: Any) -> Flag:
+def _flag(help: str, default: Any = "", **rest: Any) -> Flag:
     return Flag(help, OTHER, default, **rest)
 
 
@@ -53,7 +44,7 @@ class ServeFlags(TypedDict, total=False):
     gateway: Annotated[str | None, RUN["gateway"]]
     saturation: Annotated[
         str | None,
-        _flag("Saturation detector of the gateway.", default="concurrency", metavar="DETECTOR"),
+        RUN["saturation"].but(default="concurrency"),
     ]
     max_inflight_per_worker: Annotated[
         str | None,
@@ -73,30 +64,20 @@ class ServeFlags(TypedDict, total=False):
     scheduler: Annotated[str, RUN["scheduler"]]
     router: Annotated[str | None, RUN["router"]]
     local: Annotated[
-        str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
+        str | None,
+        RUN["local"].but("Local scheduler to use instead of the scheduler's own; needs --dp."),
     ]
     settings: Annotated[
         Mapping[str, Any] | None,
-        _flag(
-            "Parameter of the router or, with --dp, of the workers; may be repeated.",
-            metavar="NAME.PARAM=VALUE",
-            option="--set",
-            read=lambda _, texts: assigned(texts),
-            repeats=True,
+        CALL["settings"].but(
+            "Parameter of the router or, with --dp, of the workers; may be repeated."
         ),
     ]
-    weights: Annotated[
-        Mapping[str, float] | None,
-        _flag(
-            "Weights of clients; a client that is not named has weight 1.",
-            metavar="NAME=WEIGHT,...",
-            read=lambda _, text: parse_weights(text),
-        ),
-    ]
+    weights: Annotated[Mapping[str, float] | None, RUN["weights"].but(default="")]
     host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
     port: Annotated[
         int,
-        _flag("Port to listen on; 0 chooses a free port.", default="8000", least=0, most=65_535),
+        _flag("Port to listen on; 0 chooses a free port.", 8000, least=0, most=65_535),
     ]
     allow_host: Annotated[
         list[str] | None,
@@ -109,13 +90,11 @@ class ServeFlags(TypedDict, total=False):
     ]
     goodput: Annotated[
         Mapping[str, str] | None,
-        _flag(
+        RUN["goodput"].but(
             "Deadlines of requests, for schedulers that support them: ttft, tpot or e2el, in ms or "
             "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
             "be repeated.",
-            metavar="[NAME.]LATENCY:TIME",
-            read=lambda _, texts: goodput_flag(texts),
-            repeats=True,
+            default="",
         ),
     ]
     tls_cert: Annotated[
@@ -184,7 +163,7 @@ class ServeFlags(TypedDict, total=False):
             "Limit on unfinished requests. When the limit is reached, a waiting request "
             "of the client with the most waiting requests is refused with status 429 to "
             "make room for another client.",
-            default="10000",
+            default=10_000,
             least=1,
         ),
     ]
@@ -221,7 +200,7 @@ class ServeFlags(TypedDict, total=False):
         _flag(
             "Seconds after which a worker that has requests and produces no tokens counts as "
             "down, even if its /health answers.",
-            default="120.0",
+            default=120.0,
             metavar="SECONDS",
             least=1,
         ),
@@ -230,60 +209,63 @@ class ServeFlags(TypedDict, total=False):
         float,
         _flag(
             "Seconds that running requests get to finish after SIGINT or SIGTERM.",
-            default="30.0",
+            default=30.0,
             least=0,
         ),
     ]
     backend: Annotated[
-        str, _flag("Engine to start with --dp.", default="sglang", metavar="|".join(STARTED))
+        str,
+        RUN["backend"].but(
+            "Engine to start with --dp.", default="sglang", metavar="|".join(STARTED)
+        ),
     ]
-    model: Annotated[str | None, _flag("Model that --dp serves.")]
-    gpu: Annotated[
-        str | None, _flag("Timing profile of emulators started with --dp.", default="a100")
+    model: Annotated[str | None, RUN["model"].but("Model that --dp serves.", default="")]
+    gpu: Annotated[str | None, RUN["gpu"].but("Timing profile of emulators started with --dp.")]
+    tp: Annotated[
+        int | None,
+        RUN["tp"].but("Number of GPUs of each SGLang server started with --dp.", default=""),
     ]
-    tp: Annotated[int | None, _flag("Number of GPUs of each SGLang server started with --dp.")]
     load_format: Annotated[
         str | None,
-        _flag("Format of the model's weights for servers started with --dp, as in SGLang."),
+        RUN["load_format"].but(
+            "Format of the model's weights for servers started with --dp, as in SGLang."
+        ),
     ]
     mem_fraction_static: Annotated[
         float | None,
-        _flag(
+        RUN["mem_fraction_static"].but(
             "Fraction of GPU memory for weights and KV cache of workers started with --dp, in the "
             "form of `--set engine.mem_fraction_static`."
         ),
     ]
     server_args: Annotated[
         Sequence[str] | None,
-        _flag(
-            "Other command-line options of each server started with --dp; may be repeated.",
-            metavar="'--FLAG VALUE'",
-            option="--server-arg",
-            read=split_words,
-            repeats=True,
+        RUN["server_args"].but(
+            "Other command-line options of each server started with --dp; may be repeated."
         ),
     ]
-    allow_untested_release: Annotated[
-        bool, _flag("Try a release of SGLang or vLLM that is newer than the supported ones.")
-    ]
+    allow_untested_release: Annotated[bool, CALL["allow_untested_release"]]
     time_scale: Annotated[
         float | None,
-        _flag("Speed of emulators started with --dp: emulated seconds per real second."),
+        RUN["time_scale"].but(
+            "Speed of emulators started with --dp: emulated seconds per real second.", default=""
+        ),
     ]
     server_python: Annotated[
         str | None,
-        _flag("Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"),
+        CALL["server_python"].but(
+            "Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"
+        ),
     ]
     ready_check_timeout_sec: Annotated[
         float,
-        _flag(
-            "Seconds within which workers started with --dp must be ready.",
-            default="600.0",
-            least=1,
+        CALL["ready_check_timeout_sec"].but(
+            "Seconds within which workers started with --dp must be ready.", default=READY_S
         ),
     ]
     log_dir: Annotated[
-        Path, _flag("Directory for the logs of workers started with --dp.", default="results/serve")
+        Path,
+        _flag("Directory for the logs of workers started with --dp.", Path("results/serve")),
     ]
     dry_run: Annotated[bool, _flag("Print the settings as TOML, and start nothing.")]
 
