@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from fairbench.cli.check import Format, FormatOption
+from fairbench.cli.check import Format, FormatOption, limit_option
 from fairbench.cli.flags import NoProgress
 
 if TYPE_CHECKING:
@@ -39,13 +38,7 @@ DEFAULT_FOLDER = Path("results/baseline")
 def check(
     folder: Folder = DEFAULT_FOLDER,
     fail_if: Annotated[
-        list[str] | None,
-        Option(
-            metavar="METRIC:LOSS",
-            help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
-            "victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. "
-            "[default: no difference is allowed]",
-        ),
+        list[str] | None, limit_option("[default: no difference is allowed]")
     ] = None,
     output: FormatOption = Format.TABLE,
     disable_tqdm: NoProgress = False,

@@ -19,7 +19,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
-from fairbench.config.flags.run import CALL
+from fairbench.config.flags.run import SEEDS
 
 if TYPE_CHECKING:
     from fairbench.results.pair_comparison import Contrast
@@ -40,9 +40,7 @@ def compare(
     num_runs: Annotated[
         int | None,
         option_of(
-            CALL["num_runs"],
-            "Number of seeds of each scheduler.",
-            default="5, or the number of stored seeds",
+            SEEDS, "Number of seeds of each scheduler.", default="5, or the number of stored seeds"
         ),
     ] = None,
     metric: Annotated[

@@ -10,7 +10,8 @@ from typer import Option
 
 from fairbench.cli.flags import Weights, option_of
 from fairbench.config.flags.flag import assigned, parse_weights
-from fairbench.config.flags.run import CALL, RUN
+from fairbench.config.flags.run import RUN, SETTINGS
+from fairbench.config.flags.serve import SERVE
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
@@ -27,7 +28,7 @@ def emulate(
     port: Annotated[
         int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
     ] = 30_000,
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option_of(SERVE["host"], default="")] = SERVE["host"].default,
     gpu: Annotated[str, option_of(RUN["gpu"], default="")] = RUN["gpu"].default,
     model: Annotated[str, option_of(RUN["model"], default="")] = RUN["model"].default,
     local: Annotated[
@@ -35,10 +36,7 @@ def emulate(
     ] = "fcfs",
     settings: Annotated[
         list[str] | None,
-        option_of(
-            CALL["settings"],
-            "Parameter of the local scheduler or the engine; may be repeated.",
-        ),
+        option_of(SETTINGS, "Parameter of the local scheduler or the engine; may be repeated."),
     ] = None,
     weights: Weights = None,
     time_scale: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Option
 
 from fairbench.config.flags.flag import OUTPUT, Flag, flags_of
-from fairbench.config.flags.run import CALL, RUN
+from fairbench.config.flags.run import RAY_ADDRESS, READY, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.rows import AUTO
@@ -30,19 +30,20 @@ def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
     """Return typer's option of a flag, with another help or other properties if they are given."""
     one = one.but(help, **changes)
+    names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
-    return option(one.panel, one.text, one.option, metavar=one.metavar, **limits)
+    return option(one.panel, one.text, *names, metavar=one.metavar, **limits)
 
 
-Settings = Annotated[list[str] | None, option_of(CALL["settings"])]
+Settings = Annotated[list[str] | None, option_of(SETTINGS)]
 Weights = Annotated[str | None, option_of(RUN["weights"], default="")]
 ResultDir = Annotated[
     Path, option(OUTPUT, "Parent directory; each call makes a new directory with results in it.")
 ]
-ServerPython = Annotated[str | None, option_of(CALL["server_python"])]
-AllowUntested = Annotated[bool, option_of(CALL["allow_untested_release"])]
-ReadyTimeout = Annotated[float, option_of(CALL["ready_check_timeout_sec"])]
-RayAddress = Annotated[str | None, option_of(CALL["ray_address"])]
+ServerPython = Annotated[str | None, option_of(SERVER_PYTHON)]
+AllowUntested = Annotated[bool, option_of(UNTESTED)]
+ReadyTimeout = Annotated[float, option_of(READY)]
+RayAddress = Annotated[str | None, option_of(RAY_ADDRESS)]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
 Explain = Annotated[
     bool,

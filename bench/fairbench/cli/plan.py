@@ -23,10 +23,11 @@ from fairbench.cli.flags import (
 )
 from fairbench.config.flags.experiment import PlanFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
-from fairbench.config.flags.run import CALL, RUN
+from fairbench.config.flags.run import RUN, SEEDS
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
+SIZES, LOADS = "1..32", "1"  # defaults of --dp and --loads
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -51,7 +52,7 @@ def plan(
     ] = None,
     dp: Annotated[
         str | None,
-        option(COMMON, "Range of replicas to search. [default: 1..32]", metavar="LOW..HIGH"),
+        option(COMMON, f"Range of replicas to search. [default: {SIZES}]", metavar="LOW..HIGH"),
     ] = None,
     gpu: Annotated[
         str | None,
@@ -67,16 +68,15 @@ def plan(
     loads: Annotated[
         str | None,
         Option(
-            metavar="X,Y", help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]"
+            metavar="X,Y",
+            help=f"Multiples of the load to plan for, such as 0.5,1,2. [default: {LOADS}]",
         ),
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
         int | None,
         option_of(
-            CALL["num_runs"],
-            "Number of seeds of each cluster size; all sizes use the same seeds.",
-            default=3,
+            SEEDS, "Number of seeds of each cluster size; all sizes use the same seeds.", default=3
         ),
     ] = None,
     certain: Annotated[
@@ -131,13 +131,13 @@ def plan(
         check_plot(plot)
     runs_on = executor_named(executor, ray_address)
     if resume is None:
-        low, high = _range(dp or "1..32")
+        low, high = _range(dp or SIZES)
         question = Question(
             tuple(slo or ()),
             split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, assigned(settings)),
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
-            loads=_loads(loads or "1"),
+            loads=_loads(loads or LOADS),
             prices=_prices(price),
             num_runs=num_runs or NUM_RUNS,
             certain=certain,

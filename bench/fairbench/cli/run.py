@@ -26,7 +26,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.config.flags.flag import SERVERS, assigned
-from fairbench.config.flags.run import CALL, READY_S, RunFlags
+from fairbench.config.flags.run import RAY_ADDRESS, READY_S, SEEDS, RunFlags
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
@@ -45,7 +45,7 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
-    num_runs: Annotated[int, option_of(CALL["num_runs"])] = 1,
+    num_runs: Annotated[int, option_of(SEEDS)] = 1,
     header: Annotated[
         list[str] | None,
         option(
@@ -75,7 +75,7 @@ def run(
     ray_address: Annotated[
         str | None,
         option_of(
-            CALL["ray_address"],
+            RAY_ADDRESS,
             "Head of the Ray cluster of --launcher ray or --driver-launcher ray.",
             default="auto, this machine's cluster",
         ),

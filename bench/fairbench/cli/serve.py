@@ -13,6 +13,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import takes
+from fairbench.config.flags.flag import value_or_default
 from fairbench.config.flags.serve import SERVE, ServeFlags
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugins.releases import allow_untested
@@ -67,7 +68,7 @@ def serve(
     from fairbench.live.router.shutdown import serve_router
     from fairbench.live.router.traces import Traces, otel_traces
 
-    value = partial(_value, flags)
+    value = partial(value_or_default, flags, SERVE)
     _check_together(flags)
     if flags.get("allow_untested_release"):
         allow_untested()
@@ -173,11 +174,6 @@ def serve(
             traces.close()
 
 
-def _value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return a flag's value, or its default."""
-    return flags.get(name, SERVE[name].default)
-
-
 def _check_together(flags: ServeFlags) -> None:
     """Raise UsageError unless workers are either named or started, and options fit that."""
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
@@ -207,10 +203,10 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
     backend = ("tp", "load_format", "time_scale", "server_args")
     keys = ("router", "local", "dp", "model", "gpu")
     return {
-        "scheduler": _value(flags, "scheduler"),
+        "scheduler": value_or_default(flags, SERVE, "scheduler"),
         **{key: value for key, value in flags.items() if key in keys},
         "backend": {
-            "kind": _value(flags, "backend"),
+            "kind": value_or_default(flags, SERVE, "backend"),
             **{key: value for key, value in flags.items() if key in backend},
         },
     }

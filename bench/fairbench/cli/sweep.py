@@ -26,7 +26,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.config.flags.flag import OUTPUT
 from fairbench.config.flags.grid import SweepFlags
-from fairbench.config.flags.run import CALL, READY_S
+from fairbench.config.flags.run import READY_S, SEEDS, SETTINGS
 from fairbench.execute.executors import LOCAL, executor_named
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def sweep(
     settings: Annotated[
         list[str] | None,
         option_of(
-            CALL["settings"],
+            SETTINGS,
             "Values of any parameter of a scheduler, the engine or the workload; may be repeated.",
             metavar="NAME.PARAM=V,W",
         ),
@@ -53,7 +53,7 @@ def sweep(
     num_runs: Annotated[
         int | None,
         option_of(
-            CALL["num_runs"],
+            SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
             **{"least": None, "most": None},  # the sweep checks them
         ),

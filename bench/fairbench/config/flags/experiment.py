@@ -2,6 +2,7 @@
 
 A flag is one entry here: ``run`` takes all of ``RunFlags``, ``compare`` all of ``CompareFlags``,
 ``plan`` all of ``PlanFlags``, as options; the functions of these names take them as keywords.
+A command for which a flag has another help or default takes that entry ``but`` for what differs.
 """
 
 from __future__ import annotations

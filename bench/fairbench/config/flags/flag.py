@@ -31,7 +31,7 @@ class Flag:
     """
 
     help: str
-    panel: str
+    panel: str = OTHER
     default: Any = ""
     metavar: str | None = None
     key: str = ""
@@ -64,6 +64,11 @@ def flags_of(table: type) -> dict[str, Flag]:
         option = flag.option or f"--{name.replace('_', '-')}"
         found[name] = replace(flag, name=name, type=hint.__origin__, key=key, option=option)
     return found
+
+
+def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
+    """Return the value of a flag, or the default that its table declares."""
+    return flags.get(name, table[name].default)
 
 
 def check_names(flags: Iterable[str], known: Iterable[str]) -> None:

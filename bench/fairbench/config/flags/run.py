@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from fairbench.config.flags.experiment import (
     COMPARE,
@@ -25,8 +25,6 @@ from fairbench.config.flags.flag import (
     flags_of,
     split_words,
 )
-
-READY_S = 600.0  # default of --ready-check-timeout-sec
 
 
 def _engine(help: str, unit: str = "") -> Flag:
@@ -218,53 +216,39 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     tag: Annotated[str | None, Flag("Label that is stored with the result.", OUTPUT)]
 
 
-class CallFlags(TypedDict, total=False):
-    """Flags that commands take one by one, because Python functions name them or lack them."""
+RUN = flags_of(RunFlags)
 
-    settings: Annotated[
-        Mapping[str, Any] | None,
-        Flag(
-            "Parameter of a scheduler, the engine or the workload; may be repeated.",
-            COMMON,
-            metavar="NAME.PARAM=VALUE",
-            option="--set",
-            read=lambda _, texts: assigned(texts),
-            repeats=True,
-        ),
-    ]
-    num_runs: Annotated[
-        int | None,
-        Flag(
-            "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
-            COMMON,
-            least=1,
-            most=10_000,
-        ),
-    ]
-    server_python: Annotated[
-        str | None,
-        Flag(
-            "Path of a Python that has SGLang or vLLM.",
-            SERVERS,
-            "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench",
-        ),
-    ]
-    allow_untested_release: Annotated[
-        bool,
-        Flag("Try a release of SGLang or vLLM that is newer than the supported ones.", SERVERS),
-    ]
-    ready_check_timeout_sec: Annotated[
-        float, Flag("Seconds within which servers must be ready.", SERVERS, least=1)
-    ]
-    ray_address: Annotated[
-        str | None,
-        Flag(
-            "Address of the head of the Ray cluster for --executor ray.",
-            SERVERS,
-            "auto, the cluster of this machine",
-            "HOST:PORT|auto",
-        ),
-    ]
-
-
-RUN, CALL = flags_of(RunFlags), flags_of(CallFlags)
+# Flags that each command takes with a type and a default of its own, because Python's functions
+# name them or lack them.
+SETTINGS = Flag(
+    "Parameter of a scheduler, the engine or the workload; may be repeated.",
+    COMMON,
+    metavar="NAME.PARAM=VALUE",
+    option="--set",
+    read=lambda _, texts: assigned(texts),
+    repeats=True,
+)
+SEEDS = Flag(
+    "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
+    COMMON,
+    least=1,
+    most=10_000,
+)
+SERVER_PYTHON = Flag(
+    "Path of a Python that has SGLang or vLLM.",
+    SERVERS,
+    "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench",
+)
+UNTESTED = Flag(
+    "Try a release of SGLang or vLLM that is newer than the supported ones.",
+    SERVERS,
+    option="--allow-untested-release",
+)
+READY = Flag("Seconds within which servers must be ready.", SERVERS, least=1)
+READY_S = 600.0  # default of ``READY``
+RAY_ADDRESS = Flag(
+    "Address of the head of the Ray cluster for --executor ray.",
+    SERVERS,
+    "auto, the cluster of this machine",
+    "HOST:PORT|auto",
+)

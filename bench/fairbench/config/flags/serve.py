@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.flag import OTHER, STARTED, Flag, flags_of
-from fairbench.config.flags.run import CALL, READY_S, RUN
-
-
-def _flag(help: str, default: Any = "", **rest: Any) -> Flag:
-    return Flag(help, OTHER, default, **rest)
+from fairbench.config.flags.flag import STARTED, Flag, flags_of
+from fairbench.config.flags.run import READY, READY_S, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
 
 
 class ServeFlags(TypedDict, total=False):
@@ -19,7 +15,7 @@ class ServeFlags(TypedDict, total=False):
 
     worker_url: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "URL of a running worker, with the address of its KV events if it publishes "
             "them; may be repeated.",
             metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
@@ -27,7 +23,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     worker_key: Annotated[
         str | None,
-        _flag(
+        Flag(
             "API key sent to every --worker-url as Authorization: Bearer KEY, in place of "
             "the client's key. --worker-keys keeps keys out of the process list.",
             metavar="KEY",
@@ -35,20 +31,17 @@ class ServeFlags(TypedDict, total=False):
     ]
     worker_key_file: Annotated[
         Path | None,
-        _flag(
+        Flag(
             'File with the API keys of workers: lines of "URL" = "KEY"; "*" = "KEY" is for '
             "all other workers.",
             metavar="FILE.toml",
         ),
     ]
     gateway: Annotated[str | None, RUN["gateway"]]
-    saturation: Annotated[
-        str | None,
-        RUN["saturation"].but(default="concurrency"),
-    ]
+    saturation: Annotated[str | None, RUN["saturation"].but(default="concurrency")]
     max_inflight_per_worker: Annotated[
         str | None,
-        _flag(
+        Flag(
             "Limit on concurrent requests at a worker for --saturation concurrency. "
             "[default: auto, the limit that the worker reports]",
             metavar="N|auto",
@@ -56,7 +49,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     dp: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Number of workers to start, instead of --worker-url; they end with the router.",
             least=1,
         ),
@@ -69,19 +62,16 @@ class ServeFlags(TypedDict, total=False):
     ]
     settings: Annotated[
         Mapping[str, Any] | None,
-        CALL["settings"].but(
-            "Parameter of the router or, with --dp, of the workers; may be repeated."
-        ),
+        SETTINGS.but("Parameter of the router or, with --dp, of the workers; may be repeated."),
     ]
     weights: Annotated[Mapping[str, float] | None, RUN["weights"].but(default="")]
-    host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
+    host: Annotated[str, Flag("Address to listen on.", default="127.0.0.1")]
     port: Annotated[
-        int,
-        _flag("Port to listen on; 0 chooses a free port.", 8000, least=0, most=65_535),
+        int, Flag("Port to listen on; 0 chooses a free port.", default=8000, least=0, most=65_535)
     ]
     allow_host: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "Host name that is accepted in the headers Host and Origin if --keys is not "
             "given, in addition to IP addresses, localhost and the name of this machine; * "
             "accepts any; may be repeated.",
@@ -99,14 +89,14 @@ class ServeFlags(TypedDict, total=False):
     ]
     tls_cert: Annotated[
         Path | None,
-        _flag("File with the certificate and its chain, to serve HTTPS.", metavar="FILE.pem"),
+        Flag("File with the certificate and its chain, to serve HTTPS.", metavar="FILE.pem"),
     ]
     tls_key: Annotated[
-        Path | None, _flag("File with the private key of the certificate.", metavar="FILE.pem")
+        Path | None, Flag("File with the private key of the certificate.", metavar="FILE.pem")
     ]
     admin_port: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Port of 127.0.0.1 where workers are listed, added and drained: GET and POST "
             "/workers, DELETE /workers/N; 0 is any free port.",
             default="none",
@@ -115,11 +105,11 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     admin_key_file: Annotated[
-        Path | None, _flag("File with the API key of --admin-port on one line.", metavar="FILE")
+        Path | None, Flag("File with the API key of --admin-port on one line.", metavar="FILE")
     ]
     peer: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "URL of another router in front of the same workers. The routers exchange the "
             "charges of clients, so each must name the other; may be repeated.",
             metavar="URL",
@@ -127,18 +117,18 @@ class ServeFlags(TypedDict, total=False):
     ]
     peer_key_file: Annotated[
         Path | None,
-        _flag("File with the key that all --peer routers share, on one line.", metavar="FILE"),
+        Flag("File with the key that all --peer routers share, on one line.", metavar="FILE"),
     ]
     otel: Annotated[
         bool,
-        _flag(
+        Flag(
             "Export traces of requests with OpenTelemetry, configured by its environment "
             "variables such as OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra `otel`."
         ),
     ]
     keys: Annotated[
         Path | None,
-        _flag(
+        Flag(
             'File with the API keys of clients: lines of "KEY" = "CLIENT", then tables of '
             "weights and quotas. The file is read again when it changes. Without it, each "
             "request names its client.",
@@ -147,7 +137,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     client_from: Annotated[
         str | None,
-        _flag(
+        Flag(
             "Fields of a body that say whose a request is where no header does, strongest "
             "first: user, safety_identifier, prompt_cache_key.",
             default="user",
@@ -155,11 +145,11 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     tokenizer: Annotated[
-        str | None, _flag("tokenizer.json for prompts in text.", default="tokens are approximated")
+        str | None, Flag("tokenizer.json for prompts in text.", default="tokens are approximated")
     ]
     max_queue: Annotated[
         int,
-        _flag(
+        Flag(
             "Limit on unfinished requests. When the limit is reached, a waiting request "
             "of the client with the most waiting requests is refused with status 429 to "
             "make room for another client.",
@@ -168,11 +158,11 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     max_queue_per_client: Annotated[
-        int | None, _flag("Most of them of any one client.", default="--max-queue", least=1)
+        int | None, Flag("Most of them of any one client.", default="--max-queue", least=1)
     ]
     max_body_memory: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Limit on the memory of large request bodies, in MiB; a single client may use "
             "only a part of it. [default: a quarter of the machine's memory]",
             metavar="MIB",
@@ -181,7 +171,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     vocab_size: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Size of the model's vocabulary; requests with larger token ids are refused. "
             "[default: the size that the workers report]",
             least=1,
@@ -189,7 +179,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     allow_regex: Annotated[
         bool,
-        _flag(
+        Flag(
             "Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
             "structural_tag, patterns in schemas). An engine evaluates them at every step: one "
             "that backtracks stops a worker for all clients."
@@ -197,7 +187,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     stall_timeout: Annotated[
         float,
-        _flag(
+        Flag(
             "Seconds after which a worker that has requests and produces no tokens counts as "
             "down, even if its /health answers.",
             default=120.0,
@@ -207,7 +197,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     grace: Annotated[
         float,
-        _flag(
+        Flag(
             "Seconds that running requests get to finish after SIGINT or SIGTERM.",
             default=30.0,
             least=0,
@@ -244,7 +234,7 @@ class ServeFlags(TypedDict, total=False):
             "Other command-line options of each server started with --dp; may be repeated."
         ),
     ]
-    allow_untested_release: Annotated[bool, CALL["allow_untested_release"]]
+    allow_untested_release: Annotated[bool, UNTESTED]
     time_scale: Annotated[
         float | None,
         RUN["time_scale"].but(
@@ -253,21 +243,19 @@ class ServeFlags(TypedDict, total=False):
     ]
     server_python: Annotated[
         str | None,
-        CALL["server_python"].but(
+        SERVER_PYTHON.but(
             "Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"
         ),
     ]
     ready_check_timeout_sec: Annotated[
         float,
-        CALL["ready_check_timeout_sec"].but(
-            "Seconds within which workers started with --dp must be ready.", default=READY_S
-        ),
+        READY.but("Seconds within which workers started with --dp must be ready.", default=READY_S),
     ]
     log_dir: Annotated[
         Path,
-        _flag("Directory for the logs of workers started with --dp.", Path("results/serve")),
+        Flag("Directory for the logs of workers started with --dp.", default=Path("results/serve")),
     ]
-    dry_run: Annotated[bool, _flag("Print the settings as TOML, and start nothing.")]
+    dry_run: Annotated[bool, Flag("Print the settings as TOML, and start nothing.")]
 
 
 SERVE = flags_of(ServeFlags)
