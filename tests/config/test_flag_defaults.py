@@ -22,6 +22,7 @@ from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
 from fairbench.live.driver.target import Target
+from fairbench.live.emulator.worker import EmulatorConfig
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.router.config import RouterConfig
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
@@ -58,6 +59,13 @@ def test_a_default_in_help_is_the_value_of_the_code(declared, used):
 def test_help_shows_the_number_of_seeds_that_is_used(command, option, default):
     (helped,) = [one.help for one in load(command).params if option in one.opts]
     assert f"[default: {default}" in helped
+
+
+def test_an_emulator_has_the_defaults_of_its_command():
+    shown = {one.name: one.default for one in load("emulate").params}
+    fields = inspect.signature(EmulatorConfig).parameters
+    for name in ("host", "time_scale", "slowdown", "stream_interval"):
+        assert shown[name] == fields[name].default, name
 
 
 KEYS = ("scheduler", "dp", "workload", "scenario", "model", "seed", "burstiness")

@@ -64,11 +64,7 @@ class AttackedFlags(TypedDict, total=False):
     eviction: Annotated[str | None, RUN["eviction"]]
     scenario: Annotated[
         str | None,
-        RUN["scenario"].but(
-            "Scenario that gives load and parameters, without heavy clients.",
-            default="none",
-            metavar=None,
-        ),
+        Flag("Scenario that gives load and parameters, without heavy clients.", default="none"),
     ]
     dp: Annotated[int | None, RUN["dp"].but(default=2)]
     duration: Annotated[
