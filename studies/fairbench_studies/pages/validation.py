@@ -70,7 +70,7 @@ def serving_fitted() -> str:
 
 
 def _serving(fitted: str) -> str:
-    """Return errors under the measured profile and, on an A100, the operator profile."""
+    """Return errors by run; on an A100, those with its operator profile too."""
     columns = {}
     for name in ("validation", "operator-profile"):
         for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):
@@ -80,8 +80,9 @@ def _serving(fitted: str) -> str:
     for run in (run for run in runs if runs[run] == fitted):
         cells = []
         for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
-            new, old = (columns[name, run, number] for name in ("validation", "operator-profile"))
-            before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
+            new = columns["validation", run, number]
+            old = columns.get(("operator-profile", run, number))
+            before = f" ({float(old['error_pct']):+.0f})" if old else ""
             measured = float(new["measured"])
             text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
             resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
