@@ -18,7 +18,7 @@ from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown
 from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
-from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.claims import claims, pools
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.presets import preset_table
 from fairbench_studies.pages.runs import (
@@ -49,7 +49,7 @@ MADE: dict[str, Callable[[], str]] = {
     "serving": serving,
     "serving-fitted": serving_fitted,
     "claims": claims,
-    "claims-on-cells": claims_on_cells,
+    "pools": pools,
     "real-latency": real_latency,
     "real-service": real_service,
     "sharing-brief": sharing_brief,
