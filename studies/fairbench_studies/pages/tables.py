@@ -20,7 +20,7 @@ from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown
 from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
-from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.claims import claims, pools
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.runs import (
     default_loads,
@@ -52,7 +52,7 @@ MADE: dict[str, Callable[[], str]] = {
     "serving-h100": lambda: serving_h100("false"),
     "serving-h100-fitted": lambda: serving_h100("true"),
     "claims": claims,
-    "claims-on-cells": claims_on_cells,
+    "pools": pools,
     "real-latency": real_latency,
     "real-service": real_service,
     "sharing-brief": sharing_brief,
