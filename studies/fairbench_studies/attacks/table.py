@@ -31,8 +31,8 @@ from fairbench_studies.attacks.defences import (
     interval_columns,
     p95_sign,
 )
-from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
-from fairbench_studies.kit.table_text import put_table
+from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
@@ -100,8 +100,6 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 
-Row = Mapping[str, str]
-
 
 def simulate(folder: Path) -> list[dict[str, str]]:
     """Return the table's rows: each attack under each scheduler, from ``folder`` where stored."""
@@ -134,15 +132,12 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 def table(rows: Sequence[Row], measure: str) -> str:
     """Return one measure as a table, a row per scheduler."""
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
-    lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
-    for name in dict.fromkeys(row["scheduler"] for row in rows):
-        found = {
-            row["attack"]: cell(row, measure, p95_sign(row, measure))
-            for row in rows
-            if row["scheduler"] == name
-        }
-        lines.append(f"| {name} | {' | '.join(found[one] for one in attacks)} |")
-    return "\n".join(lines)
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shown = cell(row, measure, p95_sign(row, measure))
+        found.setdefault(row["scheduler"], {})[row["attack"]] = shown
+    body = ([name, *(of[one] for one in attacks)] for name, of in found.items())
+    return as_markdown(["", *(f"`{one}`" for one in attacks)], body)
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -182,23 +177,15 @@ def draw(rows: Sequence[Row]) -> None:
         figure.savefig(FIGURE, metadata={"Date": None})
 
 
-def put(page: str, rows: Sequence[Row]) -> str:
-    """Return the page with each table replaced."""
-    for measure in MEASURES:
-        page = put_table(page, measure, table(rows, measure))
-    return page
-
-
-def read() -> list[dict[str, str]]:
-    """Return the rows of the table."""
-    return read_rows(TABLE)
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the tables of the page, by the names of their blocks."""
+    return {f"attacks/{measure}": table(rows, measure) for measure in MEASURES}
 
 
 def main(*folders: str) -> None:
     """Write the table from the folder, if given, then the picture and the page."""
     if folders:
-        rows = simulate(Path(folders[0]))
-        write_rows(TABLE, rows)
-    rows = read()
+        write_rows(TABLE, simulate(Path(folders[0])))
+    rows = read_rows(TABLE)
     draw(rows)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    write_tables(PAGE, tables(rows))
