@@ -4,12 +4,12 @@
     python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
     python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
 
-A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the attacks
+and of the leaderboard write the blocks of their own pages.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,9 @@ from fairbench.config.preset import read_preset
 from fairbench.files.toml_text import toml_value
 from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
-from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.kit.table_text import as_markdown, filled
 from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
-from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.claims import claims, pools
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.runs import (
     default_loads,
@@ -34,7 +34,7 @@ from fairbench_studies.pages.runs import (
 from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/")
 
 MADE: dict[str, Callable[[], str]] = {
     "default-loads": lambda: default_loads("default-loads"),
@@ -52,7 +52,7 @@ MADE: dict[str, Callable[[], str]] = {
     "serving-h100": lambda: serving_h100("false"),
     "serving-h100-fitted": lambda: serving_h100("true"),
     "claims": claims,
-    "claims-on-cells": claims_on_cells,
+    "pools": pools,
     "real-latency": real_latency,
     "real-service": real_service,
     "sharing-brief": sharing_brief,
@@ -85,8 +85,8 @@ def preset_table(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a document with every marked block rendered again."""
-    return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
+    """Return a document with its marked blocks rendered again."""
+    return filled(text, lambda name: None if name.startswith(OF_SCRIPTS) else render(name))
 
 
 def main(*arguments: str) -> None:

@@ -87,7 +87,7 @@ def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
         cells = []
         for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
             new, old = columns[file, run, number], columns.get((other, run, number))
-            before = f" ({float(old['error_pct']):+.0f})" if old and "-a100-" in run else ""
+            before = f" ({float(old['error_pct']):+.0f})" if old else ""
             measured = float(new["measured"])
             text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
             resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
