@@ -70,7 +70,7 @@ def about(*keys: str) -> Iterator[None]:
 
 @contextmanager
 def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
-    """A ValidationError inside is about a file: raise DataError with ``where`` and ``explain``."""
+    """Turn a ValidationError inside, about a file, into a DataError with ``where``."""
     from pydantic import ValidationError
 
     try:

@@ -27,7 +27,7 @@ from fairbench.cli.flags import (
 from fairbench.config.flags.flag import OUTPUT
 from fairbench.config.flags.grid import SweepFlags
 from fairbench.config.flags.run import READY_S, SEEDS, SETTINGS
-from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, check_executor, executor_named
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -126,6 +126,7 @@ def sweep(
         swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
         specs = points(swept, file=file)
         finished = set()
+    check_executor(executor, ray_address)
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)
         return
