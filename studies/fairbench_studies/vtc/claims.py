@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairbench_studies.kit.claim import Claim, Finding
+from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.vtc.arena import MEASURED_RPM, MEASURED_VTC, TABLE, judge_arena, judge_limits
 from fairbench_studies.vtc.measures import listed
 from fairbench_studies.vtc.synthetic import (
@@ -27,7 +27,7 @@ def _claim(
     text: str,
     paper: str,
     source: str,
-    judge: Callable[[Any], Finding],
+    judge: Callable[[Any], Sequence[Part]],
     cause: str = "",
 ) -> Claim:
     return Claim(number, text, paper, source, "vtc", judge, cause)

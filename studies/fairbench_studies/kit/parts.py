@@ -1,4 +1,4 @@
-"""A claim of the DLPM paper and its parts, which are judged separately.
+"""A claim of a paper and its parts, which are judged separately.
 
 A direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure. A
 number of the paper holds if fairbench's number is near it, and is *off* otherwise. A part is *not
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.kit.outcomes import Outcome, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 """The outcomes of parts that were tested, the best first."""
@@ -65,6 +66,22 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
         outcome = Outcome.HOLDS if there else Outcome.REVERSED
     seeds = f" (in {there} of {len(found)} seeds)" if len(found) > 1 else ""
     return Part(text, outcome, ours + seeds)
+
+
+def rising(
+    text: str,
+    sides: Sequence[Sequence[float]],
+    ours: str,
+    *,
+    flip: float = 1.0,
+    is_ratio: bool = True,
+) -> Part:
+    """Return a part that says that each side exceeds the side before it (``exceeds``).
+
+    The part holds if every step does, and is reversed if a step is.
+    """
+    steps = (exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairwise(sides))
+    return Part(text, joined(step.outcome for step in steps), ours)
 
 
 def score(parts: Sequence[Part]) -> str:
