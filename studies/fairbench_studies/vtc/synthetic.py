@@ -214,7 +214,7 @@ def _shown(found: Floats) -> str:
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
     """Return the part that each rate is near its due; the worst client of each seed counts."""
     apart = float(np.abs(found / due - 1).max(axis=1).mean())
-    return number(text, apart, 0, most, f"{_shown(found)}, at most {apart:.1%} off")
+    return number(text, apart, 0, most, f"{_shown(found)}, at most {apart:.2%} off")
 
 
 def _up_to(text: str, found: list[float], most: float) -> Part:
