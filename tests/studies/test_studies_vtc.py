@@ -179,7 +179,7 @@ def test_the_page_names_cause_and_basis(tmp_path):
     named = alike(NO_TRACE)
     seeds = [results(named, dict.fromkeys(NO_TRACE, 0.0))]
     judged = VTC.judge(seeds)
-    text = VTC.page(judged, seeds, 1)
+    text = VTC.page(judged, seeds)
     assert text.endswith("\n## Runs\n\n- made up; seed 0\n")
     rows_of_claims = re.findall(r"^\| \d+ \|.*", text, re.MULTILINE)
     assert len(rows_of_claims) == 12

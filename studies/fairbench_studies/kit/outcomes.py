@@ -68,7 +68,7 @@ def compared(
 
 
 def exceeds(
-    less: Sequence[float], more: Sequence[float], flip: float = 1.0, *, is_ratio: bool = True
+    less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
     """Compare plain numbers as ``compared`` does; NaN and infinite numbers are unknown."""
     sides = ([Value(one if isfinite(one) else None) for one in side] for side in (less, more))

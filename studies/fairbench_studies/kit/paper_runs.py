@@ -33,8 +33,8 @@ class Paper:
 
     ``experiments`` returns the experiments that can be run here. ``read`` returns the results of
     the first seeds in a folder. ``plot`` draws such results and returns the files, and ``basis``
-    returns their hardware. The judges of ``claims`` take the results, and raise KeyError if a run
-    is missing.
+    returns their hardware and seeds. The judges of ``claims`` take the results, and raise KeyError
+    if a run is missing.
     """
 
     name: str
@@ -50,11 +50,10 @@ class Paper:
         """Judge the claims; a claim with a missing run has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
-    def page(self, judged: Sequence[Judged], results: Any, seeds: int) -> str:
+    def page(self, judged: Sequence[Judged], results: Any) -> str:
         """Return the page of the claims."""
-        listed = f"seeds 0 to {seeds - 1}" if seeds > 1 else "seed 0"
-        runs = f"{self.basis(results)}; {listed}"
-        return page_text(Page(f"Claims of the {self.title} paper"), judged, [HERE], [runs])
+        title = Page(f"Claims of the {self.title} paper")
+        return page_text(title, judged, [HERE], [self.basis(results)])
 
 
 def _parts(claim: Claim, results: Any) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def reproduce_paper(
     for path in paper.plot(results, output, formats):
         typer.echo(path)
     judged = paper.judge(results)
-    text = paper.page(judged, results, seeds)
+    text = paper.page(judged, results)
     for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
         typer.echo(path)
     typer.echo(text, nl=False)
@@ -109,6 +108,11 @@ def fill(
     missing = [spec for key, spec in specs.items() if key not in done]
     if missing:
         simulate_all(missing, folder, context)
+
+
+def listed_seeds(count: int) -> str:
+    """Return the first seeds as text, such as ``seeds 0 to 2``."""
+    return f"seeds 0 to {count - 1}" if count > 1 else "seed 0"
 
 
 def stored(folder: Path) -> dict[str, StoredRun]:

@@ -8,9 +8,10 @@ contended* if no client competed for service, and *not testable* if the paper sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from fairbench_studies.kit.outcomes import Outcome, exceeds, joined
@@ -68,20 +69,28 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
     return Part(text, outcome, ours + seeds)
 
 
+def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
+    """Return a part that is a mean over the seeds, shown in a form such as ``{:.1f} s``."""
+    mean = fmean(found)
+    return number(text, mean, low, high, form.format(mean))
+
+
 def rising(
     text: str,
-    sides: Sequence[Sequence[float]],
-    ours: str,
-    *,
+    sides: Sequence[Iterable[float]],
+    form: str,
     flip: float = 1.0,
+    *,
     is_ratio: bool = True,
 ) -> Part:
     """Return a part that says that each side exceeds the side before it (``exceeds``).
 
-    The part holds if every step does, and is reversed if a step is.
+    The part holds if every step does, and is reversed if a step is. ``form`` shows the means over
+    the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     steps = (exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairwise(sides))
-    return Part(text, joined(step.outcome for step in steps), ours)
+    outcome = joined(step.outcome for step in steps)
+    return Part(text, outcome, form.format(*map(fmean, sides)))
 
 
 def score(parts: Sequence[Part]) -> str:

@@ -6,7 +6,7 @@ from fairbench_studies.kit.paper_runs import Paper
 from fairbench_studies.preble.claims import CLAIMS
 from fairbench_studies.preble.draw import plot
 from fairbench_studies.preble.experiments import experiments
-from fairbench_studies.preble.store import read
+from fairbench_studies.preble.store import Results, read
 
 PREBLE = Paper(
     "preble",
@@ -16,5 +16,5 @@ PREBLE = Paper(
     lambda: experiments().values(),
     read,
     plot,
-    lambda results: str(results.basis),
+    Results.origin,
 )

@@ -23,16 +23,18 @@ def measure() -> dict[str, list[float]]:
 
     The workloads have the most complex and the simplest prefix tree.
     """
-    names = ("tool-use", "video-qa")
-    rounds = [[_speed(name) for name in names] for _ in range(REPEATS)]
-    return {name: [*speeds] for name, speeds in zip(names, zip(*rounds, strict=True), strict=True)}
+    prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
+    rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]
+    return {
+        name: [*speeds] for name, speeds in zip(prompts, zip(*rounds, strict=True), strict=True)
+    }
 
 
-def _speed(workload: str) -> float:
+def _speed(prompts: list[Prompt]) -> float:
     router = build_router("preble-e2", {}, GPUS)
     requests = [
         Request(number, "a", number, 0, prompt, prompt_tokens(prompt), 64)
-        for number, prompt in enumerate(_prompts(workload)[:REQUESTS])
+        for number, prompt in enumerate(prompts)
     ]
     start = perf_counter()
     for request in requests:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from fairbench.metrics.records import FINISHED, Floats, Requests
 from fairbench.results.header import basis
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun
-from fairbench_studies.kit.paper_runs import stored
+from fairbench_studies.kit.paper_runs import listed_seeds, stored
 from fairbench_studies.preble.experiments import WARMUP_S, Key, experiments
 from fairbench_studies.preble.speed import measure
 
@@ -42,27 +43,40 @@ class Results(NamedTuple):
             for key, each in self.runs.items()
         }
 
-    def each(self, key: Key, metric: str) -> Floats:
-        """Return a metric of each seed."""
-        return np.array([getattr(one, metric) for one in self.runs[key]])
+    def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
+        """Return a metric of each key, by the seeds that all of these keys have."""
+        runs = {key: self.runs[key] for key in keys}
+        seeds = min(map(len, runs.values()))
+        return {
+            key: np.array([getattr(one, metric) for one in of[:seeds]]) for key, of in runs.items()
+        }
+
+    def origin(self) -> str:
+        """Return the hardware, and the seeds of each figure."""
+        seeds: dict[str, int] = {}
+        for key, of in self.runs.items():
+            seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))
+        listed = [
+            f"{listed_seeds(count)} ({', '.join(one for one in seeds if seeds[one] == count)})"
+            for count in sorted({*seeds.values()})
+        ]
+        return f"{self.basis}; {'; '.join(listed)}"
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds, without keys that have a missing run."""
+    """Read the results of the first seeds; a key ends before its first missing run."""
     there = stored(folder)
-    names = {
-        key: [identity(one.spec(seed)) for seed in range(seeds)]
-        for key, one in experiments().items()
-    }
-    complete = {key: of for key, of in names.items() if all(name in there for name in of)}
-    used = {name: there[name] for of in complete.values() for name in of}
-    seen = {name: _latency(run) for name, run in used.items()}
-    bases = {basis(run.summary) for run in used.values()}
-    return Results(
-        {key: [seen[name] for name in of] for key, of in complete.items()},
-        measure(),
-        "; ".join(sorted(bases)),
-    )
+    found: dict[Key, list[Latency]] = {}
+    seen: dict[str, Latency] = {}
+    bases = set()
+    for key, one in experiments().items():
+        names = (identity(one.spec(seed)) for seed in range(seeds))
+        for name in takewhile(there.__contains__, names):
+            if name not in seen:
+                seen[name] = _latency(there[name])
+                bases.add(basis(there[name].summary))
+            found.setdefault(key, []).append(seen[name])
+    return Results(found, measure(), "; ".join(sorted(bases)))
 
 
 def _latency(run: StoredRun) -> Latency:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from fairbench_studies.kit.parts import Part, number, rising
+from fairbench_studies.kit.parts import Part, mean_within, rising
 from fairbench_studies.kit.trace import throughput_tok_s
 from fairbench_studies.vtc.artifact import differences
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
@@ -24,28 +24,19 @@ def judge_limits(seeds: Seeds) -> list[Part]:
     refused = [
         fmean(by_seed(seeds, f"{ARENA} rpm {n}", lambda one: one.refused)) for n in RPM_LIMITS
     ]
-    apart = fmean(
+    apart = [
         max(
             abs(one / whole - MEASURED_RPM[limit] / MEASURED_VTC)
             for limit, one in zip(RPM_LIMITS, rates, strict=True)
         )
         for whole, rates in zip(vtc, zip(*limited, strict=True), strict=True)
-    )
-    rates = f"{listed([fmean(one) for one in limited])} tok/s, {listed(refused)} refused"
+    ]
+    shown = f"{listed([fmean(one) for one in limited])} tok/s, {listed(refused)} refused"
+    share = "each limit's fraction of VTC's is as measured (within 8 points)"
     return [
-        rising("throughput rises with the limit", limited, rates),
-        rising(
-            "it stays below VTC's",
-            [limited[-1], vtc],
-            f"{fmean(limited[-1]):.0f} tok/s, VTC {fmean(vtc):.0f}",
-        ),
-        number(
-            "each limit's fraction of VTC's is as measured (within 8 points)",
-            apart,
-            0,
-            0.08,
-            f"at most {100 * apart:.1f} points off",
-        ),
+        rising("throughput rises with the limit", limited, shown),
+        rising("it stays below VTC's", [limited[-1], vtc], "{:.0f} tok/s, VTC {:.0f}"),
+        mean_within(share, apart, 0, 0.08, "at most {:.3f} off"),
     ]
 
 
@@ -77,16 +68,11 @@ def judge_arena(seeds: Seeds) -> list[Part]:
     for key in ("mean", "variance"):
         values = {name: [getattr(one, key) for one in of] for name, of in found.items()}
         order = sorted(TABLE, key=lambda name: getattr(TABLE[name], key))
-        parts += [
-            rising(
-                f"{key}: {above} above {below}",
-                [values[below], values[above]],
-                f"{fmean(values[above]):,.0f}, {fmean(values[below]):,.0f}",
-            )
-            for below, above in pairwise(order)
-        ]
+        for low, high in pairwise(order):
+            sides = [values[low], values[high]]
+            parts.append(rising(f"{key}: {high} above {low}", sides, "{1:,.0f}, {0:,.0f}"))
     for name, row in TABLE.items():
-        mean = fmean(one.mean for one in found[name])
+        means = [one.mean for one in found[name]]
         text = f"{name}: a mean of {row.mean} (within 25%)"
-        parts.append(number(text, mean, 0.75 * row.mean, 1.25 * row.mean, f"{mean:.0f}"))
+        parts.append(mean_within(text, means, 0.75 * row.mean, 1.25 * row.mean, "{:.0f}"))
     return parts

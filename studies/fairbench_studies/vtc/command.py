@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench_studies.kit.paper_runs import Paper
+from fairbench_studies.kit.paper_runs import Paper, listed_seeds
 from fairbench_studies.vtc.claims import CLAIMS
 from fairbench_studies.vtc.draw import plot
 from fairbench_studies.vtc.experiments import possible
@@ -16,5 +16,5 @@ VTC = Paper(
     lambda: possible().values(),
     read,
     lambda seeds, output, formats: plot(seeds[0], output, formats),
-    lambda seeds: seeds[0].basis(),
+    lambda seeds: f"{seeds[0].basis()}; {listed_seeds(len(seeds))}",
 )
