@@ -60,19 +60,21 @@ def compared(
         high = found.mean if bound in ("", "<") else None
     elif found.runs < 2 or found.undefined:
         low = high = None
-    shown = [
-        exp(value) if is_ratio and value is not None else value
-        for value in (None if bound is None else found.mean, low, high)
-    ]
-    return Seen(_outcome(low, high, flip), *shown, bound or "")
+    value = None if bound is None else found.mean
+    outcome = _outcome(low, high, flip)
+    if is_ratio:
+        value, low, high = (None if one is None else exp(one) for one in (value, low, high))
+    return Seen(outcome, value, low, high, bound or "")
 
 
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
     """Compare plain numbers as ``compared`` does; NaN and infinite numbers are unknown."""
-    sides = ([Value(one if isfinite(one) else None) for one in side] for side in (less, more))
-    return compared(*sides, flip, is_ratio=is_ratio)
+    first, second = (
+        [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
+    )
+    return compared(first, second, flip, is_ratio=is_ratio)
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
