@@ -26,11 +26,11 @@ RULE = (
 
 
 class Page(NamedTuple):
-    """A title, the rule of judging a part, and a sentence that follows the counts."""
+    """A title, the rule of judging a part, and remarks: the first follows the counts."""
 
     title: str
     rule: str = RULE
-    why: str = ""
+    remarks: Sequence[str] = ()
 
 
 class Setting(NamedTuple):
@@ -56,11 +56,12 @@ def page_text(
         titles: The settings, in the order of their columns.
         runs: A line about the runs of each source.
     """
-    said = (_counted(judged, titles), _changed(judged, titles), page.why)
+    said = (_counted(judged, titles), _changed(judged, titles), *page.remarks[:1])
     lines = [
         f"# {page.title}",
         "",
         " ".join(filter(None, said)),
+        *(line for remark in page.remarks[1:] for line in ("", remark)),
         "",
         f"| # | claim | paper | {' | '.join(titles)} |",
         f"|--:|---|---|{'---|' * len(titles)}",

@@ -10,7 +10,7 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-MOST = 0.8  # fraction of the decided configurations
+MOST = 0.8  # fraction of the decided configurations, or of the runs of a measurement
 
 
 @dataclass(frozen=True, slots=True)
