@@ -69,12 +69,11 @@ SIBLINGS = "bounds the difference of siblings among its tenants"
 class Account(ABC):
     """The balances of all clients.
 
-    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late:
-    ``settle`` books them for the clients whose balances are about to be read.
+    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late.
+    Every method that returns or compares balances books them first, so policies need not know.
     """
 
     setup = Setup()
-    # ``changed`` are the clients whose number of running requests may have changed
     decoded: Decoded
     shares = False  # charges may be fractions of a token
     # returns the time of a token, if time is charged
@@ -111,6 +110,10 @@ class Account(ABC):
         """Charge the decode steps of a whole batch at once, client by client."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
+
+    def running_changed(self, client: str) -> None:
+        """Note that the client's number of running requests may have changed."""
+        self.decoded.changed.add(client)
 
     def settle(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""

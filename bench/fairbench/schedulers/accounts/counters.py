@@ -53,6 +53,7 @@ class Counters(Account):
 
     def least(self, waiting: Collection[str]) -> str:
         """Return the waiting client with the least counter (line 19)."""
+        self.decoded.settle(waiting)
         counters = list(map(self.of.__getitem__, waiting))
         least = min(counters)
         if counters.count(least) == 1:

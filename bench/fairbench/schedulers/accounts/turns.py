@@ -31,6 +31,9 @@ class Turns:
     _refilled: bool = False
     _known: bool | None = None  # whether a waiting client is in credit
 
+    def __post_init__(self) -> None:
+        self.credits.settle(self.view.clients())
+
     def may_go(self, client: str, scan: Scan) -> bool:
         """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
 

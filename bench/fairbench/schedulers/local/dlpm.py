@@ -81,7 +81,6 @@ class DLPM(FairScheduler):
         self.credits.leave(request.client)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.credits.settle(view.clients())
         turns = self._turns(view)
         progressed, refresh = True, True
         while progressed and len(view):  # line 17
