@@ -63,14 +63,14 @@ class Turns:
     def waiting(self) -> Collection[str]:
         return self.view.clients()
 
-    def someone_in_credit(self) -> bool:
-        """Return whether a waiting client is in credit (lines 4-5)."""
-        of = self.credits.of
-        return any(of[client] > 0 for client in self.waiting())
+    def someone_in_credit(self, tenant: str = ROOT) -> bool:
+        """Return whether a waiting client below a tenant is in credit (lines 4-5)."""
+        of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting())
+        return any(of[client] > 0 for client in siblings)
 
-    def refill(self) -> bool:
+    def refill(self, tenant: str = ROOT) -> bool:
         """Grant quanta until a waiting client is in credit; return False if no client waits."""
-        return self.credits.refill(self.waiting())
+        return self.credits.refill(tenant, self.waiting())
 
     def ends_without_room(self, client: str) -> bool:
         """Return whether the pass ends after the client's request did not fit."""
