@@ -62,6 +62,9 @@ class TreeCredits(Levels, Credits):
     Quanta are granted among the siblings below one tenant.
     """
 
+    def in_credit(self, client: str) -> bool:
+        return all(self.of[node] > 0 for node in self.nodes(client))
+
     def members(self, tenant: str) -> dict[str, float]:
         return {node: left for node, left in self.of.items() if parent_of(node) == tenant}
 
@@ -73,7 +76,7 @@ class TreeTurns(Turns):
     # tenant -> whether a waiting client is in credit
     _below: dict[str, bool] = field(default_factory=dict)
 
-    def may_go(self, client: str, scan: Scan) -> bool:
+    def check_refill(self, client: str, scan: Scan) -> None:
         for node in self.credits.nodes(client):
             if self.credits.of[node] > 0:
                 continue
@@ -82,17 +85,19 @@ class TreeTurns(Turns):
                 self._below[tenant] = self.someone_in_credit(tenant)
             if self._below[tenant]:
                 scan.skip(client)
-                return False
+                return
             if not self.may_refill(self.view, tenant):
                 self.over = tenant == ROOT
                 scan.skip(client)
-                return False
+                return
             self._refilled = self.refill(tenant) or self._refilled
             self._below.clear()
             if self.credits.of[node] <= 0:
-                return False
+                return
+
+    def tried(self, client: str, scan: Scan) -> None:
         self._below.clear()
-        return True
+        super().tried(client, scan)
 
     def _still_in_credit(self, client: str) -> bool:
         return all(self.someone_in_credit(parent_of(node)) for node in self.credits.nodes(client))

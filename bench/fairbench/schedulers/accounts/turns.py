@@ -34,26 +34,20 @@ class Turns:
     def __post_init__(self) -> None:
         self.credits.settle(self.view.clients())
 
-    def may_go(self, client: str, scan: Scan) -> bool:
-        """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
+    def check_refill(self, client: str, scan: Scan) -> None:
+        """Grant quanta for a client in debt, unless a waiting client is in credit.
 
         A client that is in debt while others are not is left out of the ``scan``.
         """
-        if self.credits.of[client] <= 0:
-            if self._known is None:
-                self._known = self.someone_in_credit()
-            if self._known:  # line 5
-                self._pass_over(client, scan)
-                return False
-            if not self.may_refill(self.view, ROOT):
-                self.over = True
-                return False
+        if self._known is None:
+            self._known = self.someone_in_credit()
+        if self._known:  # line 5
+            self._pass_over(client, scan)
+        elif not self.may_refill(self.view, ROOT):
+            self.over = True
+        else:
             self._refilled = self.refill() or self._refilled  # lines 6-7
             self._known = None
-            if self.credits.of[client] <= 0:
-                return False
-        self._known = None
-        return True
 
     def take_refilled(self) -> bool:
         """Return whether quanta were granted since the last call."""
@@ -78,6 +72,7 @@ class Turns:
 
     def tried(self, client: str, scan: Scan) -> None:
         """After a client's turn, offer the skipped clients again if no client is in credit now."""
+        self._known = None
         if not self._still_in_credit(client):
             scan.unskip_all()
 
