@@ -43,7 +43,7 @@ def place_of(target: str) -> str:
 
 
 def page(document: str, wanted: set[str]) -> str:
-    """A document with links that hold on the site; files they need are added to ``wanted``."""
+    """Return a document with links that hold on the site; add files they need to ``wanted``."""
     text = (ROOT / document).read_text(encoding="utf-8")
     here = PurePosixPath(document).parent
 

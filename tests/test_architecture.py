@@ -1,4 +1,4 @@
-"""Test that docs/contribute/architecture.md names existing files, and every package."""
+"""Test that pages on the code name existing files and modules, and every package."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,8 @@ def test_every_package_is_described():
         for path in PACKAGE.iterdir()
         if path.is_dir() and not path.name.startswith("_") and any(path.glob("*.py"))
     }
-    assert sorted(room for room in rooms if f"`{room}/`" not in TEXTS["architecture"]) == []
+    named = {f"{room}/" for room in rooms} | {path.name for path in PACKAGE.glob("[!_]*.py")}
+    assert sorted(name for name in named if f"`{name}`" not in TEXTS["architecture"]) == []
 
 
 def test_new_parts_belong_beside_their_kind():
@@ -43,3 +44,27 @@ def test_new_parts_belong_beside_their_kind():
     assert len(rows) >= 8
     for folder in rows:
         assert any((top / folder).is_dir() for top in (PACKAGE, ROOT)), folder
+
+
+def modules():
+    """Yield the dotted name of every module and package."""
+    for top in ("bench", "studies"):
+        for path in (ROOT / top).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT / top).with_suffix("").parts)
+            yield name.removesuffix(".__init__")
+
+
+def test_a_module_that_was_renamed_exists_under_its_new_name():
+    """A name after the first of a row may lack the beginning of its path."""
+    text = (ROOT / "docs" / "appendix" / "migration.md").read_text(encoding="utf-8")
+    table = text.partition("## Modules with other names")[2].partition("\n##")[0]
+    rows = re.findall(r"^\| `.+? \| (`.+) \|$", table, re.M)
+    assert len(rows) > 50
+    ends = [f".{name}" for name in modules()]
+    for row in rows:
+        names = re.findall(r"`([a-z][\w.]*)(?:\.\*)?`", re.sub(r"\(`[^()]*\)", "", row))
+        for name in names:
+            whole = name.startswith("fairbench")
+            assert any(end == f".{name}" if whole else end.endswith(f".{name}") for end in ends), (
+                name
+            )

@@ -12,14 +12,14 @@ first use, so that ``import fairbench`` costs next to nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fairbench.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fairbench.api.comparison import Comparison, compare
     from fairbench.api.result import Result, load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
     from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
     from fairbench.execute.interruption import Interrupted
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Comparison",

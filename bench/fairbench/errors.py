@@ -18,6 +18,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import TypeAdapter, ValidationError
     from pydantic_core import ErrorDetails
 
@@ -68,7 +70,7 @@ def about(*keys: str) -> Iterator[None]:
 
 @contextmanager
 def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
-    """A ValidationError inside is about a file: raise DataError with ``where`` and ``explain``."""
+    """Turn a ValidationError inside, about a file, into a DataError with ``where``."""
     from pydantic import ValidationError
 
     try:
@@ -210,3 +212,12 @@ def complaint(details: ErrorDetails) -> str:
 def shortened(text: str) -> str:
     """Return the text, cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+@contextmanager
+def writing(path: Path, named: str) -> Iterator[None]:
+    """Turn an OSError inside into a UsageError for the path; ``named`` is its flag or field."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{named} {path}: cannot be written: {error.strerror}") from None

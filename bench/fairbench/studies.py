@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import fairbench
 from fairbench.errors import UsageError
+from fairbench.version import DIRECTORY
 
 PACKAGE = "fairbench_studies"
 
@@ -47,7 +47,7 @@ def need_studies(what: str) -> None:
 def _folder() -> Path | None:
     """Return ``studies/`` of the clone around the package or the current folder."""
     here = Path.cwd()
-    for top in (Path(fairbench.__file__).resolve().parents[2], here, *here.parents):
+    for top in (DIRECTORY.resolve().parents[1], here, *here.parents):
         found = top / "studies"
         if (found / PACKAGE / "__init__.py").is_file() and (top / "bench" / "fairbench").is_dir():
             return found

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, RayAddress
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
 from fairbench.execute.executors import LOCAL, executor_named
 
@@ -59,9 +59,7 @@ def reproduce(
     ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[
-        bool, Option("--disable-tqdm", help="Do not show live progress.")
-    ] = False,
+    disable_tqdm: NoProgress = False,
 ) -> None:
     """Run the missing simulations of a figure of the DLPM paper, then draw it.
 

@@ -161,6 +161,15 @@ def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_refuses_the_executor_that_a_run_would_refuse():
+    unknown = invoke("fig7", "--dry-run", "--executor", "slurm")
+    assert unknown.exit_code == 2
+    assert "unknown executor 'slurm'" in unknown.stderr
+    alone = invoke("fig7", "--dry-run", "--ray-address", "head:6379")
+    assert alone.exit_code == 2
+    assert "--ray-address head:6379: needs --executor ray" in alone.stderr
+
+
 def test_a_large_sweep_prints_its_size_first(capsys):
     said = r"2 simulations, about 300,000 requests: roughly [0-9,]+ min on [0-9]+ processors"
     LineProgress().tasks([200_000.0, 100_000.0])

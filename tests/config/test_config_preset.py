@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from fairbench.config.preset import preset_names, read_preset
-from fairbench.config.resolve import read_spec, resolve
+from fairbench.config.resolve import experiment, read_spec, resolve
 from fairbench.config.spec import identity, to_toml
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
@@ -89,6 +89,10 @@ def test_a_sweep_may_have_a_preset():
             {**PAPER, "backend": {"kind": "emulator"}},
             "preset = 'dlpm-paper': presets need the simulator",
         ),
+        (
+            {**PAPER, "backend": {"kind": "sglang"}},
+            "preset = 'dlpm-paper': presets need the simulator",
+        ),
     ],
 )
 def test_conflicts_with_a_preset_are_one_line(flags, message):
@@ -110,3 +114,34 @@ def test_a_preset_of_the_user_is_a_file(tmp_path):
     mine.write_text(MINE.format(key="replicas"), encoding="utf-8")
     with pytest.raises(DataError, match=r"wrong\.toml: unknown key 'replicas'"):
         resolve({"preset": str(mine)})
+
+
+def test_a_preset_without_an_engine_leaves_the_engine_to_the_user(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINE.format(key="dp"), encoding="utf-8")
+    assert resolve({"preset": str(mine), "engine": "vllm"}).engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("engine.chunk", "unknown parameter of engine 'chunk'"),
+        ("engin.max_total_tokens", "unknown part in a setting 'engin'"),
+        ("window", "window = 2: choose from arrivals, whole"),
+    ],
+)
+def test_a_wrong_value_of_a_preset_is_reported_with_its_file(tmp_path, key, message):
+    mine = tmp_path / "wrong.toml"
+    mine.write_text(MINE.format(key=key), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"^preset \S*wrong\.toml: {message}"):
+        resolve({"preset": str(mine), "workload": "judge"})
+
+
+def test_a_value_that_only_a_preset_gives_is_not_called_the_users(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,arrival_s,input_tokens,output_tokens\na,0,10,5\n", encoding="utf-8")
+    flags = {"trace": str(trace), "preset": "dlpm-paper"}
+    advice = "give burstiness = 1.0, or leave the preset out"
+    with pytest.raises(DataError, match=f"^preset dlpm-paper: burstiness = inf: .*; {advice}$"):
+        experiment(flags, {})
+    assert experiment({**flags, "burstiness": 1.0}, {}).preset == "dlpm-paper"

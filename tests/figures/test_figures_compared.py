@@ -6,8 +6,9 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.figures.compared.draw import swept
-from fairbench.figures.compared.plot import drawn, latex_table, read_own
+from fairbench.figures.compared.plot import drawn, latex_table
 from fairbench.figures.style import caption, panels, save
+from fairbench.results.pair_comparison import sides_below
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def runs(tmp_path_factory):
 
 def test_a_swept_parameter_has_a_picture(runs):
     pytest.importorskip("seaborn")
-    cells = read_own(runs)
+    cells = sides_below(runs)
     values = sorted((one.parameter, one.value) for one in swept(cells).values())
     assert values == [("dlpm.quantum", value) for value in (500.0, 2000.0, 8000.0)]
     figure = drawn(cells, "parameter")
@@ -37,7 +38,7 @@ def test_a_swept_parameter_has_a_picture(runs):
 def test_no_panel_is_empty(runs):
     """Demand limits these runs, so there is no fair share to draw."""
     pytest.importorskip("seaborn")
-    cells = read_own(runs)
+    cells = sides_below(runs)
     assert all(cell.demand_limited for cell in cells)
     for kind in ("bars", "parameter"):
         axes = drawn(cells, kind).axes
@@ -60,7 +61,7 @@ def test_a_legend_of_long_names_lies_within_the_figure(number):
 
 
 def test_a_table_marks_demand_limited_values_without_drawing(runs, tmp_path, monkeypatch):
-    cells = read_own(runs)
+    cells = sides_below(runs)
     assert any(cell.demand_limited for cell in cells)
     assert r" $\sim$} \\" in latex_table(cells)
     assert "% sim: limited by demand" in latex_table(cells)

@@ -7,55 +7,61 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench_studies.attacks import client_limits, memory
 from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot
+from fairbench_studies.kit.rows import read_rows
+from fairbench_studies.kit.table_text import filled
+
+
+def put(page, study, rows):
+    return filled(page, study.tables(rows).get)
 
 
 def test_the_tables_of_the_page_match_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
-    assert plot.put(page, plot.read()) == page
+    assert put(page, plot, read_rows(plot.TABLE)) == page
     assert page.count("±") >= len(plot.ROWS) * len(KNOWN) * 3
 
 
 def test_every_known_attack_is_tried_under_every_row():
-    rows = plot.read()
+    rows = read_rows(plot.TABLE)
     assert {row["attack"] for row in rows} == set(KNOWN)
     assert len(rows) == len(plot.ROWS) * len(KNOWN)
 
 
 def test_another_result_changes_the_page():
     page = plot.PAGE.read_text(encoding="utf-8")
-    rows = plot.read()
+    rows = read_rows(plot.TABLE)
     rows[0]["kept_mean"] = "0.1234"
-    assert "0.12 ±" in plot.put(page, rows)
-    assert plot.put(page, rows) != page
+    assert "0.12 ±" in put(page, plot, rows)
+    assert put(page, plot, rows) != page
 
 
 def test_the_cost_of_limits_matches_the_file():
     page = plot.PAGE.read_text(encoding="utf-8")
-    rows = client_limits.read()
+    rows = read_rows(client_limits.TABLE)
     assert [row["scheduler"] for row in rows] == list(client_limits.ROWS)
-    assert client_limits.put(page, rows) == page
+    assert put(page, client_limits, rows) == page
     rows[0]["service_mean"] = "0.1234"
-    assert "| 0.12 ±" in client_limits.put(page, rows)
+    assert "| 0.12 ±" in put(page, client_limits, rows)
 
 
 def test_the_effect_of_a_reserve_matches_the_file():
     page = client_limits.PAGE.read_text(encoding="utf-8")
-    rows = attack_reserve.read()
+    rows = read_rows(attack_reserve.TABLE)
     named = {row["attack"] for row in rows}
     assert named == {attack_reserve.TWIN, *attack_reserve.ATTACKS}
-    assert attack_reserve.put(page, rows) == page
+    assert put(page, attack_reserve, rows) == page
     rows[1]["p95_mean"] = "0.1234"
-    assert "| 0.12 ±" in attack_reserve.put(page, rows)
+    assert "| 0.12 ±" in put(page, attack_reserve, rows)
 
 
 def test_the_cost_of_attacks_on_the_cache_matches_the_file():
     page = memory.PAGE.read_text(encoding="utf-8")
-    rows = memory.read()
+    rows = read_rows(memory.TABLE)
     wanted = len(memory.WORKLOADS) * len(EVICTIONS) * len(memory.ATTACKS) * memory.SEEDS
     assert len(rows) == wanted
-    assert memory.put(page, rows) == page
+    assert put(page, memory, rows) == page
     rows[0]["hits"] = "0.0001"
-    assert memory.put(page, rows) != page
+    assert put(page, memory, rows) != page
 
 
 def test_the_text_on_attacks_on_the_cache_has_the_numbers_of_its_tables():
@@ -64,7 +70,7 @@ def test_the_text_on_attacks_on_the_cache_has_the_numbers_of_its_tables():
     text = page[: page.index("## Setup")] + page[page.index("## Findings") :]
     numbers = re.findall(r"\d+\.\d+", "".join(x for x in text.splitlines() if x[:1] != "|"))
     kept = {name: [] for name in memory.ATTACKS}
-    for row in memory.read():
+    for row in read_rows(memory.TABLE):
         kept[row["attack"]].append(100 * float(row["kept"]))
     pairs = (zip(kept["none"], kept[name], strict=True) for name in ("scan", "pin"))
     known = {

@@ -338,10 +338,24 @@ def timings(at_200):
     ("at_200", "expected"),
     [(40, [HOLDS, HOLDS, HOLDS]), (80, [HOLDS, HOLDS, OFF]), (5, [HOLDS, REVERSED, OFF])],
 )
-def test_a_central_scheduler_costs_more_with_replicas_and_queue(at_200, expected):
+def test_a_central_scheduler_costs_more_with_replicas_and_queue(at_200, expected, monkeypatch):
+    monkeypatch.setattr(scaling, "OTHER_RUNS", 0)
     parts = scaling.judge_central(timings(at_200))
     assert told(parts) == expected
     assert parts[-1].ours == f"{at_200}% of a decode step"
+
+
+@pytest.mark.parametrize(("others", "expected"), [(7, OFF), (1, UNCLEAR), (0, HOLDS)])
+def test_all_known_runs_decide_about_the_size_of_a_measured_cost(others, expected, monkeypatch):
+    """The run judged lies in the band, and the other runs lie outside."""
+    monkeypatch.setattr(scaling, "OTHER_RUNS", others)
+    assert scaling.judge_central(timings(40))[-1].outcome is expected
+
+
+def test_the_other_runs_of_a_measured_cost_are_named_and_lie_outside_its_band():
+    assert scaling.OTHER_PCT[0] > scaling.BAND_PCT[1]
+    size = scaling.judge_central(timings(40))[-1]
+    assert size.ours == "40% of a decode step, 71 to 135% in 7 other runs"
 
 
 AUTHORS, TODAY = "at the authors' settings", "at today's defaults"
@@ -377,6 +391,9 @@ def test_the_page_begins_with_its_result(monkeypatch):
         "that are judged at both, 1 hold at the authors' settings only and 0 at today's defaults "
         "only. The authors' server had a KV pool of 20,000 tokens"
     )
+    assert lines[2].count(". ") == 2  # three sentences
+    assert "long-qa is left out at the authors' settings" in lines[4]
+    assert "engine.batch_is_full" in lines[6]
     assert (
         "| 99 | more is more ([DLPM] §1) | 2x | 2 of 2 parts hold | 1 of 2 parts hold, 1 off |"
         in (lines)

@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 
 from fairbench.report.pages.chart_ranks import TEXT_PX, Box
+from fairbench_studies.kit.table_text import filled
 from fairbench_studies.leaderboard import picture
 from fairbench_studies.leaderboard import table as board
 
@@ -13,14 +14,14 @@ from fairbench_studies.leaderboard import table as board
 def test_configurations_of_the_page_match_the_file():
     found = [board.values(name) for name in (board.SHARE, board.SERVICE, board.LATENCY)]
     page = board.PAGE.read_text(encoding="utf-8")
-    assert board.put(page, {"places": board.by_place(*found)}) == page
+    assert filled(page, {"leaderboard/places": board.by_place(*found)}.get) == page
     assert page.count("% / ") == len(found[0]) * len(found[0]["fcfs"])
 
 
 @pytest.mark.slow
 def test_ranks_of_the_page_match_the_command():
     page = board.PAGE.read_text(encoding="utf-8")
-    assert board.put(page, {"ranks": board.ranks()}) == page
+    assert filled(page, {"leaderboard/ranks": board.ranks()}.get) == page
     assert "| 1 | `fair-finish` |" in page
 
 
@@ -31,7 +32,7 @@ def points():
 
 def test_the_numbers_of_the_picture_are_the_lines_of_the_ranks(points):
     page = board.PAGE.read_text(encoding="utf-8")
-    ranks = page.split("<!-- ranks -->")[1].split("<!-- /ranks -->")[0]
+    ranks = page.split("<!-- table: leaderboard/ranks -->")[1].split("<!-- end -->")[0]
     assert [point.row for point in points] == re.findall(r"^\| [\d-]+ \| `(.*?)` \|", ranks, re.M)
 
 
@@ -57,5 +58,5 @@ def test_the_stored_picture_names_every_row(points):
 
 
 def test_a_changed_file_changes_the_page():
-    before, after = (f"<!-- a -->\n{what}\n<!-- /a -->\n" for what in ("old", "new"))
-    assert board.put(before, {"a": "new"}) == after
+    before, after = (f"<!-- table: a -->\n{what}\n<!-- end -->\n" for what in ("old", "new"))
+    assert filled(before, {"a": "new\n"}.get) == after

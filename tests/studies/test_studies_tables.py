@@ -12,7 +12,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 from fairbench_studies.kit import table_store
-from fairbench_studies.kit.table_text import as_markdown, bounded
+from fairbench_studies.kit.table_text import BLOCK, as_markdown, bounded
 from fairbench_studies.pages.runs import fig7, headline, incentive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,14 +23,14 @@ def test_rendering_gives_the_committed_pages(path):
     text = path.read_text(encoding="utf-8")
     assert tables.rendered(text) == text
     opened, closed = text.count("<!-- table: "), text.count("<!-- end -->")
-    assert opened == closed == len(tables.BLOCK.findall(text))
+    assert opened == closed == len(BLOCK.findall(text))
 
 
 def test_every_stored_table_is_shown():
     shown = {
         name
         for path in tables.DOCUMENTS
-        for _, name, _, _ in tables.BLOCK.findall(path.read_text(encoding="utf-8"))
+        for _, name, _, _ in BLOCK.findall(path.read_text(encoding="utf-8"))
     }
     assert set(tables.MADE) <= shown
     of_runs = {"cells": "cells/", "real-input": "real/"}

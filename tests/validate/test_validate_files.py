@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench_studies.validation.programs.files import read_programs
-from fairbench_studies.validation.programs.measured import program_run
+from fairbench_studies.validation.programs.measured import program_run, read_programs
 from fairbench_studies.validation.records import Kind, kind_of
 from fairbench_studies.validation.serving.compare import compare_serving
 from fairbench_studies.validation.serving.files import read_serving

@@ -100,6 +100,9 @@ def test_the_numbers_of_a_run_equal_hand_computed_values():
     assert made.jain == pytest.approx(0.9)
     run = compare_programs(program_run(record(), "f"), made, "p")
     assert run.service.simulated == 21  # 210 / 10
+    assert run.as_dict()["fitted"] is False
+    (note,) = run.as_dict()["notes"]  # the cost on the host of lpm_mdrr
+    assert note.endswith("from two other runs")
     assert run.service_all_active.simulated == 150 / 8
     assert (run.p50_s["user0"].simulated, run.p50_s["user1"].simulated) == (6, 5)
     assert [miss.split(":")[0] for miss in run.misses] == [

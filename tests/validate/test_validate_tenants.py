@@ -26,6 +26,7 @@ from fairbench_studies.validation.serving.replay import replay
 from fairbench_studies.validation.serving.unanswered import rows_of, with_unanswered
 from fairbench_studies.validation.slora.replay import FITTED_RUNS
 from fairbench_studies.validation.tenants.compare import compare_tenants, groups
+from fairbench_studies.validation.tenants.table import tenants_text
 from tests.shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"
@@ -200,8 +201,26 @@ def test_many_clients_are_shown_by_kind():
         "client": [f"user-{i % 20}" for i in range(N)],
         "kind": ["good", "bad"] * (N // 2),
     }
-    assert groups(run_of(columns=many)) == ["bad", "good"]
+    run = run_of(columns=many)
+    assert groups(run) == ["bad", "good"]
     assert groups(run_of()) == ["a", "b"]
+    rows = compare_tenants(run, run, ALL, "p").as_dict()
+    assert [row["group"] for row in rows["ttft"]] == ["bad", "good"]
+    assert [row["client"] for row in rows["clients"]] == sorted({*many["client"]})
+    first = rows["clients"][0]
+    assert first["ttft_p50_s"]["measured"] == pytest.approx(float(np.median(run.ttft_s[::20])))
+    shares = [row["service_share"]["measured"] for row in rows["clients"]]
+    assert sum(shares) == pytest.approx(1)
+    index = 1 / (20 * sum(share**2 for share in shares))
+    assert rows["jain_index"]["measured"] == pytest.approx(index)
+
+
+def test_the_error_of_a_short_time_to_first_token_is_not_shown():
+    run = run_of()  # client a has 50 ms, client b 150 ms
+    long = replace(run, ttft_s=2.1 * run.ttft_s)
+    for shown, unresolved in ((run, 2), (long, 0)):
+        text = tenants_text([compare_tenants(shown, shown, ALL, "p")])
+        assert sum(line.count(" <") for line in text.splitlines()) == unresolved
 
 
 def test_blis_predictions_are_shown():

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.run import RunFlags
+from fairbench.config.flags.run import READY_S, RunFlags
 from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
@@ -181,7 +181,7 @@ def run(
     result_dir: str | PathLike[str] | None = None,
     headers: Mapping[str, str] | None = None,
     server_python: str | None = None,
-    ready_check_timeout_sec: float = 600.0,
+    ready_check_timeout_sec: float = READY_S,
     show_progress: bool = False,
     **flags: Unpack[RunFlags],
 ) -> Result:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fairbench.api.result import html_table, saved_in
 from fairbench.config.flags.grid import SWEEP, SweepFlags
+from fairbench.config.flags.run import READY_S
 from fairbench.config.sweep import points, sweep_of
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
@@ -94,7 +95,7 @@ def sweep(
     result_dir: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
     server_python: str | None = None,
-    ready_check_timeout_sec: float = 600.0,
+    ready_check_timeout_sec: float = READY_S,
     show_progress: bool = False,
     **flags: Unpack[SweepFlags],
 ) -> SweepResult:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from math import inf
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from fairbench.config.flags.flag import OTHER, Flag, flags_of
+from fairbench.config.flags.flag import Flag, flags_of
 from fairbench.config.flags.run import RUN
 
 if TYPE_CHECKING:
@@ -55,10 +55,6 @@ class Optimiser(StrEnum):
     TPE = "tpe"
 
 
-def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    return Flag(help, OTHER, default, **rest)
-
-
 class AttackedFlags(TypedDict, total=False):
     """Flags of the experiment that is attacked."""
 
@@ -67,64 +63,74 @@ class AttackedFlags(TypedDict, total=False):
     saturation: Annotated[str | None, RUN["saturation"]]
     eviction: Annotated[str | None, RUN["eviction"]]
     scenario: Annotated[
-        str | None, _flag("Scenario that gives load and parameters, without heavy clients.", "none")
+        str | None,
+        Flag("Scenario that gives load and parameters, without heavy clients.", default="none"),
     ]
-    dp: Annotated[int | None, _flag("Replicas of the model.", "2")]
+    dp: Annotated[int | None, RUN["dp"].but(default=2)]
     duration: Annotated[
-        float | None, _flag("Seconds of arrivals.", "the workload's, or 60 with --quick")
+        float | None,
+        RUN["duration"].but("Seconds of arrivals.", default="the workload's, or 60 with --quick"),
     ]
-    seed: Annotated[int | None, _flag("First seed.", "0")]
+    seed: Annotated[int | None, RUN["seed"].but("First seed.")]
 
 
 class AttackFlags(AttackedFlags, total=False):
     """Flags of the experiment and of the search."""
 
     workload: Annotated[
-        str | None, _flag("Workload of all clients.", "judge", metavar="NAME|FILE.toml")
+        str | None, RUN["workload"].but("Workload of all clients.", default="judge")
     ]
-    victims: Annotated[int | None, _flag("Number of other clients (the victims).", "3", least=1)]
+    victims: Annotated[
+        int | None, Flag("Number of other clients (the victims).", default=3, least=1)
+    ]
     multiple: Annotated[
-        float | None, _flag("Load of the attacker, as a multiple of the load of one victim.", "4")
+        float | None,
+        Flag("Load of the attacker, as a multiple of the load of one victim.", default=4),
     ]
     budget: Annotated[
         float | None,
-        _flag("Limit on the attacker's tokens per hour; an output token counts as 2.", "no limit"),
+        Flag(
+            "Limit on the attacker's tokens per hour; an output token counts as 2.",
+            default="no limit",
+        ),
     ]
     gpu_budget: Annotated[
         float | None,
-        _flag(
-            "Limit on the GPU seconds per hour that the attacker's requests may take.", "no limit"
+        Flag(
+            "Limit on the GPU seconds per hour that the attacker's requests may take.",
+            default="no limit",
         ),
     ]
     objective: Annotated[
         Objective | None,
-        _flag(
+        Flag(
             "Goal by which attacks are ranked: more service for the attacker (gain), less service "
             "for the victims (harm), their P95 latency (latency), or their cache hits (hits).",
-            "harm",
+            default=Objective.HARM,
         ),
     ]
     trials: Annotated[
-        int | None, _flag("Number of attacks to try.", "64, or 16 with --quick", least=1)
+        int | None, Flag("Number of attacks to try.", default="64, or 16 with --quick", least=1)
     ]
     cpu_hours: Annotated[
         float | None,
-        _flag("Processor hours after which the search ends, instead of --trials.", "none"),
+        Flag("Processor hours after which the search ends, instead of --trials.", default="none"),
     ]
     optimiser: Annotated[
         Optimiser | None,
-        _flag(
-            "Search algorithm after the first 24 attacks; tpe needs the extra `attack`.", "random"
+        Flag(
+            "Search algorithm after the first 24 attacks; tpe needs the extra `attack`.",
+            default=Optimiser.RANDOM,
         ),
     ]
     confirm: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Number of other seeds on which the worst attacks are confirmed.",
-            "5, or 3 with --quick",
+            default="5, or 3 with --quick",
             least=1,
         ),
     ]
 
 
-ATTACKED = flags_of(AttackedFlags)
+ATTACKED, ATTACK = flags_of(AttackedFlags), flags_of(AttackFlags)

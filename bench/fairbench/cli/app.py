@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fairbench import __version__
 from fairbench.cli.commands import COMMANDS, PANELLED, Entry, PanelCommand
 from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
 from fairbench.errors import FairbenchError, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
+from fairbench.version import __version__
 
 # Typer's own errors, which derive from click's class or from Typer's copy of it.
 WrongUsage: Any = typer.BadParameter.__base__

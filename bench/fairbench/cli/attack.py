@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.attack.flags import ATTACKED, AttackFlags, Objective, Optimiser
+from fairbench.attack.flags import ATTACK, ATTACKED, AttackFlags
 from fairbench.attack.known import KNOWN
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -22,9 +22,11 @@ from fairbench.cli.flags import (
     above_0,
     json_option,
     only_resumed,
+    option_of,
     takes,
 )
-from fairbench.config.flags.flag import assigned
+from fairbench.config.flags.flag import assigned, value_or_default
+from fairbench.config.flags.run import SEEDS
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
@@ -51,7 +53,7 @@ def attack(
     ] = None,
     num_runs: Annotated[
         int | None,
-        Option(**SEEDS, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
+        option_of(SEEDS, "Number of seeds of each trial.", default="2, or 1 with --quick"),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
@@ -87,6 +89,7 @@ def attack(
 
     searched = flags.keys() - ATTACKED.keys()
     attacked = {name: value for name, value in flags.items() if name in ATTACKED}
+    value = partial(value_or_default, flags, ATTACK)
     if quick:
         attacked = {"duration": QUICK_S} | attacked
     trials, cpu_hours = flags.get("trials"), flags.get("cpu_hours")
@@ -129,8 +132,8 @@ def attack(
             _check(store.spec(), store.plan())
         else:
             plan = Plan(
-                objective=flags.get("objective") or Objective.HARM,
-                optimiser=flags.get("optimiser") or Optimiser.RANDOM,
+                objective=value("objective"),
+                optimiser=value("optimiser"),
                 trials=trials or (16 if quick else None if cpu_hours else 64),
                 seeds=num_runs or (1 if quick else 2),
                 confirm=flags.get("confirm") or (3 if quick else 5),
@@ -138,12 +141,11 @@ def attack(
                 victims=flags.get("victims") or Stakes().victims,
                 multiple=above_0("--multiple", flags.get("multiple")) or Stakes().multiple,
                 budget=above_0("--budget", flags.get("budget")),
-                scenario=flags.get("scenario") or "none",
+                scenario=value("scenario"),
                 gpu_budget=above_0("--gpu-budget", flags.get("gpu_budget")),
                 cpu_hours=above_0("--cpu-hours", cpu_hours),
             )
-            workload = {"workload": flags.get("workload") or "judge"}
-            spec = _experiment(attacked | workload, settings, plan.scenario)
+            spec = _experiment(attacked | {"workload": value("workload")}, settings, plan.scenario)
             _check(spec, plan)
             store = SearchStore.create(result_dir, spec, plan)
         _search(Search(store, context), as_json)
@@ -169,7 +171,7 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
     from fairbench.config.resolve import experiment
 
-    flags = {"dp": 2, **flags, "scenario": scenario}
+    flags = {"dp": ATTACK["dp"].default, **flags, "scenario": scenario}
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from fairbench.cli.check import Format, FormatOption
+from fairbench.cli.check import Format, FormatOption, limit_option
+from fairbench.cli.flags import NoProgress
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -31,7 +31,6 @@ Folder = Annotated[
         help="Directory of the baseline, with NAME/experiment.toml for each experiment.",
     ),
 ]
-Quiet = Annotated[bool, Option("--disable-tqdm", help="Do not show live progress.")]
 DEFAULT_FOLDER = Path("results/baseline")
 
 
@@ -39,16 +38,10 @@ DEFAULT_FOLDER = Path("results/baseline")
 def check(
     folder: Folder = DEFAULT_FOLDER,
     fail_if: Annotated[
-        list[str] | None,
-        Option(
-            metavar="METRIC:LOSS",
-            help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
-            "victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. "
-            "[default: no difference is allowed]",
-        ),
+        list[str] | None, limit_option("[default: no difference is allowed]")
     ] = None,
     output: FormatOption = Format.TABLE,
-    disable_tqdm: Quiet = False,
+    disable_tqdm: NoProgress = False,
 ) -> None:
     """Rerun all experiments; exit 1 if a result differs from the stored one."""
     from fairbench.cli.check import judged, print_outcome
@@ -66,7 +59,7 @@ def check(
 
 
 @baseline.command()
-def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None:
+def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments, print the results that changed and store them.
 
     Results that did not change are left as they are. To add an experiment, create its file

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -45,6 +45,15 @@ FormatOption = Annotated[
 ]
 
 
+def limit_option(unlimited: str) -> Any:
+    """Declare ``--fail-if``; the text says what applies without a limit."""
+    return Option(
+        metavar="METRIC:LOSS",
+        help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
+        f"victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. {unlimited}",
+    )
+
+
 def check(
     baseline: Annotated[
         Path, typer.Argument(metavar="BASELINE", help="Directory of a run, or of several runs.")
@@ -56,13 +65,7 @@ def check(
         ),
     ],
     fail_if: Annotated[
-        list[str] | None,
-        Option(
-            metavar="METRIC:LOSS",
-            help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
-            "victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. Without a limit, "
-            "simulated runs must not differ at all.",
-        ),
+        list[str] | None, limit_option("Without a limit, simulated runs must not differ at all.")
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -82,9 +85,7 @@ def check(
     inconclusive: Annotated[
         Inconclusive,
         Option(
-            "--inconclusive",
-            "--cannot-tell",
-            help="Whether an inconclusive check passes or fails.",
+            "--inconclusive", "--cannot-tell", help="Whether an inconclusive check passes or fails."
         ),
     ] = Inconclusive.FAIL,
 ) -> None:

@@ -9,16 +9,17 @@ import typer
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     NoProgress,
     ResultDir,
     Settings,
     json_option,
     option,
+    option_of,
     takes,
 )
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
+from fairbench.config.flags.run import SEEDS
 
 if TYPE_CHECKING:
     from fairbench.results.pair_comparison import Contrast
@@ -38,10 +39,8 @@ def compare(
     settings: Settings = None,
     num_runs: Annotated[
         int | None,
-        option(
-            COMMON,
-            "Number of seeds of each scheduler. [default: 5, or the number of stored seeds]",
-            **SEEDS,
+        option_of(
+            SEEDS, "Number of seeds of each scheduler.", default="5, or the number of stored seeds"
         ),
     ] = None,
     metric: Annotated[

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Weights
+from fairbench.cli.flags import Weights, option_of
 from fairbench.config.flags.flag import assigned, parse_weights
+from fairbench.config.flags.run import RUN, SETTINGS
+from fairbench.config.flags.serve import SERVE
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
@@ -26,23 +28,24 @@ def emulate(
     port: Annotated[
         int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
     ] = 30_000,
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    gpu: Annotated[
-        str, Option(help="Timing profile: its id or a unique prefix, see `list profiles`.")
-    ] = "a100",
-    model: Annotated[str, Option(help="Model served, see `list profiles`.")] = "llama-3.1-8b",
-    local: Annotated[str, Option(help="Local scheduler, see `list schedulers`.")] = "fcfs",
+    host: Annotated[str, option_of(SERVE["host"], default="")] = SERVE["host"].default,
+    gpu: Annotated[str, option_of(RUN["gpu"], default="")] = RUN["gpu"].default,
+    model: Annotated[str, option_of(RUN["model"], default="")] = RUN["model"].default,
+    local: Annotated[
+        str, option_of(RUN["local"], "Local scheduler, see `list schedulers`.")
+    ] = "fcfs",
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME.PARAM=VALUE",
-            help="Parameter of the local scheduler or the engine; may be repeated.",
-        ),
+        option_of(SETTINGS, "Parameter of the local scheduler or the engine; may be repeated."),
     ] = None,
     weights: Weights = None,
     time_scale: Annotated[
-        float, Option(help="Speed of the emulator: emulated seconds per real second.")
+        float,
+        option_of(
+            RUN["time_scale"],
+            "Speed of the emulator: emulated seconds per real second.",
+            default="",
+        ),
     ] = 1.0,
     slowdown: Annotated[
         float,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Flag, flags_of
+from fairbench.config.flags.flag import OUTPUT, Flag, flags_of
+from fairbench.config.flags.run import RAY_ADDRESS, READY, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.rows import AUTO
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
-SEEDS = {"min": 1, "max": 10_000}  # bounds of --num-runs
 
 
 def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
@@ -27,33 +27,23 @@ def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
     return Option(*names, help=about, rich_help_panel=panel, **rest)
 
 
-Settings = Annotated[
-    list[str] | None,
-    option(
-        COMMON,
-        "Parameter of a scheduler, the engine or the workload; may be repeated.",
-        "--set",
-        metavar="NAME.PARAM=VALUE",
-    ),
-]
-Weights = Annotated[
-    str | None,
-    Option(
-        metavar="NAME=WEIGHT,...",
-        help="Weights of clients; a client that is not named has weight 1.",
-    ),
-]
+def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
+    """Return typer's option of a flag, with another help or other properties if they are given."""
+    one = one.but(help, **changes)
+    names = (one.option,) if one.option else ()
+    limits = {"min": one.least, "max": one.most}
+    return option(one.panel, one.text, *names, metavar=one.metavar, **limits)
+
+
+Settings = Annotated[list[str] | None, option_of(SETTINGS)]
+Weights = Annotated[str | None, option_of(RUN["weights"], default="")]
 ResultDir = Annotated[
     Path, option(OUTPUT, "Parent directory; each call makes a new directory with results in it.")
 ]
-ServerPython = Annotated[
-    str | None,
-    option(
-        SERVERS,
-        "Path of a Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
-        "$FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench]",
-    ),
-]
+ServerPython = Annotated[str | None, option_of(SERVER_PYTHON)]
+AllowUntested = Annotated[bool, option_of(UNTESTED)]
+ReadyTimeout = Annotated[float, option_of(READY)]
+RayAddress = Annotated[str | None, option_of(RAY_ADDRESS)]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
 Explain = Annotated[
     bool,
@@ -61,20 +51,6 @@ Explain = Annotated[
         OUTPUT,
         "Print, below the summary, sentences that say what each number means for this run.",
         "--explain",
-    ),
-]
-AllowUntested = Annotated[
-    bool,
-    option(
-        SERVERS,
-        "Try a release of SGLang or vLLM that is newer than the supported ones.",
-        "--allow-untested-release",
-    ),
-]
-ReadyTimeout = Annotated[
-    float,
-    option(
-        SERVERS, "Seconds within which servers must be ready.", "--ready-check-timeout-sec", min=1
     ),
 ]
 ExecutorName = Annotated[
@@ -85,16 +61,6 @@ ExecutorName = Annotated[
         help="Place where simulations run: processes on this machine, or a Ray cluster.",
     ),
 ]
-RayAddress = Annotated[
-    str | None,
-    option(
-        SERVERS,
-        "Address of the head of the Ray cluster for --executor ray. [default: auto, the "
-        "cluster of this machine]",
-        metavar="HOST:PORT|auto",
-    ),
-]
-
 ReportFile = Annotated[
     Path | None,
     Option(
@@ -154,12 +120,6 @@ def _parameter(one: Flag) -> inspect.Parameter:
         default=False if kind is bool else None,
         annotation=Annotated[kind if kind is bool else kind | None, option_of(one)],
     )
-
-
-def option_of(one: Flag) -> Any:
-    """Return typer's option of a flag."""
-    limits = {"min": one.least, "max": one.most}
-    return option(one.panel, one.text, one.option, metavar=one.metavar, **limits)
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:

@@ -6,8 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from errno import EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,7 +16,7 @@ import typer
 
 from fairbench.cli.flags import option
 from fairbench.config.flags.flag import OUTPUT
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, writing
 
 if TYPE_CHECKING:
     from fairbench.execute.sweeps import SweepOutcome
@@ -127,15 +126,6 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
             raise IsADirectoryError(EISDIR, "Is a directory")
         with TemporaryFile(dir=path.parent):
             pass
-
-
-@contextmanager
-def writing(path: Path, flag: str) -> Iterator[None]:
-    """Turn an OSError inside into a UsageError that names the flag and the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:

@@ -10,7 +10,6 @@ from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -19,13 +18,16 @@ from fairbench.cli.flags import (
     json_option,
     only_resumed,
     option,
+    option_of,
     takes,
 )
 from fairbench.config.flags.experiment import PlanFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
+from fairbench.config.flags.run import RUN, SEEDS
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
+SIZES, LOADS = "1..32", "1"  # defaults of --dp and --loads
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -42,23 +44,21 @@ def plan(
     ] = None,
     scheduler: Annotated[
         str | None,
-        option(
-            COMMON,
-            "Schedulers. The plan is for the first; the others are shown as "
-            "alternatives. [default: d2lpm]",
+        option_of(
+            RUN["scheduler"],
+            "Schedulers. The plan is for the first; the others are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,
     dp: Annotated[
         str | None,
-        option(COMMON, "Range of replicas to search. [default: 1..32]", metavar="LOW..HIGH"),
+        option(COMMON, f"Range of replicas to search. [default: {SIZES}]", metavar="LOW..HIGH"),
     ] = None,
     gpu: Annotated[
         str | None,
-        option(
-            COMMON,
-            "Timing profiles. The plan is for the first; the others are shown as "
-            "alternatives. [default: a100]",
+        option_of(
+            RUN["gpu"],
+            "Timing profiles. The plan is for the first; the others are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,
@@ -68,16 +68,15 @@ def plan(
     loads: Annotated[
         str | None,
         Option(
-            metavar="X,Y", help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]"
+            metavar="X,Y",
+            help=f"Multiples of the load to plan for, such as 0.5,1,2. [default: {LOADS}]",
         ),
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
         int | None,
-        option(
-            COMMON,
-            "Number of seeds of each cluster size; all sizes use the same seeds. [default: 3]",
-            **SEEDS,
+        option_of(
+            SEEDS, "Number of seeds of each cluster size; all sizes use the same seeds.", default=3
         ),
     ] = None,
     certain: Annotated[
@@ -122,7 +121,6 @@ def plan(
     from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
     from fairbench.cli.output import print_plan
-    from fairbench.config.defaults import DEFAULTS
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import draw_plan
     from fairbench.figures.style import check_plot
@@ -133,13 +131,13 @@ def plan(
         check_plot(plot)
     runs_on = executor_named(executor, ray_address)
     if resume is None:
-        low, high = _range(dp or "1..32")
+        low, high = _range(dp or SIZES)
         question = Question(
             tuple(slo or ()),
-            split_commas("--scheduler", scheduler or DEFAULTS["scheduler"]),
+            split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, assigned(settings)),
-            gpus=split_commas("--gpu", gpu or DEFAULTS["gpu"]),
-            loads=_loads(loads or "1"),
+            gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
+            loads=_loads(loads or LOADS),
             prices=_prices(price),
             num_runs=num_runs or NUM_RUNS,
             certain=certain,

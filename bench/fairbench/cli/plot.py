@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.config.flags.flag import split_commas
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError, unknown_name, writing
 from fairbench.studies import study
 
 DEFAULT_PLOT_DIR = Path("plots")
@@ -95,13 +95,13 @@ def plot(
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
     """Write the pictures of a directory, and its LaTeX table if requested."""
-    from fairbench.cli.output import writing
-    from fairbench.figures.compared.plot import latex_table, read_own, write_pictures
+    from fairbench.figures.compared.plot import latex_table, write_pictures
+    from fairbench.results.pair_comparison import sides_below
     from fairbench.results.store import write_text
 
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
-    cells = read_own(folder)
+    cells = sides_below(folder)
     if table is not None:  # first, because a table needs no drawing library
         with writing(table, "--table"):
             if table.parent == output_dir:  # which is made if it is missing

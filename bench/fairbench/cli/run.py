@@ -10,7 +10,6 @@ import typer
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    SEEDS,
     AllowUntested,
     Explain,
     NoProgress,
@@ -20,13 +19,14 @@ from fairbench.cli.flags import (
     Settings,
     json_option,
     option,
+    option_of,
     parse_headers,
     takes,
     with_key,
 )
 from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
-from fairbench.config.flags.flag import COMMON, SERVERS, assigned
-from fairbench.config.flags.run import RunFlags
+from fairbench.config.flags.flag import SERVERS, assigned
+from fairbench.config.flags.run import RAY_ADDRESS, READY_S, SEEDS, RunFlags
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
@@ -45,14 +45,7 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
-    num_runs: Annotated[
-        int,
-        option(
-            COMMON,
-            "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
-            **SEEDS,
-        ),
-    ] = 1,
+    num_runs: Annotated[int, option_of(SEEDS)] = 1,
     header: Annotated[
         list[str] | None,
         option(
@@ -81,11 +74,10 @@ def run(
     ] = LOCAL,
     ray_address: Annotated[
         str | None,
-        option(
-            SERVERS,
-            "Head of the Ray cluster of --launcher ray or --driver-launcher ray. [default: "
-            "auto, this machine's cluster]",
-            metavar="HOST:PORT|auto",
+        option_of(
+            RAY_ADDRESS,
+            "Head of the Ray cluster of --launcher ray or --driver-launcher ray.",
+            default="auto, this machine's cluster",
         ),
     ] = None,
     hosts: Annotated[
@@ -123,7 +115,7 @@ def run(
         ),
     ] = LOCAL,
     allow_untested_release: AllowUntested = False,
-    ready_check_timeout_sec: ReadyTimeout = 600.0,
+    ready_check_timeout_sec: ReadyTimeout = READY_S,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import takes
+from fairbench.config.flags.flag import value_or_default
 from fairbench.config.flags.serve import SERVE, ServeFlags
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugins.releases import allow_untested
@@ -20,8 +21,6 @@ from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
 
-DEFAULT_LOG_DIR = Path("results/serve")
-MAX_QUEUE, STALL_S, GRACE_S, READY_S = 10_000, 120.0, 30.0, 600.0
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
@@ -69,11 +68,12 @@ def serve(
     from fairbench.live.router.shutdown import serve_router
     from fairbench.live.router.traces import Traces, otel_traces
 
+    value = partial(value_or_default, flags, SERVE)
     _check_together(flags)
     if flags.get("allow_untested_release"):
         allow_untested()
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
-    host, port = flags.get("host", "127.0.0.1"), flags.get("port", 8000)
+    host, port = value("host"), value("port")
     known = read_keys(keys_file) if (keys_file := flags.get("keys")) else None
     clients = known.keys if known else None
     said_by = client_fields(flags.get("client_from"), keys=clients is not None)
@@ -89,7 +89,7 @@ def serve(
         *(flags.get("gateway"), flags.get("saturation"), flags.get("max_inflight_per_worker")),
         _settings(flags),
     )
-    scheduler, router = flags.get("scheduler", "d2lpm"), flags.get("router")
+    scheduler, router = value("scheduler"), flags.get("router")
     asked = not (router or flags.get("gateway")) or "scheduler" in flags
     peers = peers_by(
         *(flags.get("peer"), flags.get("peer_key_file"), router or split_pair(scheduler)[0]),
@@ -113,12 +113,12 @@ def serve(
             keys_file=keys_file,
             client_from=said_by,
             tokenizer=flags.get("tokenizer"),
-            max_queue=flags.get("max_queue", MAX_QUEUE),
+            max_queue=value("max_queue"),
             max_queue_per_client=flags.get("max_queue_per_client"),
             max_bodies_bytes=body_memory and body_memory << 20,
             vocab_size=flags.get("vocab_size"),
             patterns=flags.get("allow_regex", False),
-            stall_s=flags.get("stall_timeout", STALL_S),
+            stall_s=value("stall_timeout"),
             local=routed.local,
             gateway=held.policy,
             saturation=held.saturation,
@@ -148,7 +148,7 @@ def serve(
         planned = named or planned_workers(started, held.settings, entitled, parts=held.parts)
         typer.echo(plan_text(config_of(planned), planned.spec, known))
         return
-    timeout_s = flags.get("ready_check_timeout_sec", READY_S)
+    timeout_s = value("ready_check_timeout_sec")
     with (
         reserved(host, port, f"--host {host} --port {port}"),
         reserved(LOOPBACK, admin_port or 0, f"--admin-port {admin_port}"),
@@ -156,14 +156,14 @@ def serve(
         if named
         else started_workers(
             *(started, held.settings, LiveOptions(flags.get("server_python"), timeout_s)),
-            flags.get("log_dir", DEFAULT_LOG_DIR),
+            value("log_dir"),
             weights=entitled,
             parts=held.parts,
         ) as routed,
     ):
         serving = serve_router(
             *(config_of(routed), host, port),
-            grace_s=flags.get("grace", GRACE_S),
+            grace_s=value("grace"),
             on_ready=typer.echo,
             tls=tls,
             traces=traces,
@@ -203,10 +203,10 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
     backend = ("tp", "load_format", "time_scale", "server_args")
     keys = ("router", "local", "dp", "model", "gpu")
     return {
-        "scheduler": flags.get("scheduler", "d2lpm"),
+        "scheduler": value_or_default(flags, SERVE, "scheduler"),
         **{key: value for key, value in flags.items() if key in keys},
         "backend": {
-            "kind": flags.get("backend", "sglang"),
+            "kind": value_or_default(flags, SERVE, "backend"),
             **{key: value for key, value in flags.items() if key in backend},
         },
     }

@@ -21,11 +21,13 @@ from fairbench.cli.flags import (
     json_option,
     only_resumed,
     option,
+    option_of,
     takes,
 )
-from fairbench.config.flags.flag import COMMON, OUTPUT
+from fairbench.config.flags.flag import OUTPUT
 from fairbench.config.flags.grid import SweepFlags
-from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.config.flags.run import READY_S, SEEDS, SETTINGS
+from fairbench.execute.executors import LOCAL, check_executor, executor_named
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -42,16 +44,19 @@ def sweep(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        option(
-            COMMON,
+        option_of(
+            SETTINGS,
             "Values of any parameter of a scheduler, the engine or the workload; may be repeated.",
-            "--set",
             metavar="NAME.PARAM=V,W",
         ),
     ] = None,
     num_runs: Annotated[
         int | None,
-        option(COMMON, "Number of seeds of each point; metrics get 95% confidence intervals."),
+        option_of(
+            SEEDS,
+            "Number of seeds of each point; metrics get 95% confidence intervals.",
+            **{"least": None, "most": None},  # the sweep checks them
+        ),
     ] = None,
     quick: Annotated[
         bool,
@@ -87,7 +92,7 @@ def sweep(
     ] = True,
     server_python: ServerPython = None,
     allow_untested_release: AllowUntested = False,
-    ready_check_timeout_sec: ReadyTimeout = 600.0,
+    ready_check_timeout_sec: ReadyTimeout = READY_S,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     dry_run: Annotated[
@@ -121,6 +126,7 @@ def sweep(
         swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
         specs = points(swept, file=file)
         finished = set()
+    check_executor(executor, ray_address)
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)
         return

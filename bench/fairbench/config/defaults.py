@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.cluster import cluster_parts
+from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import gateway_of
 from fairbench.config.preset import without_preset
 from fairbench.config.settings import flat_settings, machine_of, resolve_settings
@@ -30,16 +31,9 @@ from fairbench.tenants import with_tenants
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
-DEFAULTS: Mapping[str, Any] = {
-    "scheduler": "d2lpm",
-    "dp": 1,
-    "workload": "tot",
-    "scenario": "s1",
-    "gpu": "a100",
-    "model": "llama-3.1-8b",
-    "seed": 0,
-    "burstiness": 1.0,
-}
+# The keys that every spec of a simulation has; other defaults depend on the workload.
+_DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed", "burstiness")
+DEFAULTS: Mapping[str, Any] = {key: RUN[key].default for key in _DEFAULTED}
 
 # part of a duration that the user chose; the workload's own warm-up may not fit into it
 WARMUP_SHARE = 0.1

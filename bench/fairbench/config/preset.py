@@ -110,17 +110,23 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def check_preset(
-    preset: Preset, draft: Draft, workload: str, backend: BackendConfig | None
-) -> None:
-    """Raise UsageError for values of the user that contradict a preset."""
+def preset_of(draft: Draft, backend: BackendConfig | None) -> Preset | None:
+    """Return the draft's preset; None without one. Raises UsageError for a real backend."""
+    if (ref := draft.get("preset")) is None:
+        return None
+    preset = read_preset(str(ref))
     if backend is not None:
         raise UsageError(
             f"preset = {preset.name!r}: presets need the simulator; leave --backend out"
         )
+    return preset
+
+
+def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
+    """Raise UsageError for values of the user that contradict a preset."""
     described = preset.values.get("engine")
     engine = draft["engine"] if draft.is_said("engine") else described
-    if engine != described:
+    if described is not None and engine != described:
         raise UsageError(
             f"engine = {engine!r}: preset {preset.name} is for engine {described!r}; "
             "leave engine out, or choose another preset"

@@ -32,7 +32,7 @@ from fairbench.config.defaults import (
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
-from fairbench.config.preset import Preset, at_rate_of, check_preset, read_preset
+from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_of
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import Draft, ExperimentSpec, Origin
@@ -103,9 +103,20 @@ def resolve(
     try:
         return _resolve(draft, file or {})
     except UsageError as error:
+        if error.keys and error.keys <= draft.of_preset:
+            raise _of_preset(str(draft["preset"]), error) from None
         if path is not None and error.is_of_file(draft.flagged):
             raise DataError(f"{path}: {error}") from None
         raise
+
+
+def _of_preset(ref: str, error: UsageError) -> DataError:
+    """Return the error about values of a preset; a user cannot leave these out, but override."""
+    text = str(error)
+    for key in error.keys & DEFAULTS.keys():
+        other = f"give {key} = {DEFAULTS[key]}, or leave the preset out"
+        text = text.replace(f"leave {key} out", other)
+    return DataError(f"preset {ref}: {text}")
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
@@ -134,8 +145,8 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         settings,
     )
     if preset is not None:
-        with about("preset", "engine", "workload", "backend.kind"):
-            check_preset(preset, draft, workload.name, backend)
+        with about("preset", "engine", "workload"):
+            check_preset(preset, draft, workload.name)
         workload = at_rate_of(preset, workload)
     engine = _checked_engine(draft, backend, workload, resolved)
     draft |= {"backend": backend, "workload": workload, "engine": engine}
@@ -157,12 +168,12 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
     """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
-    machine, preset = {}, None
+    machine = {}
     if backend is None:
         machine = machine_of_workload(read_workload(draft.get("workload", DEFAULTS["workload"])))
-    if (ref := draft.get("preset")) is not None:
-        with about("preset"):
-            preset = read_preset(str(ref))
+    with about("preset", "backend.kind"):
+        preset = preset_of(draft, backend)
+    if preset is not None:
         draft.fill(preset.experiment, Origin.PRESET)
         draft.settings.fill(preset.settings, Origin.PRESET)
     draft.fill(machine, Origin.WORKLOAD)

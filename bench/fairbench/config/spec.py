@@ -261,8 +261,16 @@ class Draft(Layered):
     @property
     def flagged(self) -> set[str]:
         """The keys and settings that come from flags; a file is not to blame for these."""
+        return self._keys_of(Origin.FLAG)
+
+    @property
+    def of_preset(self) -> set[str]:
+        """The keys and settings that come from the preset."""
+        return self._keys_of(Origin.PRESET)
+
+    def _keys_of(self, origin: Origin) -> set[str]:
         origins = [*self.origins.items(), *self.settings.origins.items()]
-        return {key for key, origin in origins if origin is Origin.FLAG}
+        return {key for key, one in origins if one is origin}
 
 
 def to_toml(spec: ExperimentSpec) -> str:

@@ -18,9 +18,9 @@ from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unkn
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.results.comparison import SchedulerResults, by_place, runs_below
+from fairbench.results.comparison import SchedulerResults, by_place, whole
 from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
-from fairbench.results.pair_comparison import sides_of
+from fairbench.results.pair_comparison import sides_below, sides_of
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from fairbench.schedulers.registry import PAIRS, other_kind
@@ -138,7 +138,7 @@ def is_stored(argument: str) -> bool:
 
 
 def _stored(path: Path) -> SchedulerResults:
-    sides = sides_of(runs_below(path))
+    sides = sides_below(path)
     if len(sides) > 1:
         raise UsageError(
             f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
@@ -225,7 +225,7 @@ def compare_experiments(
     check_usage(arguments, resume, baseline, given=[*flags, *settings, *runs])
     if alone:
         folder = Path(arguments[0])
-        return Compared(grouped(folder, sides_of(runs_below(folder)), baseline))
+        return Compared(grouped(folder, sides_below(folder), baseline))
     with run_context(progress) as context:
         if resume is not None:
             return go_on(resume, num_runs, context)
@@ -285,7 +285,7 @@ def grouped(
 
 
 def _sides(outcome: SweepOutcome) -> list[SchedulerResults]:
-    return sides_of(runs_below(outcome.store.path)) if outcome.cells else []
+    return sides_of(whole(run for cell in outcome.cells for run in cell.runs))
 
 
 def _side(

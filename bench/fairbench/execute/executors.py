@@ -13,17 +13,21 @@ LOCAL, RAY = "local", "ray"
 EXECUTORS = (LOCAL, RAY)
 
 
+def check_executor(name: str, ray_address: str | None = None) -> None:
+    """Raise UsageError for an unknown name, and for an address without Ray's executor."""
+    if name not in EXECUTORS:
+        raise unknown_name("executor", name, EXECUTORS)
+    if name == LOCAL and ray_address is not None:
+        raise UsageError(f"--ray-address {ray_address}: needs --executor {RAY}")
+
+
 def executor_named(name: str, ray_address: str | None = None) -> Executor:
     """Return an executor by name; the address is that of a Ray cluster.
 
-    Raises UsageError for an unknown name, for an address without Ray's executor, and if Ray is
-    missing.
+    Raises UsageError as ``check_executor`` does, and if Ray is missing.
     """
-    if name not in EXECUTORS:
-        raise unknown_name("executor", name, EXECUTORS)
+    check_executor(name, ray_address)
     if name == LOCAL:
-        if ray_address is not None:
-            raise UsageError(f"--ray-address {ray_address}: needs --executor {RAY}")
         from fairbench.execute.local_processes import LocalProcesses
 
         return LocalProcesses()

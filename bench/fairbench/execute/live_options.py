@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend_checks import check_run_options, obeys, python_misplaced
+from fairbench.config.flags.run import READY_S
 from fairbench.execute.launchers import (
     LOCAL,
     LauncherFlags,
@@ -25,7 +26,7 @@ class LiveFlags(NamedTuple):
     """The user's choice of how servers and drivers start, which changes no record."""
 
     server_python: str | None = None
-    ready_timeout_s: float = 600.0
+    ready_timeout_s: float = READY_S
     headers: Mapping[str, str] = {}
     launcher: str = LOCAL
     places: LauncherFlags = LauncherFlags()

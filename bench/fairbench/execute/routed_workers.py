@@ -13,7 +13,7 @@ from fairbench.config.defaults import SPELLINGS, table_of
 from fairbench.config.flags.flag import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError, unknown_name, writing
 from fairbench.execute.interruption import interruptible
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
@@ -118,10 +118,8 @@ def started_workers(
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None
     check_live(planned.spec, options)
-    try:
+    with writing(log_dir, "--log-dir"):
         log_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--log-dir {log_dir}: cannot be written: {error.strerror}") from None
     with (
         interruptible() as interrupted,
         running_workers(

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, writing
 from fairbench.report.palette import SCHEDULERS, SERIES, Swatch
 
 if TYPE_CHECKING:
@@ -178,6 +178,15 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
                 ) from None
 
 
+def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> list[Path]:
+    """Write ``NAME.FORMAT`` for each format; return the files. Raises UsageError on failure."""
+    paths = [output / f"{name}.{suffix}" for suffix in formats]
+    with writing(output, "output_dir"):
+        output.mkdir(parents=True, exist_ok=True)
+        save(figure, paths)
+    return paths
+
+
 @contextmanager
 def drawn_to(path: Path, columns: int, width_in: float, height_in: float) -> Iterator[Any]:
     """Give a figure and its axes in a row to draw on, and write it to ``path`` afterwards.
@@ -188,7 +197,5 @@ def drawn_to(path: Path, columns: int, width_in: float, height_in: float) -> Ite
     with paper_style():
         figure, axes = panels(1, columns, width_in, height_in)
         yield figure, axes[0]
-        try:
+        with writing(path, "--plot"):
             save(figure, [path])
-        except OSError as error:
-            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None

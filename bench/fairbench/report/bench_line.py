@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.errors import UsageError
+from fairbench.errors import writing
 from fairbench.metrics.records import FINISHED, Requests
 from fairbench.results.store import Summary
 
@@ -88,10 +88,8 @@ def _concurrency(summary: Summary) -> float | None:
 def check_appendable(path: Path) -> None:
     """Raise UsageError unless lines can be appended to a file. The check creates no file."""
     is_new = not path.exists()
-    try:
+    with writing(path, "--output-file"):
         path.open("a").close()
-    except OSError as error:
-        raise _unwritable(path, error) from None
     if is_new:
         path.unlink()
 
@@ -102,11 +100,8 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
     Raises UsageError if the line cannot be written.
     """
     text = json.dumps(line, allow_nan=False) + "\n"
-    try:
-        with path.open("ab", buffering=0) as file:
-            _append(file, text.encode())
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    with writing(path, "--output-file"), path.open("ab", buffering=0) as file:
+        _append(file, text.encode())
 
 
 def _append(file: io.FileIO, data: bytes) -> None:
@@ -120,7 +115,3 @@ def _append(file: io.FileIO, data: bytes) -> None:
             with suppress(OSError):
                 file.truncate(before)
         raise
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"--output-file {path}: cannot be written: {error.strerror}")

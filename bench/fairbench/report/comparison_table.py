@@ -19,7 +19,7 @@ from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
 from fairbench.results.comparison import SchedulerResults, by_place
-from fairbench.results.header import basis
+from fairbench.results.header import bases
 from fairbench.results.intervals import METHOD
 
 LABEL_WIDTH = 30  # columns of a scheduler with the parameters that distinguish it from others
@@ -75,10 +75,10 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     table = stacked(known, lambda shown: _table(cells, shown), width)
-    paired = " (paired by seed, 95% each)" if of_several_seeds(cells) else ""
+    paired = CERTAIN if of_several_seeds(cells) else ""
     marks = MARKED + paired if can_tell(cells) else ONE_SEED
     legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", marks=marks))]
-    legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
+    legend += [Text(DEMAND_LIMITED)] if any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
 
@@ -99,13 +99,14 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
         yield f"Hidden backlog in {', '.join(names[:MAX_NAMED])}{more}: {NO_ORDER}."
 
 
-def _any_limited(cells: Iterable[SchedulerResults]) -> bool:
+def any_limited(cells: Iterable[SchedulerResults]) -> bool:
+    """Return whether the demand limits the rates of any cell."""
     return any(cell.demand_limited for cell in cells)
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
     """Return whether the numbers are simulated, on what hardware, and over which seeds."""
-    where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
+    where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
         return f"{where}, seed {seeds[0]}"
@@ -142,7 +143,7 @@ def compared_rows(
             )
             for cell, marks in zip(here, cell_marks(here, columns), strict=True)
         ]
-        yield f"{place} {LIMITED}" if _any_limited(here) else place, rows
+        yield f"{place} {LIMITED}" if any_limited(here) else place, rows
 
 
 def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:

@@ -18,7 +18,7 @@ from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.header import NOBODY_NAMED, basis, is_nobody_named
+from fairbench.results.header import NOBODY_NAMED, bases, is_nobody_named
 from fairbench.results.pair_comparison import Contrast, MetricContrast, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 from fairbench.results.values import values_of
@@ -95,8 +95,7 @@ def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableT
 def _heading(contrasts: Sequence[Contrast]) -> str:
     baseline = contrasts[0].baseline
     sides = [baseline, *(one.other for one in contrasts)]
-    bases = dict.fromkeys(basis(side.first.summary) for side in sides)
-    return f"{'; '.join(bases)}; {baseline.place}"
+    return f"{bases(side.first.summary for side in sides)}; {baseline.place}"
 
 
 def _remarks(one: Contrast) -> Iterator[str]:
@@ -104,7 +103,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
     yield f"{one.other.scheduler} against {one.baseline.scheduler}, {seed_text(one.seeds)}"
     if one.unlike:
         yield (f"  different load or cluster: {', '.join(one.unlike)}")
-    if any(run.summary["demand_limited"] for side in sides for run in side.runs):
+    if any(side.demand_limited for side in sides):
         yield (
             "  limited by demand: queues were empty for a part of the time, so rates show the load"
         )

@@ -258,7 +258,12 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
         found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
     if not found:
         raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
-    for run in found:
+    yield from whole(found)
+
+
+def whole(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
+    """Yield the runs. Raises DataError if one is unreadable or incomplete."""
+    for run in runs:
         check_summary(run.summary, run.run.path / SUMMARY)
         _check_experiment(run)
         if run.run.manifest.get("complete") is not True:

@@ -111,6 +111,11 @@ def basis(summary: Mapping[str, Any]) -> str:
     return f"simulated on {summary['timing_profile']}{error}{engine}"
 
 
+def bases(summaries: Iterable[Mapping[str, Any]]) -> str:
+    """Return each different basis of some summaries."""
+    return "; ".join(dict.fromkeys(map(basis, summaries)))
+
+
 NOBODY_NAMED = (
     "every client counts as well-behaved, because --misbehaving names none; "
     "`fairbench diagnose` finds heavy clients"

@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
 from fairbench.config.flags.flag import SIM
@@ -26,6 +25,7 @@ from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.params import cost_names
 from fairbench.schedulers.registry import user_files
+from fairbench.version import DIRECTORY, __version__
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import program_files
 
@@ -76,8 +76,8 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
         CHOSEN: chosen_keys(experiment_tables(spec)),
-        "fairbench_version": fairbench.__version__,
-        "git": git_state(Path(fairbench.__file__).parent),
+        "fairbench_version": __version__,
+        "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
         **_own_files("scheduler_files", user_files()),
@@ -178,9 +178,8 @@ def environment() -> Mapping[str, str]:
 
 def own_version() -> str:
     """Return fairbench's version, with a digest of its code."""
-    package = Path(fairbench.__file__).parent
     code = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
+    for path in sorted(DIRECTORY.rglob("*")):
         if path.suffix in OWN_CODE and path.is_file():
-            code.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
-    return f"{fairbench.__version__} ({code.hexdigest()[:12]})"
+            code.update(f"{path.relative_to(DIRECTORY)}\0".encode() + path.read_bytes() + b"\0")
+    return f"{__version__} ({code.hexdigest()[:12]})"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, writing
 
 
 def check_writable(parent: Path, named: str = "result_dir") -> None:
@@ -17,14 +17,12 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
 
     ``named`` is the user's name for the directory.
     """
-    try:
+    with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
             _exists(existing / part)  # fails if the name is longer than file systems allow
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
-    except OSError as error:
-        raise _unwritable(parent, error, named) from None
 
 
 def _exists(path: Path) -> bool:
@@ -34,10 +32,6 @@ def _exists(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _unwritable(parent: Path, error: OSError, named: str = "result_dir") -> UsageError:
-    return UsageError(f"{named} {parent}: cannot be written: {error.strerror}")
 
 
 @contextmanager
@@ -55,19 +49,18 @@ def naming(path: Path) -> Iterator[None]:
 def made(parent: Path) -> Iterator[None]:
     """Create ``parent`` and the folders above, removed if the block fails. Raises UsageError."""
     new: list[Path] = []
-    try:
-        for path in (*reversed(parent.parents), parent):
-            if not _exists(path):
-                path.mkdir(exist_ok=True)
-                new.append(path)
-        yield
-    except BaseException as error:
-        for path in reversed(new):
-            with suppress(OSError):  # another run has written into it
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise _unwritable(parent, error) from None
-        raise
+    with writing(parent, "result_dir"):
+        try:
+            for path in (*reversed(parent.parents), parent):
+                if not _exists(path):
+                    path.mkdir(exist_ok=True)
+                    new.append(path)
+            yield
+        except BaseException:
+            for path in reversed(new):
+                with suppress(OSError):  # another run has written into it
+                    path.rmdir()
+            raise
 
 
 def fresh_directory(parent: Path, name: str) -> Path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
+from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.catalogue import CLIENTS, metric_of
 from fairbench.metrics.metric import Better
-from fairbench.results.comparison import ComparedRun, SchedulerResults, cells_of
+from fairbench.results.comparison import ComparedRun, SchedulerResults, cells_of, runs_below
 from fairbench.results.grid import differences, place_of
 from fairbench.results.intervals import LEVEL
 from fairbench.results.paired import Decision, Difference, difference, log_ratio, mean_value
@@ -80,6 +81,11 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
                     "seed; keep one of them, or compare their directories"
                 )
     return sides
+
+
+def sides_below(path: Path) -> list[SchedulerResults]:
+    """Return the cells of a directory's runs; errors are those of the two steps."""
+    return sides_of(runs_below(path))
 
 
 def contrast(

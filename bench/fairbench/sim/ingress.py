@@ -34,7 +34,7 @@ class Ingress:
         self._workers = workers
         self._held: dict[Request, Sequence] = {}
         self._sent: set[Request] = set()
-        self._news: list[Callable[[], None]] = []  # events that the queue has not received yet
+        self._events: list[Callable[[], None]] = []  # events that the queue has not received yet
         self._due_ps: int | None = None  # the time of its next call
         self.before: Callable[[], None] | None = None  # called before the queue is called
         # its key among the queues that are called at one instant
@@ -49,7 +49,7 @@ class Ingress:
 
     def enter(self, sequence: Sequence) -> None:
         self._held[sequence.request] = sequence
-        self._news.append(partial(self._take_in, sequence))
+        self._events.append(partial(self._take_in, sequence))
         self.soon()
 
     def finished(self, sequence: Sequence) -> None:
@@ -58,7 +58,7 @@ class Ingress:
         self._sent.remove(sequence.request)
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
-        self._news.append(partial(self.queue.finish, sequence.request, produced, now_s))
+        self._events.append(partial(self.queue.finish, sequence.request, produced, now_s))
         self.soon()
 
     def held(self) -> Iterator[Sequence]:
@@ -66,7 +66,7 @@ class Ingress:
 
     def soon(self) -> None:
         """Call the queue at this instant, because something has changed."""
-        if self._held or self._news:
+        if self._held or self._events:
             self._ask_at(self._clock.now_ps)
 
     def _ask_at(self, time_ps: int) -> None:
@@ -80,8 +80,8 @@ class Ingress:
         if now_ps != self._due_ps:
             return
         self._due_ps = None
-        news, self._news = self._news, []
-        for tell in news:
+        events, self._events = self._events, []
+        for tell in events:
             tell()
         if self.before is not None:
             self.before()

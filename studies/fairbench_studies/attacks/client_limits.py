@@ -40,8 +40,8 @@ from fairbench_studies.attacks.defences import (
     cell,
     interval_columns,
 )
-from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
-from fairbench_studies.kit.table_text import put_table
+from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/client-limits.csv"
 DURATION_S = 120.0
@@ -134,7 +134,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of the table; rows that are not named are unchanged."""
-    known = {row["scheduler"]: row for row in read()}
+    known = {row["scheduler"]: row for row in read_rows(TABLE)}
     rows = []
     for name in ROWS:
         if name not in names:
@@ -152,23 +152,18 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the page with its table replaced."""
-    lines = [f"| | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the table of the page, by the name of its block."""
+    body = []
     for row in rows:
         signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}
-        cells = " | ".join(cell(row, column, signs.get(column, "")) for column in COLUMNS)
-        lines.append(f"| {row['scheduler']} | {cells} |")
-    return put_table(page, "limits", "\n".join(lines))
-
-
-def read() -> list[dict[str, str]]:
-    """Return the rows of the file."""
-    return read_rows(TABLE)
+        cells = (cell(row, column, signs.get(column, "")) for column in COLUMNS)
+        body.append([row["scheduler"], *cells])
+    return {"attacks/limits": as_markdown(["", *COLUMNS.values()], body)}
 
 
 def main(*names: str) -> None:
     """Simulate, and write the data file and the page."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    write_tables(PAGE, tables(rows))

@@ -22,7 +22,7 @@ from fairbench.results.intervals import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.tables_only import simulate_tables
 from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
-from fairbench_studies.kit.table_text import as_markdown, put_table
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
@@ -91,7 +91,7 @@ def table(rows: Sequence[Row], workload: str) -> str:
         lost = [_lost(hits[NONE], hits[name]) for name in ("scan", "pin")]
         p95 = [_p95(some) for some in by_attack.values()]
         cells.append([eviction, f"{fmean(hits[NONE]):.1f}", *lost, *p95])
-    return as_markdown(header, cells).rstrip("\n")
+    return as_markdown(header, cells)
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
@@ -107,20 +107,13 @@ def _p95(rows: Sequence[Row]) -> str:
     return f"{sign}{fmean(float(row['p95_s']) for row in rows):.2f}"
 
 
-def put(page: str, rows: Sequence[Row]) -> str:
-    """Return the page with its tables replaced."""
-    for workload in WORKLOADS:
-        page = put_table(page, workload, table(rows, workload))
-    return page
-
-
-def read() -> list[dict[str, str]]:
-    """Return the rows of the file."""
-    return read_rows(TABLE)
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the tables of the page, by the names of their blocks."""
+    return {f"memory-attacks/{workload}": table(rows, workload) for workload in WORKLOADS}
 
 
 def main(*flags: str) -> None:
     """Simulate, and write the file and the page."""
     if "--table" not in flags:
         write_rows(TABLE, list(simulate()))
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
+    write_tables(PAGE, tables(read_rows(TABLE)))

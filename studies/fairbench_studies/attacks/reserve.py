@@ -38,8 +38,8 @@ from fairbench_studies.attacks.defences import (
     interval_columns,
     p95_sign,
 )
-from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
-from fairbench_studies.kit.table_text import put_table
+from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
 FIRST_SEED = 115  # the reserve of half of the weight was chosen at seeds 110 to 112
@@ -118,33 +118,27 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
     return row
 
 
-def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the page with its table replaced."""
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the table of the page, by the name of its block."""
     heads = [
         f"{what}, {f'a reserve of {reserve}' if reserve else 'no reserve'}"
         for what in ("P95", "service kept")
         for reserve in RESERVES
     ]
-    lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+    body = []
     for name in ATTACKS:
         found = [row for row in rows if row["attack"] == name]
-        cells = " | ".join(
+        cells = (
             cell(row, measure, p95_sign(row, measure))
             for measure in ("p95", "kept")
             for row in found
         )
-        lines.append(f"| {name if ' ' in name else f'`{name}`'} | {cells} |")
-    return put_table(page, "reserve", "\n".join(lines))
-
-
-def read() -> list[dict[str, str]]:
-    """Return the rows of the file."""
-    return read_rows(TABLE)
+        body.append([name if " " in name else f"`{name}`", *cells])
+    return {"attacks/reserve": as_markdown(["", *heads], body)}
 
 
 def main(*flags: str) -> None:
     """Simulate, and write the data file and the page."""
     if "--table" not in flags:
-        rows = simulate()
-        write_rows(TABLE, rows)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
+        write_rows(TABLE, simulate())
+    write_tables(PAGE, tables(read_rows(TABLE)))

@@ -31,13 +31,14 @@ from fairbench_studies.attacks.defences import (
     interval_columns,
     p95_sign,
 )
-from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
-from fairbench_studies.kit.table_text import put_table
+from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
 FIRST_SEED = 100  # the defences were chosen at seed 0
 LIMITED = "limited"
+WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
 
 
@@ -100,8 +101,6 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 
-Row = Mapping[str, str]
-
 
 def simulate(folder: Path) -> list[dict[str, str]]:
     """Return the table's rows: each attack under each scheduler, from ``folder`` where stored."""
@@ -134,71 +133,56 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 def table(rows: Sequence[Row], measure: str) -> str:
     """Return one measure as a table, a row per scheduler."""
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
-    lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
-    for name in dict.fromkeys(row["scheduler"] for row in rows):
-        found = {
-            row["attack"]: cell(row, measure, p95_sign(row, measure))
-            for row in rows
-            if row["scheduler"] == name
-        }
-        lines.append(f"| {name} | {' | '.join(found[one] for one in attacks)} |")
-    return "\n".join(lines)
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shown = cell(row, measure, p95_sign(row, measure))
+        found.setdefault(row["scheduler"], {})[row["attack"]] = shown
+    body = ([name, *(of[one] for one in attacks)] for name, of in found.items())
+    return as_markdown(["", *(f"`{one}`" for one in attacks)], body)
 
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, a column per attack."""
-    from matplotlib import pyplot  # the tables need no figures' libraries
+    from fairbench.figures.style import panels, paper_style, save  # not needed for tables
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
-    figure, sides = pyplot.subplots(1, 2, figsize=(14, 7.2), sharey=True)
     about = (
-        ("finished", 0.0, "victims' finished programs, beside the honest twin's"),
-        ("gain", 0.0, "attacker's useful service, times its twin's"),
+        ("finished", "RdBu", "victims' finished programs, beside the honest twin's"),
+        ("gain", "RdBu_r", "attacker's useful service, times its twin's"),
     )
-    for axes, (measure, least, title) in zip(sides, about, strict=True):
-        values = [
-            [float(row[f"{measure}_mean"] or "nan") for row in rows if row["scheduler"] == name]
-            for name in names
-        ]
-        axes.imshow(values, cmap="RdBu" if measure == "finished" else "RdBu_r", vmin=least, vmax=2,
-                    aspect="auto")  # fmt: skip
-        for y, line in enumerate(values):
-            for x, value in enumerate(line):
-                far = abs(value - 1) > 0.7
-                axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7.5,
-                          color="white" if far else "black")  # fmt: skip
-        axes.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=8)
-        axes.set_yticks(range(len(names)), names, fontsize=8)
-        axes.set_title(title, fontsize=9, loc="left")
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-    figure.suptitle(
-        f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds; 1: no harm",
-        fontsize=9, x=0.01, ha="left",
-    )  # fmt: skip
-    figure.tight_layout(rect=(0.01, 0, 1, 1))
-    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # reproducible bytes
-        figure.savefig(FIGURE, metadata={"Date": None})
+    with paper_style():
+        figure, (sides,) = panels(1, len(about), WIDTH_IN, HEIGHT_IN, sharey=True)
+        for axes, (measure, colours, title) in zip(sides, about, strict=True):
+            values = [
+                [float(row[f"{measure}_mean"] or "nan") for row in rows if row["scheduler"] == name]
+                for name in names
+            ]
+            axes.imshow(values, cmap=colours, vmin=0, vmax=2, aspect="auto")
+            for y, line in enumerate(values):
+                for x, value in enumerate(line):
+                    colour = "white" if abs(value - 1) > 0.7 else "black"
+                    place = {"ha": "center", "va": "center", "fontsize": 7.5}
+                    axes.text(x, y, f"{value:.2f}", color=colour, **place)
+            axes.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=8)
+            axes.set_yticks(range(len(names)), names, fontsize=8)
+            axes.set_title(title, fontsize=9, loc="left")
+            axes.spines[:].set_visible(False)
+            axes.grid(visible=False)
+        origin = f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds"
+        figure.supxlabel(f"{origin}; 1: no harm", fontsize=8)
+        save(figure, [FIGURE])
 
 
-def put(page: str, rows: Sequence[Row]) -> str:
-    """Return the page with each table replaced."""
-    for measure in MEASURES:
-        page = put_table(page, measure, table(rows, measure))
-    return page
-
-
-def read() -> list[dict[str, str]]:
-    """Return the rows of the table."""
-    return read_rows(TABLE)
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the tables of the page, by the names of their blocks."""
+    return {f"attacks/{measure}": table(rows, measure) for measure in MEASURES}
 
 
 def main(*folders: str) -> None:
     """Write the table from the folder, if given, then the picture and the page."""
     if folders:
-        rows = simulate(Path(folders[0]))
-        write_rows(TABLE, rows)
-    rows = read()
+        write_rows(TABLE, simulate(Path(folders[0])))
+    rows = read_rows(TABLE)
     draw(rows)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    write_tables(PAGE, tables(rows))

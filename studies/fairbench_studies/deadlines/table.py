@@ -15,15 +15,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-from matplotlib import pyplot
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import points, read_sweep
+from fairbench.figures.style import panels, paper_style, save
+from fairbench.report.palette import BLUE
 from fairbench.results.store import runs_in
 from fairbench_studies.kit.rows import ROOT, write_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
@@ -41,9 +43,7 @@ SHOWN = {  # key -> its name and format
     "goodput_tok_s": ("goodput, tok/s", ",.0f"),
     "wasted": ("computed in vain", ".0%"),
 }
-COLUMNS = 5
-# a colour of Okabe and Ito; every panel has one blue line with markers
-BLUE, GREY = "#0072b2", "0.8"
+COLUMNS, WIDTH_IN, ROW_IN = 5, 11.0, 2.45
 
 
 def name_of(spec: ExperimentSpec) -> str:
@@ -132,23 +132,22 @@ def write(found: Curves) -> None:
 def draw(found: Curves) -> None:
     """Draw a panel for each scheduler."""
     rows = -(-len(found) // COLUMNS)
-    size = (11, 2.45 * rows)
-    figure, grid = pyplot.subplots(rows, COLUMNS, figsize=size, sharex=True, sharey=True)
-    for axes in grid.flat[len(found) :]:
-        axes.remove()
-    for axes, (name, curve) in zip(grid.flat, found.items(), strict=False):
-        for other in found.values():
-            axes.plot(*_line(other), color=GREY, linewidth=0.8, zorder=1)
-        axes.plot(*_line(curve), color=BLUE, marker="o", markersize=4, linewidth=1.6, zorder=2)
-        _loads(axes, curve)
-        axes.set_title(f"{name}\n({collapse(curve)})", fontsize=9)
-        axes.set(xlim=(-0.05, 1.12), ylim=(-0.05, 1.12), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("requests in time of the client that floods", fontsize=9)
-    figure.supylabel("requests in time of the worst well-behaved client", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(FIGURE, metadata={"Date": None})
+    with paper_style():
+        figure, grid = panels(rows, COLUMNS, WIDTH_IN, ROW_IN * rows, sharex=True, sharey=True)
+        for axes in grid.flat[len(found) :]:
+            axes.remove()
+        for at, (axes, name) in enumerate(zip(grid.flat, found, strict=False)):
+            for other in found.values():
+                axes.plot(*_line(other), color="0.7", linewidth=0.8, zorder=1)
+            axes.plot(*_line(found[name]), color=BLUE.colour, marker="o", zorder=2)
+            _loads(axes, found[name])
+            axes.set_title(f"{name}\n({collapse(found[name])})", fontsize=9)
+            axes.set(xlim=(-0.05, 1.2), ylim=(-0.05, 1.15), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+            axes.grid(color="0.92")
+            axes.tick_params(labelbottom=at + COLUMNS >= len(found))
+        figure.supxlabel("requests in time of the client that floods", fontsize=9)
+        figure.supylabel("requests in time of the worst well-behaved client", fontsize=9)
+        save(figure, [FIGURE])
 
 
 def _line(curve: Mapping[float, Mapping[str, float]]) -> tuple[Sequence[float], Sequence[float]]:

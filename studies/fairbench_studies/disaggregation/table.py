@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib import pyplot
-
+from fairbench.figures.style import caption, panels, paper_style, save
+from fairbench.report.palette import BLUE, PURPLE, VERMILION
 from fairbench.results.store import StoredRun, runs_in
 from fairbench.schedulers.registry import PAIRS
 from fairbench_studies.kit.rows import ROOT
@@ -26,12 +26,14 @@ from fairbench_studies.kit.table_store import write
 
 FIGURE = ROOT / "plots/disaggregation.svg"
 WORKLOADS = ("tot", "judge", "long-qa", "sessions")
-FORMS = {  # name -> colour (of Okabe and Ito) and marker
+FORMS = {  # name -> colour and marker
     "colocated": ("0.45", "o"),
-    "SGLang": ("#d55e00", "s"),
-    "at admission": ("#0072b2", "D"),
-    "vLLM": ("#cc79a7", "^"),
+    "SGLang": (VERMILION.colour, "s"),
+    "at admission": (BLUE.colour, "D"),
+    "vLLM": (PURPLE.colour, "^"),
 }
+WIDTH_IN, HEIGHT_IN = 9.0, 3.4
+PROVENANCE = "Simulated on an A100; four replicas or two prefill and two decode workers"
 SHARES = ("colocated", "SGLang", "at admission")
 LOGARITHMIC = "long-qa"  # its latencies span a factor of a hundred
 CONTENDED = ("tot", "long-qa")  # configurations in which some client is short of service
@@ -112,28 +114,21 @@ def _seconds(value: float) -> str:
 
 def draw(found: Found) -> None:
     """Draw a panel for each workload."""
-    figure, panels = pyplot.subplots(1, len(WORKLOADS), figsize=(11, 3.6), sharey=True)
-    for axes, workload in zip(panels, WORKLOADS, strict=True):
-        for form, (colour, marker) in FORMS.items():
-            values = [found[workload, name, form]["victim_p50_s"] for name in PAIRS]
-            axes.plot(
-                values, range(len(PAIRS)), marker, color=colour, label=form, markersize=5, alpha=0.9
-            )
-        if workload == LOGARITHMIC:
-            axes.set(xscale="log", xticks=(1, 10, 100), xticklabels=("1", "10", "100"))
-        else:
-            axes.set_xlim(left=0)
-        axes.set_title(workload, fontsize=10)
-        axes.set_yticks(range(len(PAIRS)), list(PAIRS))
-        axes.grid(axis="y", color="0.9", linewidth=0.6)
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].invert_yaxis()
-    figure.supxlabel("P50 latency of well-behaved clients, s", fontsize=9)
-    names, labels = panels[0].get_legend_handles_labels()
-    figure.legend(names, labels, ncols=len(FORMS), fontsize=8, frameon=False, loc="upper center")
-    figure.tight_layout(rect=(0, 0, 1, 0.94))
-    figure.savefig(FIGURE, metadata={"Date": None})
+    with paper_style():
+        figure, (row,) = panels(1, len(WORKLOADS), WIDTH_IN, HEIGHT_IN, sharey=True)
+        for axes, workload in zip(row, WORKLOADS, strict=True):
+            for form, (colour, marker) in FORMS.items():
+                values = [found[workload, name, form]["victim_p50_s"] for name in PAIRS]
+                axes.plot(values, range(len(PAIRS)), marker, color=colour, label=form, alpha=0.9)
+            if workload == LOGARITHMIC:
+                axes.set(xscale="log", xticks=(1, 10, 100), xticklabels=("1", "10", "100"))
+            else:
+                axes.set_xlim(left=0)
+            axes.set_title(workload, fontsize=9)
+            axes.set_yticks(range(len(PAIRS)), list(PAIRS))
+        row[0].invert_yaxis()
+        caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, row[0])
+        save(figure, [FIGURE])
 
 
 def main(folder: str, sessions: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import save
+from fairbench.errors import writing
+from fairbench.figures.style import save_in
 from fairbench_studies.kit.rows import write_rows
 
 if TYPE_CHECKING:
@@ -25,14 +25,10 @@ def write_figure(
 
     Raises UsageError if one cannot be written.
     """
-    pictures = [output / f"{stem}.{suffix}" for suffix in formats]
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        save(figure, pictures)
-        if rows is None:
-            return pictures
-        table = output / f"{stem}.csv"
+    pictures = save_in(figure, output, stem, formats)
+    if rows is None:
+        return pictures
+    table = output / f"{stem}.csv"
+    with writing(output, "output_dir"):
         write_rows(table, rows)
-    except OSError as error:
-        raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
     return [*pictures, table]

@@ -8,6 +8,7 @@ from typing import Any
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
+from fairbench.results.pair_comparison import seed_text
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
@@ -24,8 +25,4 @@ def origin_of(summaries: Sequence[Any]) -> str:
     """Return the provenance line for summaries of runs."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
-    if len(seeds) == 1:
-        return f"{bases}; seed {seeds[0]}"
-    together = seeds[-1] - seeds[0] == len(seeds) - 1
-    listed = f"{seeds[0]} to {seeds[-1]}" if together else ", ".join(map(str, seeds))
-    return f"{bases}; seeds {listed}, {METHOD}"
+    return f"{bases}; {seed_text(seeds)}" + (f", {METHOD}" if len(seeds) > 1 else "")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor
+from pathlib import Path
 
 from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench_studies.kit.rows import Row
+
+BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -86,7 +89,19 @@ def index(row: Row, name: str) -> str:
     return f"{float(row[name]):.3f}"
 
 
-def put_table(page: str, name: str, table: str) -> str:
-    """Return the page with the table put between the comments of this name."""
-    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)
+def filled(page: str, render: Callable[[str], str | None]) -> str:
+    """Return a page with the table of each marked block rendered again by its name.
+
+    A block for which ``render`` returns None stays as it is.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        table = render(found[2])
+        return found[0] if table is None else f"{found[1]}{table}{found[4]}"
+
+    return BLOCK.sub(block, page)
+
+
+def write_tables(page: Path, tables: Mapping[str, str]) -> None:
+    """Put tables into the marked blocks of a page that have their names."""
+    page.write_text(filled(page.read_text(encoding="utf-8"), tables.get), encoding="utf-8")

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairbench.figures.style import paper_style, save
 from fairbench.report.pages.chart_ranks import LEADER_FROM, RADIUS, Box, free_box
+from fairbench.report.palette import BLUE, GREEN, VERMILION
 from fairbench_studies.kit.rows import ROOT
 
 if TYPE_CHECKING:
@@ -15,11 +17,10 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Colours of Okabe and Ito; shapes distinguish the kinds without colour.
-KINDS = {
-    "queue before the cluster": ("#d55e00", "s"),
-    "fair local scheduler": ("#0072b2", "o"),
-    "router that looks at prefixes": ("#009e73", "^"),
+KINDS = {  # shapes distinguish the kinds without colour
+    "queue before the cluster": (VERMILION.colour, "s"),
+    "fair local scheduler": (BLUE.colour, "o"),
+    "router that looks at prefixes": (GREEN.colour, "^"),
     "other": ("0.35", "D"),
 }
 FAIR = (
@@ -78,21 +79,20 @@ def draw(points: Sequence[Point]) -> None:
     Args:
         points: Points in the order of their numbers, from 1.
     """
-    from matplotlib import pyplot  # tables do not need the libraries of figures
+    from matplotlib.figure import Figure
 
-    with pyplot.rc_context({"svg.hashsalt": "fairbench", "svg.fonttype": "none"}):
-        figure = pyplot.figure(figsize=(WIDTH_IN, HEIGHT_IN))
+    with paper_style():
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN))
         whole, close = (_axes(figure, view, points) for view in (WHOLE, CLOSE))
         whole.set(xlabel=f"service, times that of {BASELINE} (geometric mean, nine configurations)")
         whole.set(ylabel="minimum fair share of best total (mean, nine configurations)")
-        whole.spines[["top", "right"]].set_visible(False)
         whole.legend(frameon=False, loc="lower right", fontsize=8)
         whole.set_title("Simulated, A100, two replicas, five seeds", fontsize=9, loc="left")
         whole.indicate_inset((CLOSE.x[0], CLOSE.y[0], *_size(CLOSE)), close, edgecolor="0.3")
         close.tick_params(labelsize=7)
         close.locator_params(axis="x", nbins=4)
         _list(figure, points)
-        figure.savefig(FIGURE, metadata={"Date": None})  # reproducible bytes
+        save(figure, [FIGURE])
 
 
 def _size(view: View) -> tuple[float, float]:

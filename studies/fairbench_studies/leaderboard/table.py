@@ -13,11 +13,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
 from statistics import fmean, geometric_mean
 
 from fairbench_studies.kit.rows import ROOT, read_rows
-from fairbench_studies.kit.table_text import put_table
+from fairbench_studies.kit.table_text import as_markdown, write_tables
 from fairbench_studies.leaderboard.picture import BASELINE, Point, draw
 
 TABLE = ROOT / "results/leaderboard.csv"
@@ -44,7 +43,7 @@ def values(name: str) -> Values:
 def by_place(shares: Values, services: Values, latencies: Values) -> str:
     """Return share / throughput / P95 as text, by row and configuration."""
     places = list(shares[BASELINE])
-    lines = [f"| | {' | '.join(places)} |", f"|---|{'--:|' * len(places)}"]
+    body = []
     for row in sorted(shares, key=lambda row: -fmean(shares[row].values())):
         cells = []
         for place in places:
@@ -52,8 +51,8 @@ def by_place(shares: Values, services: Values, latencies: Values) -> str:
             shown = "-" if late != late else f"{late:,.0f}"  # nan: undefined
             share, rate = shares[row][place], services[row][place] / 1000
             cells.append(f"{share:.0%} / {rate:.1f} / {shown}")
-        lines.append(f"| `{row}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        body.append([f"`{row}`", *cells])
+    return as_markdown(["", *places], body)
 
 
 def points(shares: Values, services: Values) -> list[Point]:
@@ -73,14 +72,8 @@ def ranks() -> str:
     """Return the output of ``fairbench leaderboard`` for the file, as a table."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
-
-
-def put(page: str, tables: Mapping[str, str]) -> str:
-    """Return the page with each table replaced."""
-    for name, table in tables.items():
-        page = put_table(page, name, table)
-    return page
+    lines = done.stdout.splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("|"))
 
 
 def main(*stores: str) -> None:
@@ -90,5 +83,5 @@ def main(*stores: str) -> None:
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
     shares, services, latencies = (values(name) for name in (SHARE, SERVICE, LATENCY))
     draw(points(shares, services))
-    tables = {"ranks": ranks(), "places": by_place(shares, services, latencies)}
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    places = by_place(shares, services, latencies)
+    write_tables(PAGE, {"leaderboard/ranks": ranks(), "leaderboard/places": places})

@@ -31,4 +31,4 @@ def _row(one: Flag, commands: list[str]) -> Iterator[str]:
     yield ", ".join(commands)
     yield "" if one.key.startswith("trace.") else f"`{one.key}`"
     yield one.unit
-    yield escaped(one.default)
+    yield escaped(str(one.default))

@@ -4,23 +4,24 @@
     python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
     python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
 
-A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the attacks
+and of the leaderboard write the blocks of their own pages.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from fairbench.config.preset import read_preset
+from fairbench.files.toml_text import toml_value
 from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
-from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.kit.table_text import as_markdown, filled
 from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
-from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.claims import claims, pools
 from fairbench_studies.pages.paper import paper
-from fairbench_studies.pages.presets import preset_table
 from fairbench_studies.pages.runs import (
     default_loads,
     fig4,
@@ -30,10 +31,10 @@ from fairbench_studies.pages.runs import (
     quantum,
     runs_table,
 )
-from fairbench_studies.pages.validation import measured, serving, serving_fitted
+from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/")
 
 MADE: dict[str, Callable[[], str]] = {
     "default-loads": lambda: default_loads("default-loads"),
@@ -46,10 +47,12 @@ MADE: dict[str, Callable[[], str]] = {
     "fig4": fig4,
     "measured": lambda: measured("no"),
     "measured-fitted": lambda: measured("yes"),
-    "serving": serving,
-    "serving-fitted": serving_fitted,
+    "serving": lambda: serving("false"),
+    "serving-fitted": lambda: serving("true"),
+    "serving-h100": lambda: serving_h100("false"),
+    "serving-h100-fitted": lambda: serving_h100("true"),
     "claims": claims,
-    "claims-on-cells": claims_on_cells,
+    "pools": pools,
     "real-latency": real_latency,
     "real-service": real_service,
     "sharing-brief": sharing_brief,
@@ -72,9 +75,18 @@ def render(name: str) -> str:
     return as_markdown(header, body)
 
 
+def preset_table(name: str) -> str:
+    """Return a table of the facts of a bundled preset, each with its source."""
+    facts = read_preset(name).facts
+    return as_markdown(
+        ("setting", "value", "source"),
+        ((f"`{one.key}`", f"`{toml_value(one.value)}`", one.source) for one in facts),
+    )
+
+
 def rendered(text: str) -> str:
-    """Return a document with every marked block rendered again."""
-    return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
+    """Return a document with its marked blocks rendered again."""
+    return filled(text, lambda name: None if name.startswith(OF_SCRIPTS) else render(name))
 
 
 def main(*arguments: str) -> None:

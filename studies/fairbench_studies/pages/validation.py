@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fairbench_studies.kit.rows import ROOT, Row, read_rows
 from fairbench_studies.kit.table_text import as_markdown
-from fairbench_studies.validation.serving.compare import LONG_TTFT_S
+from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
 def measured(fitted: str) -> str:
@@ -59,33 +59,39 @@ def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> t
     )
 
 
-def serving() -> str:
-    """Return the tested runs of real engines, with errors under two profiles."""
-    return _serving("false")
+def serving(fitted: str) -> str:
+    """Return runs of real engines, with errors under the measured profile.
+
+    Runs on an A100 also have the error under the operator profile.
+    """
+    return _engine_runs("serving/validation", fitted, "serving/operator-profile")
 
 
-def serving_fitted() -> str:
-    """Return the runs to which the measured profile was fitted."""
-    return _serving("true")
+def serving_h100(fitted: str) -> str:
+    """Return the runs of SGLang on an H100, with errors under the measured profile."""
+    return _engine_runs("gpu/validation", fitted).replace("sglang-h100-", "")
 
 
-def _serving(fitted: str) -> str:
-    """Return errors under the measured profile and, on an A100, the operator profile."""
+def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
+    """Return the runs of ``results/FILE.csv``, with the errors of another file in parentheses.
+
+    A time to first token that is too short for a target has no error.
+    """
     columns = {}
-    for name in ("validation", "operator-profile"):
-        for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):
+    for name in filter(None, (file, other)):
+        for row in read_rows(ROOT / "results" / f"{name}.csv"):
             columns[name, row["run"], row["number"].split("/")[0]] = row
     body = []
     runs = {row["run"]: row["fitted"] for row in columns.values()}
     for run in (run for run in runs if runs[run] == fitted):
         cells = []
         for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
-            new, old = (columns[name, run, number] for name in ("validation", "operator-profile"))
-            before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
+            new, old = columns[file, run, number], columns.get((other, run, number))
+            before = f" ({float(old['error_pct']):+.0f})" if old else ""
             measured = float(new["measured"])
             text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
             resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
-            cells += [text, f"{float(new['error_pct']):+.0f}%{before}" if resolved else "<"]
+            cells += [text, f"{float(new['error_pct']):+.0f}%{before}" if resolved else UNRESOLVED]
         body.append((run, *cells))
     header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
               "TTFT P99, s", "error")  # fmt: skip

@@ -14,21 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import pyplot
 from numpy.typing import NDArray
 
 from fairbench.config.resolve import resolve
 from fairbench.metrics.tables import RunResult
-from fairbench.sim.routers.ingresses import RouterIngresses
-from fairbench.sim.run import Simulation
-from fairbench_studies.kit.rows import ROOT, write_rows
-from fairbench_studies.routers.table import Case, case, exchange
+from fairbench_studies.kit.rows import ROOT, TABLES, write_rows
+from fairbench_studies.routers.cases import Case, case, exchange, is_heard, name_of, usual
+from fairbench_studies.routers.runs import OUTPUT_WEIGHT, Panel, draw, results, simulated
 
-TABLES = ROOT / "results/tables"
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
-COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # colours of Okabe and Ito
-OUTPUT_WEIGHT = 2
-
 QUANTUM = 40_000  # the default of d2lpm
 
 # Numbers of routers and of workers, and the form of sharing.
@@ -43,10 +37,6 @@ REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
 }  # fmt: skip
-SKEWS = (1.0, 3.0, 10.0)
-INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
-
-
 SEEDS = range(5)
 
 
@@ -69,17 +59,6 @@ class Drift(NamedTuple):
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
-def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[RunResult, float]:
-    """Return a result, and the largest charge at a worker that a router did not know."""
-    spec = resolve(dict(flags), dict(settings))
-    simulation = Simulation(spec, spec.client_plans(), None)
-    simulation.run()
-    doors, unheard = simulation.cluster.ingress, 0.0
-    if isinstance(doors, RouterIngresses) and doors.gossip is not None:
-        unheard = doors.gossip.unheard.tokens
-    return simulation.result(True, None), unheard
-
-
 def scaling() -> Iterator[list[str]]:
     """Yield a row for each fleet, number of routers, and form."""
     for workload, dp, numbers in FLEETS:
@@ -90,24 +69,18 @@ def scaling() -> Iterator[list[str]]:
                 settings["d2lpm.worker_quantum"] = QUANTUM // number
             if form == GATHERED:
                 settings["routers.skew"] = 1e9
-            found = simulated(flags, settings)[0].summary
+            summary = simulated(resolve(flags, settings))[0].result(True, None).summary
             yield [
                 f"`{workload}`", f"{dp}", f"{number}", form or "-",
-                f"{found['cache_hit_rate']:.3f}", f"{found['service_rate_tok_s']:,.0f}",
-                f"{found['jain_index_actual']:.3f}", f"{found['min_entitlement_ratio']:.3f}",
-                f"{found['victim_p99_s']:.1f}",
+                f"{summary['cache_hit_rate']:.3f}", f"{summary['service_rate_tok_s']:,.0f}",
+                f"{summary['jain_index_actual']:.3f}", f"{summary['min_entitlement_ratio']:.3f}",
+                f"{summary['victim_p99_s']:.1f}",
             ]  # fmt: skip
 
 
 def cases() -> Iterator[Case]:
     """Yield the cases in order of the table."""
-    yield case()
-    for skew in SKEWS:
-        yield case(form="independent", skew=skew)
-    yield case(form="sticky")
-    for skew in SKEWS:
-        for every_s in INTERVALS_S:
-            yield exchange(skew, every_s)
+    yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
     yield exchange(10.0, 0.1, repeated=0.5)
@@ -133,18 +106,19 @@ def drift(one: Case) -> Drift:
 
 def _drift(one: Case, seed: int) -> Drift:
     settings = {f"routers.{key}": value for key, value in one}
-    result, unheard = simulated({**DRIFT, "routers": 2 if one else 1, "seed": seed}, settings)
+    flags = {**DRIFT, "routers": 2 if one else 1, "seed": seed}
+    simulation, unheard = simulated(resolve(flags, settings))
+    result = simulation.result(True, None)
     summary = result.summary
     rates = [row["service_rate_tok_s"] for row in summary["clients"]]
     behaved = [row["service_rate_tok_s"] for row in summary["clients"] if not row["misbehaving"]]
-    heard = dict(one).get("form") in (None, "exchange", "ledger")
     apart, most = charges(result)
     return Drift(
         (sum(behaved) / sum(rates),),
         sum(rates),
         summary["cache_hit_rate"],
         apart,
-        QUANTUM + most + unheard if heard else None,
+        QUANTUM + most + unheard if is_heard(one) else None,
         unheard,
     )
 
@@ -184,13 +158,6 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
     return peak
 
 
-def name_of(one: Case) -> str:
-    """Return the name of a case: its form, and settings other than the skew."""
-    rest = {key: value for key, value in one if key not in ("form", "skew")}
-    form = dict(one).get("form", "one router")
-    return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
-
-
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
     """Yield a row for each case."""
     alone = next(iter(found.values()))
@@ -209,43 +176,18 @@ def points(changes: NDArray[Any]) -> str:
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 
-def draw(found: Mapping[Case, Drift]) -> None:
-    """Draw the error of the share and the drift of charges over the interval."""
-    alone = next(iter(found.values()))
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8))
-    for skew, colour in zip(SKEWS, COLOURS, strict=True):
-        curve = [found[exchange(skew, every_s)] for every_s in INTERVALS_S]
-        changes = [one.changes(alone) for one in curve]
-        apart = found[case(form="independent", skew=skew)]
-        label = f"{skew:g}:1"
-        spreads = [one.std(ddof=1) for one in changes]
-        left.errorbar(
-            INTERVALS_S, [one.mean() for one in changes], spreads, color=colour, marker="o",
-            capsize=2, label=f"exchange, {label}",
-        )  # fmt: skip
-        left.axhline(
-            apart.changes(alone).mean(), color=colour, linestyle=":",
-            label=f"independent, {label}",
-        )  # fmt: skip
-        right.plot(INTERVALS_S, [one.apart for one in curve], color=colour, marker="o", label=label)
-        bounds = [one.bound for one in curve]
-        right.plot(INTERVALS_S, bounds, color=colour, linestyle="--", label=f"{label}, bound")
-    left.set(ylabel="change of the behaved clients' share, points")
-    right.set(ylabel="one client's charges between workers, tokens", ylim=(0, None))
-    for axes in (left, right):
-        axes.set(xscale="log", xlabel="interval of the exchange, s", xticks=INTERVALS_S)
-        axes.set_xticklabels([f"{one:g}" for one in INTERVALS_S])
-        axes.minorticks_off()
-        axes.legend(fontsize=7, frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-    right.axhline(alone.apart, color="0.6", linewidth=0.8)
-    figure.suptitle(
-        "Simulated on an A100: tot s1 under d2lpm, two routers before four workers; five seeds",
-        fontsize=9, x=0.01, ha="left",
-    )  # fmt: skip
-    figure.tight_layout()
-    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # reproducible bytes
-        figure.savefig(FIGURE, metadata={"Date": None})
+def picture(found: Mapping[Case, Drift]) -> None:
+    """Draw the change of the share and the drift of charges over the interval."""
+    alone = found[case()]
+    shares = Panel(
+        "change of the behaved clients' share, points",
+        lambda one: one.changes(alone).mean(),
+        lambda one: one.changes(alone).std(ddof=1),
+    )
+    label = "one client's charges between workers, tokens"
+    drift = Panel(label, lambda one: one.apart, bound=lambda one: one.bound)
+    title = "Two D²LPM routers before four workers: change of a share, and drift of charges"
+    draw(FIGURE, (title, "Simulated on an A100: tot s1; five seeds"), found, shares, drift)
 
 
 def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
@@ -259,13 +201,10 @@ def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
 
 def main() -> None:
     """Run, write, draw."""
-    found = {}
-    for one in cases():
-        found[one] = drift(one)
-        sys.stderr.write(f"{name_of(one)}: {found[one]}\n")
+    found = results(cases(), drift)
     head = ["routers", "skew", "behaved share", "error, points", "service, tok/s", "hit rate"]
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))
-    draw(found)
+    picture(found)
     head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
     head += ["Jain (computed)", "min. fair share of own", "victim P99, s"]
     write("router-scaling", head, scaling())

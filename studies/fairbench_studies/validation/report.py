@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairbench.errors import UsageError, printable
-from fairbench.report.numbers import number
+from fairbench.report.numbers import UNDEFINED, number
 from fairbench.validate.live_run import Pair
+
+# The model does not resolve times to first token up to LONG_TTFT_S: no target, no error shown.
+LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -60,6 +63,18 @@ def defined(value: float) -> float | None:
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
     """Return the simulated and the measured number as text."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
+
+
+def error(pair: Pair, least: float = 0.0) -> str:
+    """Return the error of the simulated number as text; none is shown up to ``least`` measured."""
+    if pair.measured <= least:
+        return UNRESOLVED
+    return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
+
+
+def unresolved_line() -> str:
+    """Return the legend of an unresolved time to first token."""
+    return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
 def each(

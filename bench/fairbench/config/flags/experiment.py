@@ -2,6 +2,7 @@
 
 A flag is one entry here: ``run`` takes all of ``RunFlags``, ``compare`` all of ``CompareFlags``,
 ``plan`` all of ``PlanFlags``, as options; the functions of these names take them as keywords.
+A command for which a flag has another help or default takes that entry ``but`` for what differs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fairbench.config.flags.flag import (
     split_commas,
 )
 from fairbench.config.flags.trace import TraceFlags
-from fairbench.hardware.engines import ENGINES
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 
 
 class EveryFlags(TypedDict, total=False):
@@ -102,7 +103,7 @@ class SetupFlags(TypedDict, total=False):
 class SeedFlags(TypedDict, total=False):
     """The flag of ``compare``, ``plan`` and ``sweep``, which run over several seeds."""
 
-    seed: Annotated[int | None, Flag("The first seed.", COMMON, "0")]
+    seed: Annotated[int | None, Flag("The first seed.", COMMON, 0)]
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
@@ -153,14 +154,15 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
         Flag("Saturation detector of the gateway.", SCHEDULER, "utilization", "DETECTOR"),
     ]
     engine: Annotated[
-        str | None, Flag("Engine of the simulated workers.", CLUSTER, "sglang", "|".join(ENGINES))
+        str | None,
+        Flag("Engine of the simulated workers.", CLUSTER, DEFAULT_ENGINE, "|".join(ENGINES)),
     ]
 
 
 class ServedFlags(TypedDict, total=False):
     """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
 
-    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, "1")]
+    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, 1)]
     prefill: Annotated[
         int | None,
         Flag(
@@ -188,7 +190,7 @@ class ServedFlags(TypedDict, total=False):
         Flag(
             "Seconds of the trace, or of an emulated server's time, per real second.",
             LOAD,
-            "1",
+            1,
             key="backend.",
         ),
     ]
@@ -197,7 +199,7 @@ class ServedFlags(TypedDict, total=False):
         Flag(
             "Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, vLLM.",
             SERVERS,
-            "sim",
+            SIM,
             "|".join((SIM, *STARTED)),
             key="backend.kind",
         ),
@@ -219,7 +221,7 @@ class ArrivalFlags(TypedDict, total=False):
     burstiness: Annotated[
         float | None,
         Flag(
-            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.", LOAD, "1"
+            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.", LOAD, 1
         ),
     ]
 
@@ -228,21 +230,22 @@ class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False)
     """Flags of ``fairbench compare``; its ``--help`` describes them."""
 
 
+COMPARE = flags_of(CompareFlags)
+
+
 class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
     """Flags of ``fairbench plan`` that describe its load, explained in its ``--help``."""
 
     request_rate: Annotated[
         float | None,
-        Flag(
+        COMPARE["request_rate"].but(
             "Programs/s of each well-behaved client over the whole cluster.",
-            LOAD,
-            "the workload's for one replica of the first GPU",
-            unit="programs/s",
+            default="the workload's for one replica of the first GPU",
         ),
     ]
     time_scale: Annotated[
-        float | None, Flag("Seconds of the trace in a second.", LOAD, "1", key="backend.")
+        float | None, COMPARE["time_scale"].but("Seconds of the trace in a second.")
     ]
 
 
-COMPARE, PLAN = flags_of(CompareFlags), flags_of(PlanFlags)
+PLAN = flags_of(PlanFlags)

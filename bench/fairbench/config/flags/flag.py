@@ -24,14 +24,15 @@ class Flag:
     """The declaration of a flag; ``flags_of`` fills in ``name`` and Python ``type`` from a table.
 
     - ``help`` explains it, ``panel`` is where ``--help`` shows it.
+    - ``default`` is the value that the code takes from here, or a text that describes the value.
     - ``key`` is what it sets: a key of an experiment file, ``engine.PARAM`` or another setting,
       ``backend.KEY``, or ``trace.KEY`` of a trace that is played. The flag's name is used as the
       key if the key is empty, and completes a key that ends with a dot.
     """
 
     help: str
-    panel: str
-    default: str = ""
+    panel: str = OTHER
+    default: Any = ""
     metavar: str | None = None
     key: str = ""
     unit: str = ""
@@ -47,7 +48,11 @@ class Flag:
     @property
     def text(self) -> str:
         """The help with the default."""
-        return f"{self.help} [default: {self.default}]" if self.default else self.help
+        return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
+
+    def but(self, help: str = "", **changes: Any) -> Flag:
+        """Return the flag for another command, with another help or other properties."""
+        return replace(self, help=help or self.help, **changes)
 
 
 def flags_of(table: type) -> dict[str, Flag]:
@@ -59,6 +64,11 @@ def flags_of(table: type) -> dict[str, Flag]:
         option = flag.option or f"--{name.replace('_', '-')}"
         found[name] = replace(flag, name=name, type=hint.__origin__, key=key, option=option)
     return found
+
+
+def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
+    """Return the value of a flag, or the default that its table declares."""
+    return flags.get(name, table[name].default)
 
 
 def check_names(flags: Iterable[str], known: Iterable[str]) -> None:

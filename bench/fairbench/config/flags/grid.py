@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fairbench.config.flags.experiment import EveryFlags, SeedFlags, SetupFlags
-from fairbench.config.flags.flag import SERVERS, SIM, STARTED, Flag, flags_of, values_of
+from fairbench.config.flags.flag import Flag, flags_of, values_of
 from fairbench.config.flags.run import RUN
 
 
@@ -15,8 +14,7 @@ def _axis(
     name: str, metavar: str = "A,B", read: Callable[[str], Any] = str, about: str = ""
 ) -> Flag:
     """Declare a flag of ``run`` with several values, each of which is run."""
-    one = replace(RUN[name], help=about or RUN[name].help, metavar=metavar, option="")
-    return replace(one, read=values_of(read), axis=True)
+    return RUN[name].but(about, metavar=metavar, option="", read=values_of(read), axis=True)
 
 
 class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
@@ -40,12 +38,10 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     ]
     backend: Annotated[
         str | None,
-        Flag(
+        RUN["backend"].but(
             "Simulate all points, or run them on real servers one after another; a file says how "
             "in a table [base.backend].",
-            SERVERS,
-            "sim",
-            "|".join((SIM, *STARTED)),
+            key="backend",
         ),
     ]
 

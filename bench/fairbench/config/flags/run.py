@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fairbench.config.flags.experiment import ArrivalFlags, ServedFlags, SetupFlags, SingleFlags
+from fairbench.config.flags.experiment import (
+    COMPARE,
+    ArrivalFlags,
+    ServedFlags,
+    SetupFlags,
+    SingleFlags,
+)
 from fairbench.config.flags.flag import (
     CLUSTER,
     COMMON,
@@ -15,6 +21,7 @@ from fairbench.config.flags.flag import (
     SERVERS,
     WORKLOAD,
     Flag,
+    assigned,
     flags_of,
     split_words,
 )
@@ -24,7 +31,7 @@ def _engine(help: str, unit: str = "") -> Flag:
     return Flag(help, CLUSTER, key="engine.", unit=unit)
 
 
-def _server(help: str, default: str = "", metavar: str | None = None, **rest: Any) -> Flag:
+def _server(help: str, default: Any = "", metavar: str | None = None, **rest: Any) -> Flag:
     return Flag(help, SERVERS, default, metavar, key="backend.", **rest)
 
 
@@ -39,7 +46,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
             "d2lpm",
         ),
     ]
-    seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, "0")]
+    seed: Annotated[int | None, COMPARE["seed"].but("Seed of everything random.")]
     dataset_path: Annotated[
         str | None,
         Flag(
@@ -63,7 +70,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Number of routers that share the fleet, in the form of `--set routers.form`.",
             SCHEDULER,
-            "1",
+            1,
         ),
     ]
     mem_fraction_static: Annotated[
@@ -162,12 +169,12 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Longest total wait of a request after 429s, with --rate-limited wait; then it fails.",
             SERVERS,
-            "600",
+            600,
             key="backend.longest_wait_s",
             unit="s",
         ),
     ]
-    tp: Annotated[int | None, _server("GPUs of each server.", "1")]
+    tp: Annotated[int | None, _server("GPUs of each server.", 1)]
     share_gpus: Annotated[bool, _server("Let SGLang servers share GPUs if there are too few.")]
     schedule_policy: Annotated[
         str | None,
@@ -210,3 +217,38 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 
 RUN = flags_of(RunFlags)
+
+# Flags that each command takes with a type and a default of its own, because Python's functions
+# name them or lack them.
+SETTINGS = Flag(
+    "Parameter of a scheduler, the engine or the workload; may be repeated.",
+    COMMON,
+    metavar="NAME.PARAM=VALUE",
+    option="--set",
+    read=lambda _, texts: assigned(texts),
+    repeats=True,
+)
+SEEDS = Flag(
+    "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
+    COMMON,
+    least=1,
+    most=10_000,
+)
+SERVER_PYTHON = Flag(
+    "Path of a Python that has SGLang or vLLM.",
+    SERVERS,
+    "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs fairbench",
+)
+UNTESTED = Flag(
+    "Try a release of SGLang or vLLM that is newer than the supported ones.",
+    SERVERS,
+    option="--allow-untested-release",
+)
+READY = Flag("Seconds within which servers must be ready.", SERVERS, least=1)
+READY_S = 600.0  # default of ``READY``
+RAY_ADDRESS = Flag(
+    "Address of the head of the Ray cluster for --executor ray.",
+    SERVERS,
+    "auto, the cluster of this machine",
+    "HOST:PORT|auto",
+)

@@ -6,21 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.flag import (
-    OTHER,
-    STARTED,
-    Flag,
-    assigned,
-    flags_of,
-    goodput_flag,
-    parse_weights,
-    split_words,
-)
-from fairbench.config.flags.run import RUN
-
-
-def _flag(help: str, default: str = "", **rest: Any) -> Flag:
-    return Flag(help, OTHER, default, **rest)
+from fairbench.config.flags.flag import STARTED, Flag, flags_of
+from fairbench.config.flags.run import READY, READY_S, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
 
 
 class ServeFlags(TypedDict, total=False):
@@ -28,7 +15,7 @@ class ServeFlags(TypedDict, total=False):
 
     worker_url: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "URL of a running worker, with the address of its KV events if it publishes "
             "them; may be repeated.",
             metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
@@ -36,7 +23,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     worker_key: Annotated[
         str | None,
-        _flag(
+        Flag(
             "API key sent to every --worker-url as Authorization: Bearer KEY, in place of "
             "the client's key. --worker-keys keeps keys out of the process list.",
             metavar="KEY",
@@ -44,20 +31,17 @@ class ServeFlags(TypedDict, total=False):
     ]
     worker_key_file: Annotated[
         Path | None,
-        _flag(
+        Flag(
             'File with the API keys of workers: lines of "URL" = "KEY"; "*" = "KEY" is for '
             "all other workers.",
             metavar="FILE.toml",
         ),
     ]
     gateway: Annotated[str | None, RUN["gateway"]]
-    saturation: Annotated[
-        str | None,
-        _flag("Saturation detector of the gateway.", default="concurrency", metavar="DETECTOR"),
-    ]
+    saturation: Annotated[str | None, RUN["saturation"].but(default="concurrency")]
     max_inflight_per_worker: Annotated[
         str | None,
-        _flag(
+        Flag(
             "Limit on concurrent requests at a worker for --saturation concurrency. "
             "[default: auto, the limit that the worker reports]",
             metavar="N|auto",
@@ -65,7 +49,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     dp: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Number of workers to start, instead of --worker-url; they end with the router.",
             least=1,
         ),
@@ -73,34 +57,21 @@ class ServeFlags(TypedDict, total=False):
     scheduler: Annotated[str, RUN["scheduler"]]
     router: Annotated[str | None, RUN["router"]]
     local: Annotated[
-        str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
+        str | None,
+        RUN["local"].but("Local scheduler to use instead of the scheduler's own; needs --dp."),
     ]
     settings: Annotated[
         Mapping[str, Any] | None,
-        _flag(
-            "Parameter of the router or, with --dp, of the workers; may be repeated.",
-            metavar="NAME.PARAM=VALUE",
-            option="--set",
-            read=lambda _, texts: assigned(texts),
-            repeats=True,
-        ),
+        SETTINGS.but("Parameter of the router or, with --dp, of the workers; may be repeated."),
     ]
-    weights: Annotated[
-        Mapping[str, float] | None,
-        _flag(
-            "Weights of clients; a client that is not named has weight 1.",
-            metavar="NAME=WEIGHT,...",
-            read=lambda _, text: parse_weights(text),
-        ),
-    ]
-    host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
+    weights: Annotated[Mapping[str, float] | None, RUN["weights"].but(default="")]
+    host: Annotated[str, Flag("Address to listen on.", default="127.0.0.1")]
     port: Annotated[
-        int,
-        _flag("Port to listen on; 0 chooses a free port.", default="8000", least=0, most=65_535),
+        int, Flag("Port to listen on; 0 chooses a free port.", default=8000, least=0, most=65_535)
     ]
     allow_host: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "Host name that is accepted in the headers Host and Origin if --keys is not "
             "given, in addition to IP addresses, localhost and the name of this machine; * "
             "accepts any; may be repeated.",
@@ -109,25 +80,23 @@ class ServeFlags(TypedDict, total=False):
     ]
     goodput: Annotated[
         Mapping[str, str] | None,
-        _flag(
+        RUN["goodput"].but(
             "Deadlines of requests, for schedulers that support them: ttft, tpot or e2el, in ms or "
             "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
             "be repeated.",
-            metavar="[NAME.]LATENCY:TIME",
-            read=lambda _, texts: goodput_flag(texts),
-            repeats=True,
+            default="",
         ),
     ]
     tls_cert: Annotated[
         Path | None,
-        _flag("File with the certificate and its chain, to serve HTTPS.", metavar="FILE.pem"),
+        Flag("File with the certificate and its chain, to serve HTTPS.", metavar="FILE.pem"),
     ]
     tls_key: Annotated[
-        Path | None, _flag("File with the private key of the certificate.", metavar="FILE.pem")
+        Path | None, Flag("File with the private key of the certificate.", metavar="FILE.pem")
     ]
     admin_port: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Port of 127.0.0.1 where workers are listed, added and drained: GET and POST "
             "/workers, DELETE /workers/N; 0 is any free port.",
             default="none",
@@ -136,11 +105,11 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     admin_key_file: Annotated[
-        Path | None, _flag("File with the API key of --admin-port on one line.", metavar="FILE")
+        Path | None, Flag("File with the API key of --admin-port on one line.", metavar="FILE")
     ]
     peer: Annotated[
         list[str] | None,
-        _flag(
+        Flag(
             "URL of another router in front of the same workers. The routers exchange the "
             "charges of clients, so each must name the other; may be repeated.",
             metavar="URL",
@@ -148,18 +117,18 @@ class ServeFlags(TypedDict, total=False):
     ]
     peer_key_file: Annotated[
         Path | None,
-        _flag("File with the key that all --peer routers share, on one line.", metavar="FILE"),
+        Flag("File with the key that all --peer routers share, on one line.", metavar="FILE"),
     ]
     otel: Annotated[
         bool,
-        _flag(
+        Flag(
             "Export traces of requests with OpenTelemetry, configured by its environment "
             "variables such as OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra `otel`."
         ),
     ]
     keys: Annotated[
         Path | None,
-        _flag(
+        Flag(
             'File with the API keys of clients: lines of "KEY" = "CLIENT", then tables of '
             "weights and quotas. The file is read again when it changes. Without it, each "
             "request names its client.",
@@ -168,7 +137,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     client_from: Annotated[
         str | None,
-        _flag(
+        Flag(
             "Fields of a body that say whose a request is where no header does, strongest "
             "first: user, safety_identifier, prompt_cache_key.",
             default="user",
@@ -176,24 +145,24 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     tokenizer: Annotated[
-        str | None, _flag("tokenizer.json for prompts in text.", default="tokens are approximated")
+        str | None, Flag("tokenizer.json for prompts in text.", default="tokens are approximated")
     ]
     max_queue: Annotated[
         int,
-        _flag(
+        Flag(
             "Limit on unfinished requests. When the limit is reached, a waiting request "
             "of the client with the most waiting requests is refused with status 429 to "
             "make room for another client.",
-            default="10000",
+            default=10_000,
             least=1,
         ),
     ]
     max_queue_per_client: Annotated[
-        int | None, _flag("Most of them of any one client.", default="--max-queue", least=1)
+        int | None, Flag("Most of them of any one client.", default="--max-queue", least=1)
     ]
     max_body_memory: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Limit on the memory of large request bodies, in MiB; a single client may use "
             "only a part of it. [default: a quarter of the machine's memory]",
             metavar="MIB",
@@ -202,7 +171,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     vocab_size: Annotated[
         int | None,
-        _flag(
+        Flag(
             "Size of the model's vocabulary; requests with larger token ids are refused. "
             "[default: the size that the workers report]",
             least=1,
@@ -210,7 +179,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     allow_regex: Annotated[
         bool,
-        _flag(
+        Flag(
             "Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
             "structural_tag, patterns in schemas). An engine evaluates them at every step: one "
             "that backtracks stops a worker for all clients."
@@ -218,74 +187,75 @@ class ServeFlags(TypedDict, total=False):
     ]
     stall_timeout: Annotated[
         float,
-        _flag(
+        Flag(
             "Seconds after which a worker that has requests and produces no tokens counts as "
             "down, even if its /health answers.",
-            default="120.0",
+            default=120.0,
             metavar="SECONDS",
             least=1,
         ),
     ]
     grace: Annotated[
         float,
-        _flag(
+        Flag(
             "Seconds that running requests get to finish after SIGINT or SIGTERM.",
-            default="30.0",
+            default=30.0,
             least=0,
         ),
     ]
     backend: Annotated[
-        str, _flag("Engine to start with --dp.", default="sglang", metavar="|".join(STARTED))
+        str,
+        RUN["backend"].but(
+            "Engine to start with --dp.", default="sglang", metavar="|".join(STARTED)
+        ),
     ]
-    model: Annotated[str | None, _flag("Model that --dp serves.")]
-    gpu: Annotated[
-        str | None, _flag("Timing profile of emulators started with --dp.", default="a100")
+    model: Annotated[str | None, RUN["model"].but("Model that --dp serves.", default="")]
+    gpu: Annotated[str | None, RUN["gpu"].but("Timing profile of emulators started with --dp.")]
+    tp: Annotated[
+        int | None,
+        RUN["tp"].but("Number of GPUs of each SGLang server started with --dp.", default=""),
     ]
-    tp: Annotated[int | None, _flag("Number of GPUs of each SGLang server started with --dp.")]
     load_format: Annotated[
         str | None,
-        _flag("Format of the model's weights for servers started with --dp, as in SGLang."),
+        RUN["load_format"].but(
+            "Format of the model's weights for servers started with --dp, as in SGLang."
+        ),
     ]
     mem_fraction_static: Annotated[
         float | None,
-        _flag(
+        RUN["mem_fraction_static"].but(
             "Fraction of GPU memory for weights and KV cache of workers started with --dp, in the "
             "form of `--set engine.mem_fraction_static`."
         ),
     ]
     server_args: Annotated[
         Sequence[str] | None,
-        _flag(
-            "Other command-line options of each server started with --dp; may be repeated.",
-            metavar="'--FLAG VALUE'",
-            option="--server-arg",
-            read=split_words,
-            repeats=True,
+        RUN["server_args"].but(
+            "Other command-line options of each server started with --dp; may be repeated."
         ),
     ]
-    allow_untested_release: Annotated[
-        bool, _flag("Try a release of SGLang or vLLM that is newer than the supported ones.")
-    ]
+    allow_untested_release: Annotated[bool, UNTESTED]
     time_scale: Annotated[
         float | None,
-        _flag("Speed of emulators started with --dp: emulated seconds per real second."),
+        RUN["time_scale"].but(
+            "Speed of emulators started with --dp: emulated seconds per real second.", default=""
+        ),
     ]
     server_python: Annotated[
         str | None,
-        _flag("Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"),
+        SERVER_PYTHON.but(
+            "Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"
+        ),
     ]
     ready_check_timeout_sec: Annotated[
         float,
-        _flag(
-            "Seconds within which workers started with --dp must be ready.",
-            default="600.0",
-            least=1,
-        ),
+        READY.but("Seconds within which workers started with --dp must be ready.", default=READY_S),
     ]
     log_dir: Annotated[
-        Path, _flag("Directory for the logs of workers started with --dp.", default="results/serve")
+        Path,
+        Flag("Directory for the logs of workers started with --dp.", default=Path("results/serve")),
     ]
-    dry_run: Annotated[bool, _flag("Print the settings as TOML, and start nothing.")]
+    dry_run: Annotated[bool, Flag("Print the settings as TOML, and start nothing.")]
 
 
 SERVE = flags_of(ServeFlags)

@@ -24,7 +24,7 @@ STOP = "stop"
 MOST_LOST = 5  # limit on lost nodes per task, because the task may break them
 
 
-class Desk:
+class StartedTasks:
     """An actor that knows which tasks have started, and tells them when to stop."""
 
     def __init__(self) -> None:
@@ -51,20 +51,20 @@ class Desk:
         return self._begun
 
 
-def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
+def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     """Do one task; return its pickled result or ``Failure``, and the files that it saved, by path.
 
-    The answer is empty if the task may not start. ``desk`` is Ray's handle of a ``Desk``. Raises
-    UsageError if no task may run on this node.
+    The answer is empty if the task may not start. ``started`` is Ray's handle of the actor
+    ``StartedTasks``. Raises UsageError if no task may run on this node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
     # A task that waits in `ray.get` lends its processor to another task, so it is not used here.
-    if not desk.begin.remote(index).future().result():
+    if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
-    stopped = desk.stopped.remote()
+    stopped = started.stopped.remote()
     stopped.future().add_done_callback(lambda _: _note(interrupted))
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         inside, saved = Path(temporary, "in"), Path(temporary, "out")
@@ -119,10 +119,10 @@ class _Bridge:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
-        actor = ray.remote(Desk).options(
+        actor = ray.remote(StartedTasks).options(
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
-        self._desk = actor.remote()
+        self._started = actor.remote()
         # Ray itself would also retry a task that had crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
@@ -142,13 +142,13 @@ class _Bridge:
                 self._stop()
 
     def _begin(self, index: int) -> None:
-        ref = self._work_on.remote(self._sent_files, self._tasks[index], index, self._desk)
+        ref = self._work_on.remote(self._sent_files, self._tasks[index], index, self._started)
         self._running[ref] = index
 
     def _stop(self) -> None:
         """Cancel tasks that have not started, and wait for the others."""
         self._stopped = True
-        begun = self._ray.get(self._desk.stop.remote())
+        begun = self._ray.get(self._started.stop.remote())
         for ref, index in self._running.items():
             if index not in begun:
                 self._ray.cancel(ref)
@@ -165,7 +165,7 @@ class _Bridge:
         # not an error of the task, because those are part of its outcome
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                give_up()  # the desk is lost, and it runs on this process's node
+                give_up()  # the actor is lost, and it runs on this process's node
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")
@@ -175,7 +175,7 @@ class _Bridge:
     def _lose(self, index: int, error: Exception) -> None:
         """Retry a task whose node was lost; fail the task after ``MOST_LOST`` lost nodes."""
         self._lost[index] += 1
-        self._desk.lost.remote(index)
+        self._started.lost.remote(index)
         if self._stopped:
             return
         if self._lost[index] >= MOST_LOST:
@@ -190,7 +190,7 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray sends by value, so that it can report a missing package."""
 
-    def work(sent_files: bytes, task: bytes, index: int, desk: Any) -> bytes:
+    def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:
         import importlib
         import platform
 
@@ -198,7 +198,7 @@ def _work_function() -> Any:
             node = importlib.import_module("fairbench.execute.on_ray.tasks")
         except ImportError as error:
             raise RuntimeError(f"node {platform.node()} lacks fairbench: {error}") from None
-        outcome: bytes = node.work(sent_files, task, index, desk)
+        outcome: bytes = node.work(sent_files, task, index, started)
         return outcome
 
     return work

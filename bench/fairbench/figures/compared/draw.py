@@ -14,7 +14,7 @@ from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.report.comparison_table import tail_of
 from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
-from fairbench.results.header import basis
+from fairbench.results.header import bases
 from fairbench.results.intervals import METHOD
 from fairbench.results.pair_comparison import seed_text
 from fairbench.results.run_facts import stored_facts
@@ -44,10 +44,8 @@ def bars(cells: Cells) -> Figure:
             for at, cell in enumerate(here):
                 found = interval(cell, key, unit)
                 if found is not None:
-                    value, low, high = found
-                    axis.barh(at, value, color=styles[cell.scheduler].colour, height=0.7)
-                    arms = [[value - low], [high - value]]
-                    axis.errorbar(value, at, xerr=arms, color="0.2", linewidth=1.0)
+                    axis.barh(at, found[0], color=styles[cell.scheduler].colour, height=0.7)
+                    axis.errorbar(found[0], at, xerr=arms([found]), color="0.2", linewidth=1.0)
             axis.set(xlabel=label, xlim=(0, None))
         row[0].set_yticks(range(len(here)), [styles[cell.scheduler].label for cell in here])
         row[0].set(ylim=(len(here) - 0.5, -0.5))
@@ -65,7 +63,7 @@ def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     metrics = {
         SERVICE: ("service, 1,000 tok/s", 1e-3),
         SHARE: ("min. fair share of best, %", 100.0),
-        tail: (f"well-behaved {CATALOGUE[tail].column.split()[0]}, s", 1.0),
+        tail: (tail_label(tail), 1.0),
     }
     return {
         key: (label, unit)
@@ -86,8 +84,7 @@ def tradeoff(cells: Cells) -> Figure:
             style = styles[cell.scheduler]
             axis.errorbar(
                 across[0], up[0],
-                xerr=[[across[0] - across[1]], [across[2] - across[0]]],
-                yerr=[[up[0] - up[1]], [up[2] - up[0]]],
+                xerr=arms([across]), yerr=arms([up]),
                 color=style.colour, marker=style.marker, linestyle="none", label=style.label,
                 elinewidth=0.8,
             )  # fmt: skip
@@ -95,8 +92,8 @@ def tradeoff(cells: Cells) -> Figure:
             log_y(axis)
         axis.set_xlabel("service, 1,000 tok/s")
 
-    label = f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
-    return _of_places(cells, label, "Latency against throughput: down and right is better", one)
+    title = "Latency against throughput: down and right is better"
+    return _of_places(cells, tail_label(tail), title, one)
 
 
 def cdfs(cells: Cells) -> Figure:
@@ -125,6 +122,11 @@ def cdfs(cells: Cells) -> Figure:
 def tail_key(cells: Cells) -> str:
     """Return the metric of the highest latency percentile that all runs support."""
     return f"victim_p{tail_of(cells)}_s"
+
+
+def tail_label(tail: str) -> str:
+    """Return the label of the axis of ``tail_key``."""
+    return f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
 
 
 def _of_places(
@@ -156,7 +158,16 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
     return styles_of(dict.fromkeys(cell.scheduler for cell in cells))
 
 
-def interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, float, float] | None:
+Ends = tuple[float, float, float]
+"""A mean, and the ends of its interval."""
+
+
+def arms(found: Sequence[Ends]) -> list[list[float]]:
+    """Return the lengths of the arms of error bars, below and above."""
+    return [[mean - low for mean, low, _ in found], [high - mean for mean, _, high in found]]
+
+
+def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
     """Return mean and interval of a metric; for one seed or a bound, only the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
@@ -168,7 +179,7 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, floa
 
 def provenance_of(cells: Cells) -> str:
     """Return whether the numbers are simulated, on what hardware, and over which seeds."""
-    where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
+    where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")
 
@@ -233,20 +244,17 @@ def against_parameter(cells: Sequence[SchedulerResults]) -> Figure:
         for axis, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
             for scheduler, style in styles.items():
                 points = sorted(
-                    (one.value, *shown)
+                    (one.value, shown)
                     for index, one in found.items()
                     if cells[index].place == place and one.scheduler == scheduler
                     if (shown := interval(cells[index], key, unit)) is not None
                 )
                 if points:
-                    at, mean, low, high = zip(*points, strict=True)
-                    arms = (
-                        [m - a for m, a in zip(mean, low, strict=True)],
-                        [b - m for m, b in zip(mean, high, strict=True)],
-                    )
+                    at, found_at = zip(*points, strict=True)
                     axis.errorbar(
-                        at, mean, yerr=arms, color=style.colour, marker=style.marker,
-                        linestyle=style.line, label=style.label, elinewidth=0.8,
+                        at, [one[0] for one in found_at], yerr=arms(found_at),
+                        color=style.colour, marker=style.marker, linestyle=style.line,
+                        label=style.label, elinewidth=0.8,
                     )  # fmt: skip
             axis.set(xlabel=next(iter(found.values())).parameter, ylabel=label, ylim=(0, None))
         row[0].set_title(place, loc="left", fontsize=9)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.errors import UsageError, unknown_name
 from fairbench.figures.compared.draw import (
     against_parameter,
     bars,
@@ -15,17 +15,17 @@ from fairbench.figures.compared.draw import (
     swept,
     tradeoff,
 )
-from fairbench.figures.style import check_drawable, paper_style, save
+from fairbench.figures.style import check_drawable, paper_style, save_in
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
     DEMAND_LIMITED,
+    any_limited,
     comparison_columns,
     of_several_seeds,
     provenance,
     shown,
 )
-from fairbench.results.comparison import SchedulerResults, by_place, runs_below
-from fairbench.results.pair_comparison import sides_of
+from fairbench.results.comparison import SchedulerResults, by_place
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,14 +37,6 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
     "cdf": cdfs,
     "parameter": against_parameter,
 }
-
-
-def read_own(folder: Path) -> list[SchedulerResults]:
-    """Return the cells of a directory of runs, by configuration."""
-    cells = sides_of(runs_below(folder))
-    if not cells:
-        raise DataError(f"{folder}: holds no finished run")
-    return cells
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
@@ -71,17 +63,8 @@ def write_pictures(
             continue
         if kind == "parameter" and not swept(cells):
             continue
-        paths = [output / f"{name}-{kind}.{suffix}" for suffix in formats]
         with paper_style():
-            figure = draw(cells)
-            try:
-                output.mkdir(parents=True, exist_ok=True)
-                save(figure, paths)
-            except OSError as error:
-                raise UsageError(
-                    f"output_dir {output}: cannot be written: {error.strerror}"
-                ) from None
-        written += paths
+            written += save_in(draw(cells), output, f"{name}-{kind}", formats)
     return written
 
 
@@ -112,14 +95,14 @@ def latex_table(cells: list[SchedulerResults]) -> str:
         rf"{head} \\",
     ]
     for place, here in by_place(cells).items():
-        limited = r" $\sim$" if any(cell.demand_limited for cell in here) else ""
+        limited = r" $\sim$" if any_limited(here) else ""
         named = f"{escaped(place)}{limited}"
         lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{named}}} \\"]
         for cell in here:
             texts = [escaped(cell.scheduler), *(_cell(cell, one) for one in columns)]
             lines.append(rf"{' & '.join(texts)} \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    if any(cell.demand_limited for cell in cells):
+    if any_limited(cells):
         lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
     if of_several_seeds(cells):
         lines.append("% brackets: 95% intervals of the means")

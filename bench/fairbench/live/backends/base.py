@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
+from fairbench.config.flags.run import READY_S
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
 from fairbench.live.plugins.config import (
@@ -45,7 +46,7 @@ class LiveOptions:
     """
 
     server_python: str | None = None
-    ready_timeout_s: float = 600.0
+    ready_timeout_s: float = READY_S
     headers: Mapping[str, str] = field(default_factory=dict)
     launcher: Launcher = field(default_factory=LocalLauncher)
     drivers: int = 1

@@ -9,10 +9,11 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from fairbench.config.backend import Api
+from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-LONGEST_WAIT_S = 600.0  # total wait after answers 429
+LONGEST_WAIT_S = float(RUN["longest_wait"].default)  # total wait after answers 429
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110

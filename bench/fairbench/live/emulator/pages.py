@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-import fairbench
 from fairbench.live.emulator.kv_blocks import BLOCK_TOKENS
 from fairbench.live.emulator.worker import EmulatedWorker
 from fairbench.live.plugins.config import plugin_params
+from fairbench.version import __version__
 
 SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
 
@@ -27,7 +27,7 @@ def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
     publisher = emulator.publisher
     return {
         "emulated": True,
-        "version": f"fairbench {fairbench.__version__}",
+        "version": f"fairbench {__version__}",
         "model_path": config.model,
         "served_model_name": config.model,
         "timing_profile": config.gpu,

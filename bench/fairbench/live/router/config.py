@@ -8,6 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from fairbench.config.flags.serve import SERVE
 from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
@@ -57,7 +58,7 @@ class RouterConfig:
     keys_file: Path | None = None
     client_from: Sequence[str] = (BODY_CLIENT,)
     tokenizer: str | None = None
-    max_queue: int = 10_000
+    max_queue: int = SERVE["max_queue"].default
     max_queue_per_client: int | None = None
     vocab_size: int | None = None
     patterns: bool = False
@@ -65,7 +66,7 @@ class RouterConfig:
     max_bodies_bytes: int | None = None
     health_interval_s: float = 5.0
     health_timeout_s: float = 20.0
-    stall_s: float = 120.0
+    stall_s: float = SERVE["stall_timeout"].default
     local: str | None = None
     gateway: str | None = None
     saturation: str = SERVED_DETECTOR

@@ -13,10 +13,10 @@ from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client_tail, shown_tail
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described
-from fairbench.report.comparison_table import bounded, ends_of
+from fairbench.report.comparison_table import shown
 from fairbench.report.crowd import shown_clients
 from fairbench.report.interval_lines import results_of
-from fairbench.report.numbers import UNDEFINED, number, whole_percent
+from fairbench.report.numbers import number, whole_percent
 from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
@@ -77,12 +77,8 @@ def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
 
 def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headline]:
     for column in columns:
-        interval = combined[column.key]
-        if interval is None:
-            yield Headline(column.title, UNDEFINED)
-        else:
-            ends = ends_of(interval, column, combined["num_runs"])
-            yield Headline(column.title, bounded(interval, column), ends)
+        value = shown(combined[column.key], column, combined["num_runs"])
+        yield Headline(column.title, value.text, value.ends)
 
 
 def _grid(

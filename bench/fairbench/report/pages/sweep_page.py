@@ -13,7 +13,7 @@ from fairbench.metrics.shown_percentiles import shown_client_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import (
     CERTAIN,
-    LIMITED,
+    DEMAND_LIMITED,
     Shown,
     compared_rows,
     comparison_columns,
@@ -42,8 +42,7 @@ MEANING = (
 LEGEND = (
     "▲ best and ▼ worst in a configuration, if significant{certain}. Minimum fair share of best "
     "total: the lowest fraction of its fair share of the best total that a client received. "
-    f"{LIMITED} limited by demand: queues were empty for a part of the time, so service rates show "
-    "the load rather than the scheduler."
+    f"{DEMAND_LIMITED}"
 )
 
 

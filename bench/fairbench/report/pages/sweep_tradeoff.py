@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairbench.metrics.metric import Better, Column, Form
-from fairbench.report.comparison_table import bounded, tail_of
+from fairbench.report.comparison_table import bounded, of_several_seeds, tail_of
 from fairbench.report.marks import BEST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, number, percent, whole
 from fairbench.report.pages.chart_series import Ends, Point, PointSeries, point_chart
@@ -126,8 +126,7 @@ def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
 
 
 def _bars(cells: Sequence[SchedulerResults]) -> str:
-    several = any(len(cell.combined["seeds"]) > 1 for cell in cells)
-    return " Bars: 95% intervals over the seeds." if several else ""
+    return " Bars: 95% intervals over the seeds." if of_several_seeds(cells) else ""
 
 
 def _point(cell: SchedulerResults, key: str) -> Point | None:

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
+from fairbench.schedulers.local.chunk_budget import chunk_budget
 from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack
@@ -135,7 +136,7 @@ class EDF(LocalScheduler):
         return rank
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return self._slack.step_tokens(running, now_s)
+        return chunk_budget(self._slack, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._now_s = now_s

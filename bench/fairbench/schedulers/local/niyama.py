@@ -9,6 +9,7 @@ from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
+from fairbench.schedulers.local.chunk_budget import chunk_budget
 from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
 from fairbench.schedulers.params import NotNegative, Positive
 
@@ -86,7 +87,7 @@ class Niyama(LocalScheduler):
         self._slack.states[request].produced += tokens
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return self._slack.step_tokens(running, now_s)
+        return chunk_budget(self._slack, running, now_s)
 
     def on_finish(self, request: Request) -> None:
         self._slack.leave(request)

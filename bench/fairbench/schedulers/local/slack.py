@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from math import inf
 
-from fairbench.core import Request
+from fairbench.core import CostModel, Request
 from fairbench.schedulers.base import RunningView, Setup
 
 MAX_CLIENTS = 10_000
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # prompt tokens in a step whose size is chosen
 
 
 class Lengths:
@@ -64,6 +62,11 @@ class Slack:
 
     def prepare(self, setup: Setup) -> None:
         self._setup = setup
+
+    @property
+    def costs(self) -> CostModel | None:
+        """The costs by the timing profile; None at unmeasured servers."""
+        return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
         """Return the prefill time of ``tokens`` uncached tokens, in seconds."""
@@ -128,21 +131,3 @@ class Slack:
         if end_s is None and request.first_token_by_s is None:
             return request.arrival_s + self._default_s
         return inf if end_s is None else end_s
-
-    def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """Return the token limit that keeps the tightest pace among requests that can keep theirs.
-
-        [Sarathi] sizes chunks by the promised time between tokens; this method uses the remaining
-        time. Prompt and outputs are counted as if computed one after the other.
-        """
-        costs = self._setup.costs
-        if costs is None:
-            return MOST_TOKENS
-        self.look(running)
-        decoding = [one.request for one in running if self.states[one.request].produced]
-        paces = [self.pace_s(request, now_s) for request in decoding]
-        left_s = min((pace for pace in paces if pace >= self.step_s), default=inf) - self.step_s
-        fitting = bisect_right(
-            range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
-        )
-        return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)

@@ -9,7 +9,7 @@ from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Edge
-from fairbench.sim.engine.claims import Claims
+from fairbench.sim.engine.cache_claims import Claims
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.kv_node import KVNode, Waiter
 from fairbench.sim.records.memory_log import WorkerMemoryLog

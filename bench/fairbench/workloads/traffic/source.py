@@ -41,7 +41,7 @@ class Load(NamedTuple):
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
-            )
+            ).of("burstiness")
 
     def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
         """Raise UsageError with an advice if a heavy client of this kind is to end early."""

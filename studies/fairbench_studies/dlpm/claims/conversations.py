@@ -62,8 +62,8 @@ def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
 CLAIMS = (
     Claim(
         8,
-        "conversations: LPM starves clients 0 and 1, VTC delays 2 and 3; under D2LPM 0, 1 and the "
-        "reformed 2 are served soon",
+        "conversations: LPM starves clients 0 and 1, VTC delays 2 and 3; D2LPM serves 0, 1 and "
+        "the reformed 2 soon",
         "VTC delays 2 and 3 by up to 80 s",
         "[DLPM] §6.3",
         "fig8",

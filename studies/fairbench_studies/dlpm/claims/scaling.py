@@ -10,7 +10,7 @@ from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
 from fairbench_studies.dlpm.claims.parts import Claim, Part, number
 from fairbench_studies.dlpm.claims.places import by_seed
-from fairbench_studies.dlpm.claims.tally import part_of, tally
+from fairbench_studies.dlpm.claims.tally import MOST, part_of, tally
 from fairbench_studies.dlpm.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench_studies.dlpm.fig11 import clients_of
 from fairbench_studies.kit.values import chosen, mean_of
@@ -18,6 +18,11 @@ from fairbench_studies.kit.values import chosen, mean_of
 RATE = "service_rate_tok_s"
 FAR = 0.10  # fraction of LPM's service rate
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
+BAND_PCT = (25, 55)  # of a decode step: the paper's "about 40%"
+# Seven more runs of figure 4 on a shared machine: their lowest and highest overhead at the point
+# that is judged, in percent of a decode step. None of them lies in the band.
+OTHER_RUNS = 7
+OTHER_PCT = (71, 135)
 LOWEST = All(
     "VTC lowest",
     (Pair("DLPM over VTC", RATE, "dlpm", "vtc"), Pair("LPM over VTC", RATE, "lpm", "vtc")),
@@ -50,18 +55,26 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge the overhead of a central scheduler: its size and its growth."""
+    """Judge the overhead of a central scheduler: its size and its growth.
+
+    Timings differ from run to run, so all known runs decide about the size, by four fifths.
+    """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
+    low, high = BAND_PCT
+    inside = (low <= shown <= high) / (1 + OTHER_RUNS)
+    size = Outcome.OFF if 1 - inside >= MOST else Outcome.INCONCLUSIVE
+    if inside >= MOST:
+        size = Outcome.HOLDS
     ours = f"{shown:.0f}% of a decode step"
+    if OTHER_RUNS:
+        ours += f", {OTHER_PCT[0]} to {OTHER_PCT[1]}% in {OTHER_RUNS} other runs"
     return [
         *(
             Part(f"grows with {what}", Outcome.HOLDS if _grows(pct, axis) else Outcome.REVERSED, "")
             for axis, what in enumerate(("replicas", "the queue"))
         ),
-        number(
-            f"about 40% at {REPLICAS} replicas, {QUEUE} requests (25 to 55%)", shown, 25, 55, ours
-        ),
+        Part(f"about 40% at {REPLICAS} replicas, {QUEUE} requests ({low} to {high}%)", size, ours),
     ]
 
 
@@ -95,7 +108,8 @@ CLAIMS = (
         "[DLPM] §5.1",
         "fig4",
         judge_central,
-        "most of it is matching every request in every tree, in Python and by pages of 8 tokens; "
-        "the paper gives neither its prompts nor its machine",
+        "most of it is matching every request in every tree, in Python and by pages of 8 tokens, "
+        "and it grows with the load of the machine; the paper gives neither its prompts nor its "
+        "machine",
     ),
 )

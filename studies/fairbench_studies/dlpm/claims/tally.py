@@ -11,7 +11,7 @@ from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
 from fairbench_studies.dlpm.claims.parts import Part
 from fairbench_studies.dlpm.claims.places import At
 
-MOST = 0.8  # fraction of the decided configurations
+MOST = 0.8  # fraction of the decided configurations, or of the runs of a measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairbench.hardware.catalogue import named_profile
-from fairbench_studies.validation.programs.files import read_programs
-from fairbench_studies.validation.programs.measured import ProgramRun
+from fairbench_studies.validation.programs.measured import ProgramRun, read_programs
 from fairbench_studies.validation.report import Report, each
 
 if TYPE_CHECKING:

@@ -23,7 +23,10 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A run, simulated and measured. Service is in tokens/s (input + 2 x output)."""
+    """A run, simulated and measured. Service is in tokens/s (input + 2 x output).
+
+    Nothing is fitted to the run. ``notes`` name a value that was fitted to others.
+    """
 
     name: str
     policy: str
@@ -33,6 +36,11 @@ class ProgramComparison:
     jain: Pair
     makespan_s: Pair
     p50_s: dict[str, Pair]
+
+    @property
+    def notes(self) -> list[str]:
+        """The cost on the host that the replay adds for the run's policy, if it has one."""
+        return list(filter(None, [host_cost_text(self.policy)]))
 
     @property
     def misses(self) -> list[str]:
@@ -57,6 +65,7 @@ class ProgramComparison:
             "policy": self.policy,
             "timing_profile": self.profile,
             "fitted": False,
+            "notes": self.notes,
             "service_rate_tok_s": self.service.as_dict(),
             "service_rate_all_active_tok_s": self.service_all_active.as_dict(),
             "jain_index": self.jain.as_dict(),
@@ -97,7 +106,7 @@ def programs_text(runs: Sequence[ProgramComparison]) -> str:
     """Return the table for people, and the missed targets."""
     lines = ["runs of the DLPM authors' judge benchmark: simulated/measured, error"]
     lines += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
-    lines += filter(None, map(host_cost_text, sorted({run.policy for run in runs})))
+    lines += sorted({note for run in runs for note in run.notes})
     lines += ["! misses a target", ""]
     for run in runs:
         lines.append(f"{run.name} ({run.policy})")

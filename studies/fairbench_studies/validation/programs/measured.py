@@ -7,10 +7,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
+from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, printable
 from fairbench.hardware.catalogue import canonical_model, model_names, profile_ids
+from fairbench_studies.validation.records import name_of, records_of
+from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
 # Command-line options of server and client. argparse accepts any unique prefix.
@@ -55,6 +58,21 @@ class ProgramRun:
     service_all_active_tok_s: float
     jain: float
     latencies_s: Mapping[str, tuple[float, ...]]
+
+
+def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
+    """Read all readable runs of the file, and the reasons for the others.
+
+    Raises:
+        DataError: the file is no JSON, or no run can be read.
+    """
+    read, failed = each(
+        lambda place: program_run(place.value, place.where),
+        records_of(path),
+        lambda place: name_of(place.value),
+    )
+    runs, repeated = unique(read, lambda run: run.name)
+    return runs, [*failed, *repeated]
 
 
 def program_run(record: Any, where: str) -> ProgramRun:

@@ -1,4 +1,7 @@
-"""Replays a run of the DLPM authors' judge benchmark without any fitted value."""
+"""The replay of a run of the DLPM authors' judge benchmark.
+
+Nothing is fitted to these runs. The cost on the host under ``lpm_mdrr`` was fitted to two others.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import numpy as np
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
 from fairbench.metrics.records import Floats
-from fairbench_studies.validation.serving.compare import LONG_TTFT_S
+from fairbench_studies.validation.report import LONG_TTFT_S
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.replay import replay
 

@@ -12,6 +12,7 @@ from fairbench.errors import DataError
 from fairbench.metrics.records import Flags
 from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
+from fairbench_studies.validation.report import LONG_TTFT_S
 from fairbench_studies.validation.serving.measured import WARM_UP_S, ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
@@ -20,7 +21,6 @@ from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 RATE_TARGET_PCT = 5.0
 # target (%) for times to first token that exceed LONG_TTFT_S
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
-LONG_TTFT_S = 0.1
 JAIN_TARGET = 0.02
 REFUSED_TARGET = 0.01  # fraction of all requests
 

@@ -11,9 +11,15 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.validate.live_run import Pair
-from fairbench_studies.validation.report import both, defined
-from fairbench_studies.validation.serving.compare import (
+from fairbench_studies.validation.report import (
     LONG_TTFT_S,
+    UNRESOLVED,
+    both,
+    defined,
+    error,
+    unresolved_line,
+)
+from fairbench_studies.validation.serving.compare import (
     P50_TARGET_PCT,
     P99_TARGET_PCT,
     RATE_TARGET_PCT,
@@ -21,7 +27,7 @@ from fairbench_studies.validation.serving.compare import (
     off_target,
 )
 
-FITTED, MISSED, UNRESOLVED = "*", "!", "<"
+FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
@@ -33,7 +39,7 @@ def serving_text(runs: list[ServingComparison]) -> str:
         Text("runs of real serving engines: measured values, and the simulator's error"),
         *(Text(f"timing profile {profile}") for profile in profiles),
         Text(f"{FITTED} the profile was fitted to this run    {MISSED} misses a target"),
-        Text(f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"),
+        Text(unresolved_line()),
     ]
     for title, some in (("tested", tested), ("fitted", fitted)):
         if some:
@@ -74,11 +80,8 @@ def _jain(pair: Pair | None) -> str:
 
 
 def _error(pair: Pair, target: float, least: float = 0.0) -> str:
-    if pair.measured <= least:
-        return UNRESOLVED
-    missed = off_target(pair, target)
-    text = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
-    return text + (MISSED if missed else "")
+    text = error(pair, least)
+    return text + MISSED if text != UNRESOLVED and off_target(pair, target) else text
 
 
 def _miss_lines(runs: list[ServingComparison]) -> Iterator[str]:

@@ -11,9 +11,10 @@ import numpy as np
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags, Floats
 from fairbench.validate.live_run import Pair
-from fairbench_studies.validation.report import defined
+from fairbench_studies.validation.report import LONG_TTFT_S, defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
+    clients_of,
     throughput_tok_s,
     tpot_p50_ms,
     trace_of,
@@ -25,7 +26,6 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-LONG_TTFT_S = 0.1
 FEW_CLIENTS = 3  # up to this many tenants are shown one by one; otherwise requests by kind
 
 
@@ -41,12 +41,31 @@ class TenantLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientComparison:
+    """A client's times to first token in seconds, and its share of the run's service."""
+
+    name: str
+    p50_s: Pair
+    p99_s: Pair
+    share: Pair
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the client's numbers for JSON."""
+        return {
+            "client": self.name,
+            "ttft_p50_s": self.p50_s.as_dict(),
+            "ttft_p99_s": self.p99_s.as_dict(),
+            "service_share": self.share.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TenantComparison:
     """A run, simulated and measured.
 
     ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
     whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
-    clients.
+    clients. ``clients`` are all clients, also if ``tenants`` are kinds.
     """
 
     name: str
@@ -56,6 +75,7 @@ class TenantComparison:
     throughput: Pair
     tpot_p50_ms: Pair
     tenants: tuple[TenantLatency, ...]
+    clients: tuple[ClientComparison, ...]
     share_off: tuple[float, float]
     jain: Pair
     jain_off: float
@@ -94,6 +114,7 @@ class TenantComparison:
                 }
                 for one in self.tenants
             ],
+            "clients": [one.as_dict() for one in self.clients],
             "share_off": defined(self.share_off[0]),
             "share_off_in_windows": defined(self.share_off[1]),
             "jain_index": self.jain.as_dict(),
@@ -127,6 +148,7 @@ def compare_tenants(
         throughput=Pair(throughput_tok_s(replayed, answered_tokens(run)), throughput_tok_s(run)),
         tpot_p50_ms=Pair(tpot_p50_ms(simulated), tpot_p50_ms(run)),
         tenants=tuple(_latency(name, simulated, run) for name in groups(run)),
+        clients=tuple(_clients(simulated, run, *spans[0])),
         share_off=(float(off[0]), _largest(off)),
         jain=Pair(*map(float, indices[:, 0])),
         jain_off=_largest(np.abs(indices[0] - indices[1])),
@@ -168,13 +190,37 @@ def _notes(run: ServingRun, unanswered: int) -> Iterator[str]:
 
 
 def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency:
-    chosen = of_group(run, name) & run.served & simulated.served & run.steady
-    p50_s, p99_s = (
-        Pair(*(_percentile(side, chosen, percent) for side in (simulated, run)))
-        for percent in (50, 99)
-    )
+    p50_s, p99_s = _ttft(of_group(run, name), simulated, run)
     other_p50_s, other_p99_s = (_said_s(run, name, key) for key in ("p50_us", "p99_us"))
     return TenantLatency(name, p50_s, p99_s, other_p50_s, other_p99_s)
+
+
+def _clients(
+    simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
+) -> Iterator[ClientComparison]:
+    """Yield the clients in the order of their names; shares are those of the window."""
+    shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
+    for name in clients_of(run):
+        own = np.array([client == name for client in run.client])
+        share = Pair(*(side.get(name, 0.0) for side in shares))
+        yield ClientComparison(name, *_ttft(own, simulated, run), share)
+
+
+def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
+    """Return each client's share of the service in a window; NaN without any service."""
+    names, service = clients_of(side), service_between(trace_of(side), WEIGHTS, start_s, end_s)
+    total = sum(service.values()) or float("nan")
+    return {names[client]: one / total for client, one in service.items()}
+
+
+def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, Pair]:
+    """Return P50 and P99 of the chosen requests that both sides served."""
+    both = chosen & run.served & simulated.served & run.steady
+    p50_s, p99_s = (
+        Pair(*(_percentile(side, both, percent) for side in (simulated, run)))
+        for percent in (50, 99)
+    )
+    return p50_s, p99_s
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:

@@ -11,7 +11,7 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.validate.live_run import Pair
-from fairbench_studies.validation.report import both, defined
+from fairbench_studies.validation.report import LONG_TTFT_S, both, defined, error, unresolved_line
 from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
@@ -19,7 +19,7 @@ def tenants_text(runs: Sequence[TenantComparison]) -> str:
     """Return the tables and the missed targets."""
     head = ["runs of several tenants, straight to an engine: simulated/measured, error"]
     head += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
-    head += ["* something was fitted to this run    ! misses a target", ""]
+    head += ["* something was fitted to this run    ! misses a target", unresolved_line(), ""]
     tail = [f"  {run.name}: {note}" for run in runs for note in run.notes]
     missed = [(run, miss) for run in runs for miss in run.misses]
     tail.append(f"Targets missed: {len(missed) or 'none'}")
@@ -35,7 +35,7 @@ def _runs(runs: Sequence[TenantComparison]) -> Table:
     for run in runs:
         whole, windows = (UNDEFINED if off != off else f"{100 * off:.1f}" for off in run.share_off)
         table.add_row(
-            _name(run), both(run.throughput), _error(run.throughput), both(run.tpot_p50_ms),
+            _name(run), both(run.throughput), error(run.throughput), both(run.tpot_p50_ms),
             f"{whole} ({windows})", both(run.jain, index),
             index(defined(run.jain_off)),
         )  # fmt: skip
@@ -53,15 +53,11 @@ def _latencies(runs: Sequence[TenantComparison]) -> Table:
             )  # fmt: skip
             p50, p99 = (Pair(1e3 * p.simulated, 1e3 * p.measured) for p in (one.p50_s, one.p99_s))
             table.add_row(
-                "" if row else _name(run), one.name, both(p50), _error(p50), both(p99),
-                _error(p99), blis,
+                "" if row else _name(run), one.name, both(p50),
+                error(one.p50_s, LONG_TTFT_S), both(p99), error(one.p99_s, LONG_TTFT_S), blis,
             )  # fmt: skip
     return table
 
 
 def _name(run: TenantComparison) -> str:
     return run.name + ("*" if run.fitted else "")
-
-
-def _error(pair: Pair) -> str:
-    return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"

@@ -10,7 +10,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from fairbench import __version__
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
 from fairbench.live.plugins.sglang.admission import Admission, Original
@@ -30,6 +29,7 @@ from fairbench.live.plugins.sglang.release import (
 )
 from fairbench.live.plugins.sglang.requests import Req, context_of
 from fairbench.live.step_times import FittedCosts
+from fairbench.version import __version__
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"

@@ -12,7 +12,7 @@ from typing import Any
 from fairbench.core import PS_PER_S, Request
 from fairbench.live.plugins.mirrored_cache import OTHERS, LiveMemoryLog
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
-from fairbench.sim.engine.claims import Claims
+from fairbench.sim.engine.cache_claims import Claims
 
 Theirs = Any  # vLLM's block
 

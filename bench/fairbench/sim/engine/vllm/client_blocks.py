@@ -13,7 +13,7 @@ from typing import Self, cast
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.engine.claims import Claims
+from fairbench.sim.engine.cache_claims import Claims
 from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
 from fairbench.sim.engine.vllm.block_keys import Key
 from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy, Waiter

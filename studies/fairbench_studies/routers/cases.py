@@ -1,0 +1,45 @@
+"""The cases that both studies of routers share: forms of routers, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+SKEWS = (1.0, 3.0, 10.0)
+INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
+
+Case = tuple[tuple[str, Any], ...]
+"""Settings of the routers; none is one router."""
+
+
+def case(**settings: Any) -> Case:
+    """Return a case with these settings."""
+    return tuple(settings.items())
+
+
+def exchange(skew: float, every_s: float, **settings: float) -> Case:
+    """Return a case in which the routers exchange charges every ``every_s`` seconds."""
+    return case(form="exchange", skew=skew, every_s=every_s, **settings)
+
+
+def usual() -> Iterator[Case]:
+    """Yield one router, then every form over the skews, and the exchange over the intervals."""
+    yield case()
+    for skew in SKEWS:
+        yield case(form="independent", skew=skew)
+    yield case(form="sticky")
+    for skew in SKEWS:
+        for every_s in INTERVALS_S:
+            yield exchange(skew, every_s)
+
+
+def name_of(case: Case) -> str:
+    """Return the name of a case: its form, and settings other than the skew."""
+    rest = {key: value for key, value in case if key not in ("form", "skew")}
+    form = dict(case).get("form", "one router")
+    return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
+
+
+def is_heard(case: Case) -> bool:
+    """Return whether every charge becomes known to every router."""
+    return dict(case).get("form") in (None, "exchange", "ledger")
