@@ -18,17 +18,20 @@ from fairbench.results.new_directories import check_writable
 from fairbench_studies.dlpm.catalogue import FIGURES, PaperFigure, figure_named, figures_of
 from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
-from fairbench_studies.dlpm.claims.table import Setting, claims_markdown, judge_all, write
+from fairbench_studies.dlpm.claims.table import claims_markdown, judge_all, write
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
 from fairbench_studies.frontier.frozen import frozen
+from fairbench_studies.kit.claims_page import Setting
+from fairbench_studies.kit.paper_runs import reproduce_paper
 from fairbench_studies.kit.store import fill_store
-from fairbench_studies.preble.command import PREBLE, reproduce_preble
+from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
-from fairbench_studies.vtc.command import VTC, reproduce_vtc
+from fairbench_studies.vtc.command import VTC
 
 ALL, CLAIMS = "all", "claims"
 AUTHORS = "dlpm-paper"  # the preset for judging claims unless another is given
-OTHERS = (VTC, PREBLE, FRONTIER)
+PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
+OTHERS = (*PAPERS, FRONTIER)
 TIMED = "fig4"  # the only figure of timings instead of runs
 
 
@@ -76,7 +79,7 @@ def _check(asked: Asked) -> None:
         raise unknown_name("figure", figure, known)
     if asked.seeds is not None and figure != FRONTIER:
         raise UsageError(f"--seeds can be given only with {FRONTIER}, not with {figure}")
-    if preset is not None and (asked.on_map or figure in (VTC, PREBLE, TEXTBOOK)):
+    if preset is not None and (asked.on_map or figure in (*PAPERS, TEXTBOOK)):
         raise UsageError(
             f"--preset {preset} can be given only with {FRONTIER} and with figures and claims of "
             f"the DLPM paper, not with {figure}"
@@ -97,10 +100,8 @@ def _another_paper(asked: Asked) -> None:
     if asked.figure == FRONTIER:
         size = FrontierSize(asked.quick, asked.seeds, asked.preset)
         reproduce_frontier(*files, size, show=asked.show)
-    elif asked.figure == VTC:
-        reproduce_vtc(*files, quick=asked.quick, show=asked.show)
     else:
-        reproduce_preble(*files, quick=asked.quick, show=asked.show)
+        reproduce_paper(PAPERS[asked.figure], *files, quick=asked.quick, show=asked.show)
 
 
 def _figures(asked: Asked) -> None:

@@ -3,8 +3,7 @@
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.hardware.engine_params import EngineLimits
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock

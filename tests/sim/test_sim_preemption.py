@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import slowed
+from fairbench.hardware.timing import KVPool, slowed
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.engine.host_memory import HostMemory

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineLimits
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import WorkerParts

@@ -6,17 +6,11 @@ from functools import partial
 import pytest
 
 from fairbench_studies.dlpm.claims import fairness, quanta, scaling, throughput
-from fairbench_studies.dlpm.claims.pairs import Outcome
-from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number, score
-from fairbench_studies.dlpm.claims.table import (
-    CLAIMS,
-    Judged,
-    Setting,
-    claims_markdown,
-    judge_all,
-    write,
-)
+from fairbench_studies.dlpm.claims.table import CLAIMS, claims_markdown, judge_all, write
 from fairbench_studies.dlpm.fig4 import Timings
+from fairbench_studies.kit.claims_page import Judged, Setting
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part, in_every, number, score
 from tests.figure_helpers import cell
 
 HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome

@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench_studies.dlpm.claims import conversations, mix, trees
-from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.kit.outcomes import Outcome
 from tests.figure_helpers import cell, stored_run
 
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome

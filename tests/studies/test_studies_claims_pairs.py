@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair, Seen, joined
+from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
 from fairbench_studies.dlpm.claims.places import by_place, by_seed, contended
-from fairbench_studies.dlpm.claims.tally import Tally, tally
+from fairbench_studies.kit.outcomes import Outcome, Seen, joined
+from fairbench_studies.kit.tally import Tally
 from tests.figure_helpers import cell
 
 HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED, *_ = Outcome

@@ -9,8 +9,8 @@ import fairbench
 from fairbench.metrics.records import Requests, Service
 from fairbench.results.store import read_run
 from fairbench_studies.dlpm.claims import theorems
-from fairbench_studies.dlpm.claims.pairs import Outcome
 from fairbench_studies.dlpm.claims.theorems import judge_bound, largest_lead, service_gap, shortfall
+from fairbench_studies.kit.outcomes import Outcome
 from tests.figure_helpers import cell, stored_run
 
 NEVER = float("nan")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fairbench.metrics.records import Requests
-from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.kit.claims_page import write_page
+from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.preble import draw
 from fairbench_studies.preble.claims import (
     CLAIMS,
@@ -17,33 +18,40 @@ from fairbench_studies.preble.claims import (
     judge_speed,
     judge_window,
 )
+from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
-from fairbench_studies.preble.speed import Speed
 from fairbench_studies.preble.store import Latency, Results, latencies_of
-from fairbench_studies.preble.table import judge_preble, preble_markdown, write_preble
 
-SPEEDS = (Speed("tool-use", 300.0), Speed("video-qa", 3000.0))
+SPEEDS = {"tool-use": [300.0], "video-qa": [3000.0]}
+HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 
 
 def as_the_paper(key):
     """Return latencies for which every claim holds."""
     if key.figure == "fig3":
-        level = 1 + RATES[key.workload].index(key.value)
-        gain = 1.0 + 0.1 * level if key.workload == "programming" else 1.0 + level
-        mean_s = level * (gain if key.system == "round-robin" else 1.0)
-        return Latency(mean_s, 3 * mean_s, 0.9)
+        level = RATES[key.workload].index(key.value)
+        programming = key.workload == "programming"
+        mean = 1.6 + 0.1 * level if programming else 2.0 + level
+        tail = 3.0 + 0.5 * level if programming else 2.0 + level
+        gains = (mean, tail) if key.system == "round-robin" else (1.0, 1.0)
+        return Latency(gains[0], 3 * gains[1], 0.9)
     if key.figure == "fig5":
         step = list(ABLATION).index(key.system)
-        return Latency(20.0 - min(step, 3), 90.0 - step, 0.9)
+        return Latency(20.0 - min(step, 3), 90.0 - 9 * step, 0.9)
     if key.figure == "baselines":
         uneven = {"programming": 3.0, "video-qa": 3.0}.get(key.workload, 1.1)
         return Latency({"preble": 1.0, "oracle": uneven, "memserve": 2.0}[key.system], 9.0, 0.9)
     return Latency(2.0, 5.0, 0.9)
 
 
-def results(change=lambda key, one: one, speeds=SPEEDS):
-    made = {key: change(key, as_the_paper(key)) for key in experiments()}
-    return Results(made, speeds, "simulated on gpu/model/tp1/x", 1)
+def results(change=lambda key, one: one, speeds=SPEEDS, noise=(1.0,)):
+    """Return results of a seed per factor in ``noise``, which changes every latency alike."""
+    made = {
+        key: [Latency(one.mean_s * by, one.p99_s * by, one.hit_rate) for by in noise]
+        for key in experiments()
+        for one in [change(key, as_the_paper(key))]
+    }
+    return Results(made, speeds, "simulated on gpu/model/tp1/x")
 
 
 def scaled(factor, **where):
@@ -57,106 +65,162 @@ def scaled(factor, **where):
     return change
 
 
-def test_every_claim_holds_with_the_latencies_of_the_paper():
-    judged = judge_preble(results())
+def failed(parts):
+    """Return the outcome of each part that does not hold."""
+    return {part.text: part.outcome for part in parts if part.outcome is not HOLDS}
+
+
+@pytest.mark.parametrize("noise", [(1.0,), (1.0, 1.5, 0.7)])
+def test_every_part_holds_with_the_latencies_of_the_paper(noise):
+    judged = PREBLE.judge(results(noise=noise))
     assert [one.claim.number for one in judged] == [30, 31, 32, 33, 34]
-    assert {one.finding.verdict for one in judged} == {Verdict.REPRODUCED}
-    assert not any(one.cause for one in judged)
+    assert not failed(part for one in judged for part in one.parts["here"])
+
+
+def test_seeds_that_disagree_decide_nothing():
+    """Only the round-robin latencies of the ablation differ between seeds."""
+    made = results(noise=(1.0, 1.0, 1.0))
+    key = Key("fig5", "tool-use", "round-robin", RATES["tool-use"][-1])
+    differ = [Latency(mean_s, mean_s, 0.9) for mean_s in (10.0, 30.0, 200.0)]
+    parts = judge_ablation(made._replace(runs={**made.runs, key: differ}))
+    assert failed(parts) == {f"E2 alone: the {name} falls": UNCLEAR for name in ("mean", "P99")}
+
+
+def test_a_comparison_uses_the_seeds_that_all_its_runs_have():
+    made = results(noise=(1.0, 1.5, 0.7))
+    runs = {
+        key: of if key.figure == "fig5" or key.value == 60.0 else of[:1]
+        for key, of in made.runs.items()
+    }
+    fewer = made._replace(runs=runs)
+    assert not failed(part for one in PREBLE.judge(fewer) for part in one.parts["here"])
+    assert fewer.origin().endswith(
+        "; seed 0 (fig3, fig4, baselines, window, scale); seeds 0 to 2 (fig5)"
+    )
 
 
 class TestEndToEnd:
-    def test_the_gain_is_largest_at_the_point_of_the_paper(self):
-        found = judge_end_to_end(results())
-        assert "mean 1.10x to 4.0x" in found.ours
-        assert "least on programming" in found.ours
+    def test_the_parts_show_the_gains(self):
+        shown = {part.text: part.ours for part in judge_end_to_end(results())}
+        assert shown["mean: gains from 1.5x to 14.5x"] == "1.60x to 4.0x"
+        lower = "in 15 of 15, from 1.60x (programming at 0.056) to 4.00x (loogle at 0.024)"
+        assert shown["Preble's mean latency is lower"] == lower
 
-    def test_a_larger_gain_than_in_the_paper_reproduces_only_the_direction(self):
+    def test_a_larger_gain_than_in_the_paper_is_off(self):
         # 4.0x at the highest rate of agents becomes 20x
         top = {"workload": "agent", "value": 0.09, "system": "round-robin", "figure": "fig3"}
-        assert judge_end_to_end(results(scaled(5.0, **top))).verdict == Verdict.DIRECTION_ONLY
+        parts = judge_end_to_end(results(scaled(5.0, **top)))
+        assert failed(parts) == {
+            "mean: gains from 1.5x to 14.5x": OFF, "P99: gains from 2x to 10x": OFF,
+        }  # fmt: skip
 
-    def test_slower_anywhere_is_not_reproduced_and_slower_everywhere_is_contradicted(self):
-        one = {"workload": "agent", "value": 0.03, "system": "preble", "figure": "fig3"}
-        assert judge_end_to_end(results(scaled(9.0, **one))).verdict == Verdict.NOT_REPRODUCED
-        everywhere = scaled(9.0, system="preble", figure="fig3")
-        assert judge_end_to_end(results(everywhere)).verdict == Verdict.CONTRADICTED
+    def test_slower_at_a_fifth_of_the_loads_still_holds_and_slower_everywhere_is_reversed(self):
+        lower = [f"Preble's {name} latency is lower" for name in ("mean", "P99")]
+        one = scaled(0.1, system="round-robin", figure="fig3", workload="agent")
+        assert not set(lower) & set(failed(judge_end_to_end(results(one))))
+        everywhere = scaled(0.1, system="round-robin", figure="fig3")
+        parts = failed(judge_end_to_end(results(everywhere)))
+        assert [parts[text] for text in lower] == [REVERSED, REVERSED]
+
+    def test_a_smaller_gain_than_on_programming_is_reversed(self):
+        small = scaled(0.4, system="round-robin", figure="fig3", workload="loogle")
+        parts = failed(judge_end_to_end(results(small)))
+        assert parts["the largest gain is larger on loogle than on programming"] is REVERSED
 
 
 class TestAblation:
     @pytest.mark.parametrize("worse", [1.1, 1.02])
-    def test_a_harmful_step_is_not_reproduced_however_small_the_harm(self, worse):
+    def test_a_harmful_step_is_reversed_however_small_the_harm(self, worse):
         def change(key, one):
             if key.figure != "fig5" or key.system != "prefill/decode balancing":
                 return one
             before = as_the_paper(key._replace(system="rebalancing and autoscaling"))
             return one._replace(p99_s=before.p99_s * worse)
 
-        found = judge_ablation(results(change))
-        assert found.verdict == Verdict.NOT_REPRODUCED
-        assert "3 of 4 mechanisms help; no help: prefill/decode balancing" in found.ours
+        parts = judge_ablation(results(change))
+        assert failed(parts) == {"prefill/decode balancing: the P99 falls": REVERSED}
+        assert len(parts) == 9
 
-    def test_groups_may_increase_the_mean(self):
+    @pytest.mark.parametrize(("factor", "expected"), [(1.1, set()), (0.9, {REVERSED})])
+    def test_groups_may_increase_the_mean_but_not_lower_it(self, factor, expected):
         def change(key, one):
-            worse = key.figure == "fig5" and key.system == "priority groups"
-            return one._replace(mean_s=one.mean_s * 1.1) if worse else one
+            groups = key.figure == "fig5" and key.system == "priority groups"
+            return one._replace(mean_s=one.mean_s * factor) if groups else one
 
-        assert judge_ablation(results(change)).verdict == Verdict.REPRODUCED
+        assert set(failed(judge_ablation(results(change))).values()) == expected
 
-    def test_a_fastest_round_robin_contradicts_the_paper(self):
+    def test_rebalancing_must_help_mostly_the_p99(self):
+        def change(key, one):
+            late = key.figure == "fig5" and list(ABLATION).index(key.system) >= 2
+            return one._replace(mean_s=one.mean_s / 2) if late else one
+
+        assert failed(judge_ablation(results(change))) == {
+            "rebalancing and autoscaling: the P99 falls more than the mean": REVERSED
+        }
+
+    def test_a_fastest_round_robin_reverses_the_effect_of_e2(self):
         best = scaled(0.1, figure="fig5", system="round-robin")
-        assert judge_ablation(results(best)).verdict == Verdict.CONTRADICTED
+        parts = judge_ablation(results(best))
+        assert failed(parts) == {
+            f"E2 alone: the {name} falls": REVERSED for name in ("mean", "P99")
+        }
 
 
 class TestBaselines:
-    def test_an_oracle_that_is_faster_is_not_reproduced(self):
+    def test_an_oracle_that_is_faster_is_reversed_there(self):
         fast = scaled(0.5, figure="baselines", system="oracle", workload="agent")
-        assert judge_baselines(results(fast)).verdict == Verdict.NOT_REPRODUCED
+        (part,) = failed(judge_baselines(results(fast))).items()
+        assert part == ("the oracle is at best on par on agent (0.98x or more)", REVERSED)
 
-    def test_an_oracle_that_is_equally_slow_everywhere_reproduces_only_the_direction(self):
+    def test_an_oracle_that_is_equally_slow_everywhere_does_not_depend_on_the_workload(self):
         def change(key, one):
             oracle = key.figure == "baselines" and key.system == "oracle"
             return one._replace(mean_s=2.0) if oracle else one
 
-        assert judge_baselines(results(change)).verdict == Verdict.DIRECTION_ONLY
+        (outcome,) = failed(judge_baselines(results(change))).values()
+        assert outcome is UNCLEAR
 
-    def test_preble_as_the_slowest_contradicts_the_paper(self):
+    def test_preble_as_the_slowest_reverses_every_comparison_with_it(self):
         slow = scaled(10.0, figure="baselines", system="preble")
-        assert judge_baselines(results(slow)).verdict == Verdict.CONTRADICTED
+        parts = failed(judge_baselines(results(slow)))
+        assert [*parts.values()] == [REVERSED] * 7
 
 
-@pytest.mark.parametrize(
-    ("factor", "found"), [(1.09, Verdict.REPRODUCED), (0.89, Verdict.NOT_REPRODUCED)]
-)
+@pytest.mark.parametrize(("factor", "found"), [(1.09, [HOLDS, HOLDS]), (0.89, [HOLDS, OFF])])
 def test_the_window_may_change_the_mean_by_a_tenth(factor, found):
     change = scaled(factor, figure="window", value=60.0, workload="video-qa")
-    assert judge_window(results(change)).verdict == found
+    assert [part.outcome for part in judge_window(results(change))] == found
 
 
 @pytest.mark.parametrize(
     ("tools", "videos", "found"),
     [
-        (300.0, 3000.0, Verdict.REPRODUCED),
-        (4000.0, 3000.0, Verdict.DIRECTION_ONLY),
-        (300.0, 2000.0, Verdict.NOT_REPRODUCED),
-        (200.0, 3000.0, Verdict.NOT_REPRODUCED),
+        ([300.0], [3000.0], [HOLDS, HOLDS, HOLDS]),
+        ([4000.0], [3000.0], [HOLDS, HOLDS, REVERSED]),
+        ([3000.0, 3100.0], [3100.0, 3000.0], [HOLDS, HOLDS, UNCLEAR]),
+        ([300.0], [2000.0], [HOLDS, OFF, HOLDS]),
+        ([200.0], [3000.0], [OFF, HOLDS, HOLDS]),
     ],
 )
 def test_decisions_per_second_are_measured(tools, videos, found):
-    speeds = (Speed("tool-use", tools), Speed("video-qa", videos))
-    assert judge_speed(results(speeds=speeds)).verdict == found
+    speeds = {"tool-use": tools, "video-qa": videos}
+    assert [part.outcome for part in judge_speed(results(speeds=speeds))] == found
 
 
-def test_the_table_gives_reasons_where_a_claim_fails(tmp_path):
+def test_the_page_gives_reasons_where_a_part_fails(tmp_path):
     made = results(scaled(9.0, figure="window", value=60.0))
-    judged = judge_preble(made)
-    text = preble_markdown(judged, made)
+    judged = PREBLE.judge(made)
+    text = PREBLE.page(judged, made)
     (row,) = [line for line in text.splitlines() if line.startswith("| 33 |")]
-    assert "**not reproduced**: questions about a video arrive for about a minute" in row
-    assert "seed 0, simulated on gpu/model/tp1/x" in text
-    markdown, table = write_preble(judged, made, tmp_path / "new")
+    assert row.endswith("| 0 of 2 parts hold, 2 off |")
+    (reason,) = [line for line in text.splitlines() if line.startswith("Reason")]
+    assert "questions about a video arrive for about a minute" in reason
+    figures = "fig3, fig4, fig5, baselines, window, scale"
+    assert text.endswith(f"\n- simulated on gpu/model/tp1/x; seed 0 ({figures})\n")
+    markdown, table = write_page(judged, text, tmp_path / "new", "preble-claims")
     assert markdown.read_text() == text
     with table.open() as file:
-        assert [row["number"] for row in csv.DictReader(file)] == ["30", "31", "32", "33", "34"]
+        assert {row["number"] for row in csv.DictReader(file)} == {"30", "31", "32", "33", "34"}
 
 
 def test_a_picture_has_its_numbers_beside_it(tmp_path, monkeypatch):

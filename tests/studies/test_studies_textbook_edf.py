@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Running
-from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.textbook.claims import judge_listing, judge_textbook, played
 from fairbench_studies.textbook.edf import TextbookEDF, victims
 from fairbench_studies.textbook.replica import InOrder, Replica, printed_load
@@ -33,15 +33,22 @@ def test_the_textbook_scheduler_exceeds_its_budget_and_thrashes():
     assert (edf.preempted, edf.tokens_lost) == (768, 1011)
 
 
+def outcomes_of(outcomes):
+    return [part.outcome for part in judge_listing(outcomes)]
+
+
 def test_the_claim_is_judged_by_every_printed_digit():
     (judged,) = judge_textbook()
-    assert (judged.claim.number, judged.finding.verdict) == (35, Verdict.REPRODUCED)
-    assert "65 of 80 on time, 100% of the short ones, 948 steps" in judged.finding.ours
+    assert judged.claim.number == 35
+    *_, slo = judged.parts["here"]
+    assert {part.outcome for part in judged.parts["here"]} == {Outcome.HOLDS}
+    assert "65 of 80 on time, 100% of the short ones, 948 steps" in slo.ours
     outcomes = played()
     one_step_off = outcomes | {"slo": replace(outcomes["slo"], steps=949)}
-    assert judge_listing(one_step_off).verdict is Verdict.DIRECTION_ONLY
+    assert outcomes_of(one_step_off) == [*[Outcome.HOLDS] * 3, Outcome.OFF]
     swapped = {"fcfs": outcomes["slo"], "slo": outcomes["fcfs"]}
-    assert judge_listing(swapped).verdict is Verdict.CONTRADICTED
+    off = [Outcome.OFF] * 2
+    assert outcomes_of(swapped) == [Outcome.HOLDS, Outcome.REVERSED, *off]
 
 
 def running(number, prompt, made, answer):

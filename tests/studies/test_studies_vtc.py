@@ -1,5 +1,7 @@
 """Test figures and claims of the VTC paper, from made-up runs and short real ones."""
 
+import re
+from dataclasses import replace
 from math import nan
 
 import numpy as np
@@ -10,15 +12,18 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.workloads.spec import load_workload
-from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.kit.claims_page import write_page
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.paper_runs import fill
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc import arena, experiments, synthetic
 from fairbench_studies.vtc.claims import CLAIMS
+from fairbench_studies.vtc.command import VTC
 from fairbench_studies.vtc.curves import FIGURES, panels_of, rows
 from fairbench_studies.vtc.experiments import ARENA, EXPERIMENTS, Experiment, possible
-from fairbench_studies.vtc.store import Results, fill, read
-from fairbench_studies.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
+from fairbench_studies.vtc.store import Results, read
 
+HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 NO_TRACE = {name: one for name, one in EXPERIMENTS.items() if one.workload != ARENA}
 
 
@@ -45,11 +50,21 @@ def results(traces, gaps=()):
     return Results(traces, dict(gaps), dict.fromkeys(traces, "made up"))
 
 
+def told(parts):
+    """Return the outcome of each part."""
+    return [part.outcome for part in parts]
+
+
+def missing(seeds):
+    """Return the claims that cannot be judged."""
+    return [one.claim.number for one in VTC.judge(seeds) if not one.parts]
+
+
 def test_every_run_of_a_figure_or_claim_is_an_experiment():
     named = alike(EXPERIMENTS)
     everything = results(named, dict.fromkeys(EXPERIMENTS, 0.0))
     assert all(panels_of(number, named) for number in FIGURES)
-    assert missing(judge_vtc(everything)) == []
+    assert missing([everything]) == []
     assert [claim.number for claim in CLAIMS] == list(range(18, 30))
 
 
@@ -60,7 +75,7 @@ def test_without_the_trace_the_other_figures_are_drawn_and_judged(tmp_path, monk
     named = alike(NO_TRACE)
     drawn = {number for number in FIGURES if panels_of(number, named)}
     assert {*FIGURES} - drawn == {11, 12, 13}
-    assert missing(judge_vtc(results(named, dict.fromkeys(NO_TRACE, 0.0)))) == [25, 26]
+    assert missing([results(named, dict.fromkeys(NO_TRACE, 0.0))]) == [25, 26]
     with pytest.raises(DataError, match="FAIRBENCH_DATA"):
         EXPERIMENTS[f"{ARENA} vtc"].spec()
 
@@ -86,74 +101,94 @@ def test_figure_3_equals_hand_computed_values():
 
 
 @pytest.mark.parametrize(
-    ("vtc", "fcfs", "verdict"),
+    ("vtc", "fcfs", "outcomes"),
     [
-        (served(30, 31), served(30, 300), Verdict.REPRODUCED),
-        (served(30, 70), served(30, 900), Verdict.DIRECTION_ONLY),
-        (served(30, 31), served(30, 31), Verdict.NOT_REPRODUCED),
+        (served(30, 31), served(30, 300), [HOLDS, HOLDS, HOLDS]),
+        (served(30, 70), served(30, 900), [HOLDS, OFF, HOLDS]),
+        (served(30, 31), served(30, 31), [HOLDS, HOLDS, REVERSED]),
+        (served(30, 130), served(30, 31), [REVERSED, OFF, REVERSED]),
     ],
 )
-def test_claims_on_overload_are_judged(vtc, fcfs, verdict):
+def test_claims_on_overload_are_judged(vtc, fcfs, outcomes):
     named = {"vtc-overload vtc": vtc, "vtc-overload fcfs": fcfs}
-    assert synthetic.judge_overload(results(named)).verdict is verdict
+    assert told(synthetic.judge_overload([results(named)])) == outcomes
 
 
 @pytest.mark.parametrize(
-    ("rates", "verdict"),
+    ("rates", "outcomes"),
     [
-        ((30, 60, 90, 120), Verdict.REPRODUCED),
-        ((30, 60, 90, 135), Verdict.DIRECTION_ONLY),
-        ((75, 75, 75, 75), Verdict.NOT_REPRODUCED),
+        ((30, 60, 90, 120), [HOLDS, HOLDS]),
+        ((30, 60, 90, 135), [HOLDS, OFF]),
+        ((75, 75, 75, 75), [OFF, OFF]),
     ],
 )
-def test_claims_on_weights_are_judged(rates, verdict):
-    assert synthetic.judge_weights(results({"vtc-weighted vtc": served(*rates)})).verdict is verdict
+def test_claims_on_weights_are_judged(rates, outcomes):
+    one = results({"vtc-weighted vtc": served(*rates)})
+    assert told(synthetic.judge_weights([one])) == outcomes
 
 
-def test_a_gap_beyond_the_bound_is_not_reproduced():
+def test_a_gap_beyond_the_bound_is_reversed_in_every_seed_and_else_inconclusive():
     names = ("vtc-poisson-short-long", "vtc-poisson-short-long-2")
-    named = {f"{name} {local}": served(30, 30) for name in names for local in ("vtc", "fcfs")}
+    named = {f"{name} vtc": served(30, 30.5) for name in names}
     named |= {f"{name} fcfs": served(30, 300) for name in names}
     within = results(named, {f"{name} vtc": 39_000.0 for name in names})
     beyond = results(named, {f"{name} vtc": 41_000.0 for name in names})
-    assert synthetic.judge_poisson(within).verdict is Verdict.REPRODUCED
-    assert synthetic.judge_poisson(beyond).verdict is Verdict.NOT_REPRODUCED
+    rest = [HOLDS, HOLDS]
+    assert told(synthetic.judge_poisson([within])) == [HOLDS, *rest] * 2
+    assert told(synthetic.judge_poisson([beyond] * 2)) == [REVERSED, *rest] * 2
+    parts = synthetic.judge_poisson([within, beyond])
+    assert told(parts) == [UNCLEAR, *rest] * 2
+    assert parts[0].ours == "41,000 (in 1 of 2 seeds)"
+
+
+def limited(rate=288):
+    """Return runs of the trace in which a limit of 30 serves this many units per second."""
+    shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: rate / 300}
+    named = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
+    return results({**named, f"{ARENA} vtc": served(300)})
 
 
 def test_rate_limits_refuse_requests_and_cost_throughput():
-    shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: 0.96}
-    named = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
-    named[f"{ARENA} vtc"] = served(300)
-    found = arena.judge_limits(results(named))
-    assert found.verdict is Verdict.REPRODUCED
-    assert "7, 7, 7, 7, 7 refused" in found.ours
-    named[f"{ARENA} rpm 30"] = served(330)
-    assert arena.judge_limits(results(named)).verdict is Verdict.NOT_REPRODUCED
+    parts = arena.judge_limits([limited()])
+    assert told(parts) == [HOLDS, HOLDS, HOLDS]
+    assert "7, 7, 7, 7, 7 refused" in parts[0].ours
+    assert told(arena.judge_limits([limited(330)])) == [HOLDS, REVERSED, OFF]
+    disagree = [limited(), limited(), limited(330)]
+    assert told(arena.judge_limits(disagree)) == [UNCLEAR, UNCLEAR, HOLDS]
 
 
-def test_the_table_names_cause_and_basis(tmp_path):
+def late(growth):
+    """Return clients whose requests wait longer and longer."""
+    trace = served(3, 30)
+    wait_s = growth * trace.req_time_s
+    return replace(trace, first_token_latency_s=1 + wait_s, request_latency_s=2 + wait_s)
+
+
+def test_an_order_is_judged_step_by_step():
+    """All runs are alike but one, so only the steps of that run are decided."""
+    named = {row.run: late(0.25) for row in arena.TABLE.values()}
+    named[f"{ARENA} fcfs"] = late(0.5)
+    parts = {part.text: part.outcome for part in arena.judge_arena([results(named)])}
+    assert parts["mean: FCFS above LCF"] is HOLDS
+    assert parts["mean: LCF above VTC"] is UNCLEAR
+    assert parts["VTC: a mean of 252 (within 25%)"] is OFF
+    assert len(parts) == 6 + 6 + 7
+
+
+def test_the_page_names_cause_and_basis(tmp_path):
     named = alike(NO_TRACE)
-    judged = judge_vtc(results(named, dict.fromkeys(NO_TRACE, 0.0)))
-    text = vtc_markdown(judged, "made up")
-    assert text.endswith("The verdicts are those of seed 0, made up.\n")
-    assert text.count("\n| ") == 1 + len(judged)
-    markdown, table = write_vtc(judged, "made up", tmp_path)
+    seeds = [results(named, dict.fromkeys(NO_TRACE, 0.0))]
+    judged = VTC.judge(seeds)
+    text = VTC.page(judged, seeds)
+    assert text.endswith("\n## Runs\n\n- made up; seed 0\n")
+    rows_of_claims = re.findall(r"^\| \d+ \|.*", text, re.MULTILINE)
+    assert len(rows_of_claims) == 12
+    assert [line for line in rows_of_claims if line.endswith("| not run |")] == rows_of_claims[7:9]
+    markdown, table = write_page(judged, text, tmp_path, "vtc-claims")
     assert markdown.read_text() == text
-    assert table.read_text().count("\n") == 1 + len(judged)
-
-
-def test_different_verdicts_of_other_seeds_are_shown():
-    shares = {5: 0.44, 10: 0.68, 15: 0.80, 20: 0.89, 30: 0.96}
-    same = {f"{ARENA} rpm {n}": served(300 * share, refused=7) for n, share in shares.items()}
-    same[f"{ARENA} vtc"] = served(300)
-    other = {**same, f"{ARENA} rpm 30": served(330)}
-    judged = {one.claim.number: one for one in judge_vtc(results(same), [results(same)])}
-    (number,) = judged
-    assert not judged[number].finding.beside
-    (found,) = judge_vtc(results(same), [results(same), results(other)])
-    assert found.finding.beside == {"seed 2": Verdict.NOT_REPRODUCED}
-    assert "**reproduced** (seed 2: not reproduced)" in vtc_markdown([found], "made up", 3)
-    assert "Seeds 1 to 2 give the same" in vtc_markdown([found], "made up", 3)
+    assert table.read_text().count("\n") == 1 + sum(
+        len(parts) for one in judged for parts in one.parts.values()
+    )
 
 
 FEW = {
@@ -173,22 +208,23 @@ class InThisProcess:
 def test_a_store_is_filled_once_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "EXPERIMENTS", FEW)
     context = RunContext(executor=InThisProcess())
-    fill(tmp_path, context)
+    fill(VTC.experiments(), tmp_path, context, seeds=1)
     runs = sorted(tmp_path.iterdir())
     assert len(runs) == 3
-    fill(tmp_path, context)
+    fill(VTC.experiments(), tmp_path, context, seeds=1)
     assert sorted(tmp_path.iterdir()) == runs
-    found = read(tmp_path)
+    (found,) = read(tmp_path, 1)
     assert {*found.traces} == {*found.gaps} == {*FEW}
     assert all(len(trace) == 139 and not trace.refused for trace in found.traces.values())
     assert found.basis().count("engine lightllm") == 1
-    assert [one.claim.number for one in judge_vtc(found)] == [18, 19]
+    assert [one.claim.number for one in VTC.judge([found]) if one.parts] == [18, 19]
     one = dict([*FEW.items()][:1])
     monkeypatch.setattr(experiments, "EXPERIMENTS", one)
-    fill(tmp_path, context, seeds=2)
+    fill(VTC.experiments(), tmp_path, context, seeds=2)
     assert len([*tmp_path.iterdir()]) == 4
-    assert {*read(tmp_path, seed=1).traces} == {*one}
-    assert not read(tmp_path, seed=2).traces
+    *_, second, third = read(tmp_path, 3)
+    assert {*second.traces} == {*one}
+    assert not third.traces
 
 
 @pytest.mark.slow

@@ -20,8 +20,7 @@ from math import inf
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue

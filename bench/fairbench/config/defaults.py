@@ -32,8 +32,11 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
 # The keys that every spec of a simulation has; other defaults depend on the workload.
-_DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed", "burstiness")
-DEFAULTS: Mapping[str, Any] = {key: RUN[key].default for key in _DEFAULTED}
+_DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
+DEFAULTS: Mapping[str, Any] = {
+    **{key: RUN[key].default for key in _DEFAULTED},
+    "burstiness": float(RUN["burstiness"].default),
+}
 
 # part of a duration that the user chose; the workload's own warm-up may not fit into it
 WARMUP_SHARE = 0.1

@@ -110,11 +110,9 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def preset_of(draft: Draft, backend: BackendConfig | None) -> Preset | None:
-    """Return the draft's preset; None without one. Raises UsageError for a real backend."""
-    if (ref := draft.get("preset")) is None:
-        return None
-    preset = read_preset(str(ref))
+def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
+    """Return a preset by name or path. Raises UsageError for a real backend."""
+    preset = read_preset(ref)
     if backend is not None:
         raise UsageError(
             f"preset = {preset.name!r}: presets need the simulator; leave --backend out"

@@ -32,7 +32,7 @@ from fairbench.config.defaults import (
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
-from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_of
+from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_for
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import Draft, ExperimentSpec, Origin
@@ -168,12 +168,12 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
     """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
-    machine = {}
+    machine, preset = {}, None
     if backend is None:
         machine = machine_of_workload(read_workload(draft.get("workload", DEFAULTS["workload"])))
-    with about("preset", "backend.kind"):
-        preset = preset_of(draft, backend)
-    if preset is not None:
+    if (ref := draft.get("preset")) is not None:
+        with about("preset", "backend.kind"):
+            preset = preset_for(str(ref), backend)
         draft.fill(preset.experiment, Origin.PRESET)
         draft.settings.fill(preset.settings, Origin.PRESET)
     draft.fill(machine, Origin.WORKLOAD)

@@ -10,9 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.profile_file import FILE, SUFFIX, profile_of_table, read_profile
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 # Models of the same shape, which take the same time: only their weights' values differ.
 SAME_SHAPE = {

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fairbench.errors import DataError, UsageError, of_file, validated
 from fairbench.files.reader import digest as digest_of
 from fairbench.files.toml_text import read_toml
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"

@@ -13,9 +13,8 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.json_text import json_objects, parsed
 from fairbench.hardware.catalogue import canonical_model, model_configs, profile_ids
 from fairbench.hardware.gpus import GPU, find_gpu
-from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
 from fairbench.profiling.operators import NoTable, operators_ms
 from fairbench.profiling.roofline import roofline_ms

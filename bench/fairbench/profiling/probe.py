@@ -15,8 +15,7 @@ import numpy as np
 
 from fairbench.errors import RunFailed
 from fairbench.files.json_text import parsed
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import FitDomain, TimingProfile
+from fairbench.hardware.timing import FitDomain, KVPool, TimingProfile
 from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:

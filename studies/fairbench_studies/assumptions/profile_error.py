@@ -16,8 +16,9 @@ from pathlib import Path
 from fairbench.config.sweep import read_sweep
 from fairbench.hardware.catalogue import MEASURED
 from fairbench.results.store import Summary, runs_in
-from fairbench_studies.dlpm.claims.pairs import Outcome, Pair, Seen
+from fairbench_studies.dlpm.claims.pairs import Pair
 from fairbench_studies.dlpm.claims.places import contended
+from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.rows import ROOT, write_rows
 
 SWEEP = ROOT / "results/tables/profile-error.toml"

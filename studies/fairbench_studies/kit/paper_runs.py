@@ -1,33 +1,121 @@
-"""Shared parts of ``fairbench reproduce`` for VTC's and Preble's own experiments."""
+"""``fairbench reproduce`` for a paper with its own experiments: its runs, figures and claims."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from fairbench.execute.context import RunContext
+import typer
+
+from fairbench.config.spec import ExperimentSpec, identity
+from fairbench.execute.context import RunContext, run_context
 from fairbench.execute.executor import Executor
-
-SEEDS = 3
-
-
-class Fill(Protocol):
-    """A function that simulates the missing runs of a folder for some seeds."""
-
-    def __call__(self, folder: Path, context: RunContext, *, seeds: int) -> None: ...
+from fairbench.execute.repeats import simulate_all
+from fairbench.report.progress import shown_progress
+from fairbench.results.store import StoredRun, runs_in
+from fairbench_studies.kit.claims_page import HERE, Judged, Page, page_text, write_page
+from fairbench_studies.kit.parts import Claim
 
 
-def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: bool) -> int:
-    """Run the missing simulations; return the number of complete seeds.
+class Experiment(Protocol):
+    """An experiment that can be run with any seed."""
+
+    def spec(self, seed: int) -> ExperimentSpec:
+        """Return the full experiment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper, and the functions that turn its runs into figures and claims.
+
+    ``experiments`` returns the experiments that can be run here. ``read`` returns the results of
+    the first seeds in a folder. ``plot`` draws such results and returns the files, and ``basis``
+    returns their hardware and seeds. The judges of ``claims`` take the results, and raise KeyError
+    if a run is missing.
+    """
+
+    name: str
+    title: str
+    seeds: int
+    claims: Sequence[Claim]
+    experiments: Callable[[], Iterable[Experiment]]
+    read: Callable[[Path, int], Any]
+    plot: Callable[[Any, Path, Sequence[str]], list[Path]]
+    basis: Callable[[Any], str]
+
+    def judge(self, results: Any) -> list[Judged]:
+        """Judge the claims; a claim with a missing run has no parts."""
+        return [Judged(claim, _parts(claim, results)) for claim in self.claims]
+
+    def page(self, judged: Sequence[Judged], results: Any) -> str:
+        """Return the page of the claims."""
+        title = Page(f"Claims of the {self.title} paper")
+        return page_text(title, judged, [HERE], [self.basis(results)])
+
+
+def _parts(claim: Claim, results: Any) -> dict[str, Any]:
+    try:
+        return {HERE: claim.judge(results)}
+    except KeyError:
+        return {}
+
+
+def reproduce_paper(
+    paper: Paper,
+    folder: Path,
+    output: Path,
+    claims_dir: Path,
+    formats: Sequence[str],
+    executor: Executor,
+    *,
+    quick: bool,
+    show: bool,
+) -> None:
+    """Run missing simulations, draw the figures, and judge the claims.
 
     Raises Interrupted when interrupted, and the error of a failed run.
     """
-    from fairbench.execute.context import run_context
-    from fairbench.report.progress import shown_progress
-
-    seeds = 1 if quick else SEEDS
+    seeds = 1 if quick else paper.seeds
     with run_context(shown_progress() if show else None, executor) as context:
-        fill(folder, context, seeds=seeds)
+        fill(paper.experiments(), folder, context, seeds=seeds)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
-    return seeds
+    results = paper.read(folder, seeds)
+    for path in paper.plot(results, output, formats):
+        typer.echo(path)
+    judged = paper.judge(results)
+    text = paper.page(judged, results)
+    for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
+        typer.echo(path)
+    typer.echo(text, nl=False)
+    if left := [str(one.claim.number) for one in judged if not one.parts]:
+        typer.echo(
+            "fairbench: not judged, because runs are missing "
+            f"(docs/studies/{paper.name}-paper.md): {', '.join(left)}",
+            err=True,
+        )
+
+
+def fill(
+    experiments: Iterable[Experiment], folder: Path, context: RunContext, *, seeds: int
+) -> None:
+    """Simulate the missing runs of the first seeds in parallel. Raises the error of a run."""
+    done = stored(folder)
+    specs = {identity(spec): spec for one in experiments for spec in map(one.spec, range(seeds))}
+    missing = [spec for key, spec in specs.items() if key not in done]
+    if missing:
+        simulate_all(missing, folder, context)
+
+
+def listed_seeds(count: int) -> str:
+    """Return the first seeds as text, such as ``seeds 0 to 2``."""
+    return f"seeds 0 to {count - 1}" if count > 1 else "seed 0"
+
+
+def stored(folder: Path) -> dict[str, StoredRun]:
+    """Return the complete runs of a folder by the identity of their specs."""
+    runs = runs_in(folder) if folder.is_dir() else []
+    return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

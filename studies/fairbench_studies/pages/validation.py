@@ -77,7 +77,7 @@ def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
 
     A time to first token that is too short for a target has no error.
     """
-    columns = {}
+    columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):
         for row in read_rows(ROOT / "results" / f"{name}.csv"):
             columns[name, row["run"], row["number"].split("/")[0]] = row

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from statistics import geometric_mean
+from math import inf
 from typing import Any
 
-from fairbench_studies.kit.claim import Claim, Finding, verdict
+import numpy as np
+
+from fairbench.metrics.records import Floats
+from fairbench_studies.kit.outcomes import exceeds
+from fairbench_studies.kit.parts import Claim, Part, mean_within, number, rising
+from fairbench_studies.kit.tally import Tally, part_of
 from fairbench_studies.preble.experiments import (
     ABLATION,
-    GPUS,
     MEMSERVE,
     ORACLE,
     PREBLE,
@@ -19,127 +23,164 @@ from fairbench_studies.preble.experiments import (
     WINDOWS_S,
     Key,
 )
-from fairbench_studies.preble.store import Latency, Results
+from fairbench_studies.preble.speed import GPUS
+from fairbench_studies.preble.store import Results
 
 NEAR = 1.02  # latencies within this ratio count as equal
+METRICS = {"mean": "mean_s", "P99": "p99_s"}
+PAPER_GAINS = {"mean": (1.5, 14.5), "P99": (2, 10)}
+PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3, 4)}
 
 
-def gains(results: Results, workload: str) -> list[tuple[float, float]]:
-    """Return round robin's latency relative to Preble's (mean, P99), by rising rate."""
-    found = []
-    for rate in RATES[workload]:
-        rival = results.latencies[Key("fig3", workload, ROUND_ROBIN, rate)]
-        ours = results.latencies[Key("fig3", workload, PREBLE, rate)]
-        found.append((rival.mean_s / ours.mean_s, rival.p99_s / ours.p99_s))
-    return found
-
-
-def judge_end_to_end(results: Results) -> Finding:
-    """Judge claim 30: Preble is faster than round robin, more so at higher rates."""
-    by_workload = {workload: gains(results, workload) for workload in RATES}
-    best = {workload: max(mean for mean, _ in ratios) for workload, ratios in by_workload.items()}
-    means = [mean for ratios in by_workload.values() for mean, _ in ratios]
-    tails = [tail for ratios in by_workload.values() for _, tail in ratios]
-    ahead = all(mean >= 1 / NEAR for mean in means)
-    rises = sum(ratios[-1][0] >= ratios[0][0] for ratios in by_workload.values())
-    least = min(best, key=lambda workload: best[workload])
-    ours = (
-        f"mean {min(means):.2f}x to {max(means):.1f}x, P99 {min(tails):.2f}x to "
-        f"{max(tails):.1f}x; grows with the rate on {rises} of {len(RATES)} workloads; least on "
-        f"{least}; at most "
-        + ", ".join(f"{workload} {ratio:.1f}x" for workload, ratio in best.items())
-    )
-    return Finding(
-        ours,
-        verdict(
-            shape=ahead and rises >= 4,
-            quantity=1.5 <= max(means) <= 14.5 and least == "programming",
-            opposite=all(mean < 1 for mean in means),
-        ),
-    )
-
-
-def steps(results: Results) -> Mapping[str, Latency]:
-    """Return the latencies of the ablation, step by step."""
-    rate = RATES["tool-use"][-1]
-    return {step: results.latencies[Key("fig5", "tool-use", step, rate)] for step in ABLATION}
-
-
-MEAN_TOO = ("E2 alone", "prefill/decode balancing")  # the other mechanisms help only the P99
-
-
-def judge_ablation(results: Results) -> Finding:
-    """Judge claim 31: each mechanism helps; two of them only the P99."""
-    found = steps(results)
-    text = ", ".join(f"{name} {one.mean_s:.1f} / {one.p99_s:.1f}" for name, one in found.items())
-    helps = {
-        name: after.p99_s < before.p99_s and (name not in MEAN_TOO or after.mean_s < before.mean_s)
-        for (_, before), (name, after) in pairwise(found.items())
-    }
-    means = [one.mean_s for one in found.values()]
-    hurt = [name for name, good in helps.items() if not good]
-    said = f"; no help: {', '.join(hurt)}" if hurt else ""
-    return Finding(
-        f"{sum(helps.values())} of {len(helps)} mechanisms help{said}; mean / P99 in s: {text}",
-        verdict(shape=all(helps.values()), opposite=min(means) == means[0]),
-    )
-
-
-def judge_baselines(results: Results) -> Finding:
-    """Judge claim 32: MemServe is slower on average; the oracle is not faster."""
-    over: dict[str, dict[str, float]] = {MEMSERVE: {}, ORACLE: {}}
-    for workload, (_, rate, _) in RATES.items():
-        ours = results.latencies[Key("baselines", workload, PREBLE, rate)].mean_s
-        for system, ratios in over.items():
-            found = results.latencies[Key("baselines", workload, system, rate)]
-            ratios[workload] = found.mean_s / ours
-    text = "; ".join(
-        f"{system} over Preble: "
-        + ", ".join(f"{workload} {ratio:.2f}x" for workload, ratio in ratios.items())
-        for system, ratios in over.items()
-    )
-    worse = all(over[MEMSERVE][workload] > 1 for workload in ("tool-use", "video-qa"))
-    on_par = all(ratio >= 1 / NEAR for ratio in over[ORACLE].values())
-    uneven = geometric_mean([over[ORACLE]["video-qa"], over[ORACLE]["programming"]])
-    even = geometric_mean([over[ORACLE]["tool-use"], over[ORACLE]["agent"]])
-    return Finding(
-        text,
-        verdict(
-            shape=worse and on_par,
-            quantity=uneven > even,
-            opposite=all(ratio < 1 for ratios in over.values() for ratio in ratios.values()),
-        ),
-    )
-
-
-def judge_window(results: Results) -> Finding:
-    """Judge claim 33: a window H from one to six minutes changes the mean by 10% at most."""
-    text, largest = [], 0.0
-    for workload in ("tool-use", "video-qa"):
-        found = {w: results.latencies[Key("window", workload, PREBLE, w)] for w in WINDOWS_S}
-        usual = found[180.0].mean_s
-        text.append(
-            f"{workload} " + ", ".join(f"{w:g} s: {one.mean_s:.2f} s" for w, one in found.items())
+def gains(results: Results, metric: str) -> dict[str, Floats]:
+    """Return round robin's latency relative to Preble's by workload, shape (rates, seeds)."""
+    keys = [
+        Key("fig3", workload, system, rate)
+        for workload, rates in RATES.items()
+        for system in (ROUND_ROBIN, PREBLE)
+        for rate in rates
+    ]
+    found = results.each(keys, metric)
+    return {
+        workload: np.array(
+            [
+                found[Key("fig3", workload, ROUND_ROBIN, rate)]
+                / found[Key("fig3", workload, PREBLE, rate)]
+                for rate in rates
+            ]
         )
-        largest = max(largest, *(abs(one.mean_s / usual - 1) for one in found.values()))
-    return Finding(
-        f"{'; '.join(text)} (at most {100 * largest:.0f}%)", verdict(shape=largest <= 0.1)
+        for workload, rates in RATES.items()
+    }
+
+
+def judge_end_to_end(results: Results) -> list[Part]:
+    """Judge claim 30: Preble is faster than round robin, more so at higher rates."""
+    parts = []
+    ratios = {name: gains(results, metric) for name, metric in METRICS.items()}
+    for name, found in ratios.items():
+        loads = {
+            f"{workload} at {rate:g}": exceeds(np.ones_like(row), row)
+            for workload, rows in found.items()
+            for rate, row in zip(RATES[workload], rows, strict=True)
+        }
+        faster = Tally(name, loads)
+        parts.append(part_of(f"Preble's {name} latency is lower", [faster], faster.extremes))
+    rises = {workload: exceeds(rows[0], rows[-1]) for workload, rows in ratios["mean"].items()}
+    text = "the gain in the mean grows from the lowest to the highest rate"
+    parts.append(part_of(text, [Tally("mean", rises)]))
+    best = {workload: rows.max(axis=0) for workload, rows in ratios["mean"].items()}
+    least = best.pop(PROGRAMMING)
+    parts += [
+        rising(
+            f"the largest gain is larger on {workload} than on {PROGRAMMING}",
+            [least, most],
+            "{1:.1f}x, {0:.1f}x",
+        )
+        for workload, most in best.items()
+    ]
+    for name, found in ratios.items():
+        every = np.concatenate([*found.values()])
+        parts.append(_range(name, every, *PAPER_GAINS[name]))
+        parts.append(
+            _range(f"{name} on {PROGRAMMING}", found[PROGRAMMING], *PAPER_PROGRAMMING[name])
+        )
+    return parts
+
+
+def _range(name: str, found: Floats, low: float, high: float) -> Part:
+    """Return the part that the gains at all rates are in the paper's range."""
+    gains = found.mean(axis=1)
+    least, most = float(gains.min()), float(gains.max())
+    worst = least if least < low else most
+    text = f"{name}: gains from {low:g}x to {high:g}x"
+    return number(text, worst, low, high, f"{least:.2f}x to {most:.1f}x")
+
+
+def judge_ablation(results: Results) -> list[Part]:
+    """Judge claim 31: each mechanism helps; rebalancing mostly and groups only the P99."""
+    rate = RATES["tool-use"][-1]
+    steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
+    both = [results.each(steps.values(), metric) for metric in METRICS.values()]
+    found = {step: [latencies[key] for latencies in both] for step, key in steps.items()}
+    parts = []
+    for before, after in pairwise(found):
+        for name, old, new in zip(METRICS, found[before], found[after], strict=True):
+            if after == "priority groups" and name == "mean":
+                text, form = f"{after}: the mean does not fall by 2%", "from {:.2f} s to {:.2f} s"
+                parts.append(rising(text, [old, new], form, 1 / NEAR))
+            else:
+                form = "from {1:.2f} s to {0:.2f} s"
+                parts.append(rising(f"{after}: the {name} falls", [new, old], form))
+        if after == "rebalancing and autoscaling":
+            falls = [old / new for old, new in zip(found[before], found[after], strict=True)]
+            text, form = f"{after}: the P99 falls more than the mean", "by {1:.2f}x, {0:.2f}x"
+            parts.append(rising(text, falls, form))
+    return parts
+
+
+def judge_baselines(results: Results) -> list[Part]:
+    """Judge claim 32: MemServe is slower on average; the oracle is not faster."""
+    compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
+    keys = {
+        (system, workload): Key("baselines", workload, system, RATES[workload][1])
+        for system, workloads in {**compared, PREBLE: tuple(RATES)}.items()
+        for workload in workloads
+    }
+    found = results.each(keys.values(), "mean_s")
+    slower, oracle = (
+        {
+            workload: found[keys[system, workload]] / found[keys[PREBLE, workload]]
+            for workload in workloads
+        }
+        for system, workloads in compared.items()
     )
+    even = np.sqrt(oracle["tool-use"] * oracle["agent"])
+    uneven = np.sqrt(oracle["video-qa"] * oracle[PROGRAMMING])
+    one = np.ones_like(even)
+    texts = "the oracle is at best on par on {} (0.98x or more)", "MemServe is slower on {}"
+    last = "the oracle is slower on video QA and programming than on tool use and agents"
+    return [
+        *(
+            rising(text.format(workload), [one, ratio], "{1:.2f}x", flip)
+            for text, ratios, flip in ((texts[1], slower, 1.0), (texts[0], oracle, 1 / NEAR))
+            for workload, ratio in ratios.items()
+        ),
+        rising(last, [even, uneven], "geometric means {1:.2f}x, {0:.2f}x"),
+    ]
 
 
-def judge_speed(results: Results) -> Finding:
+def judge_window(results: Results) -> list[Part]:
+    """Judge claim 33: a window H from one to six minutes changes the mean by 10% at most."""
+    parts = []
+    for workload in ("tool-use", "video-qa"):
+        keys = [Key("window", workload, PREBLE, window_s) for window_s in WINDOWS_S]
+        found = results.each(keys, "mean_s")
+        means = {key.value: float(of.mean()) for key, of in found.items()}
+        largest = max(abs(mean_s / means[180.0] - 1) for mean_s in means.values())
+        shown = ", ".join(f"{window_s:g} s: {mean_s:.2f} s" for window_s, mean_s in means.items())
+        text = f"{workload}: the mean changes by at most 10%"
+        parts.append(number(text, largest, 0, 0.1, f"{shown} (at most {largest:.0%})"))
+    return parts
+
+
+def judge_speed(results: Results) -> list[Part]:
     """Judge claim 34: decisions per second; informative, because the computer differs."""
-    by_name = {speed.workload: speed.requests_per_s for speed in results.speeds}
-    text = ", ".join(f"{name} {speed:,.0f}/s" for name, speed in by_name.items())
-    tools, videos = by_name["tool-use"], by_name["video-qa"]
-    return Finding(
-        f"{text} ({GPUS} GPUs, Python, one thread)",
-        verdict(shape=tools >= 245 and videos >= 2931, quantity=videos > tools),
-    )
+    tools, videos = (results.speeds[name] for name in ("tool-use", "video-qa"))
+    form = f"{{:,.0f}}/s ({GPUS} GPUs, Python, one thread)"
+    return [
+        mean_within("tool use: 245 requests/s or more", tools, 245, inf, form),
+        mean_within("video QA: 2,931 requests/s or more", videos, 2931, inf, form),
+        rising("tool use is slower than video QA", [tools, videos], "{:,.0f}/s, {:,.0f}/s"),
+    ]
 
 
 def _claim(
-    number: int, text: str, paper: str, source: str, judge: Callable[[Any], Finding], cause: str
+    number: int,
+    text: str,
+    paper: str,
+    source: str,
+    judge: Callable[[Any], Sequence[Part]],
+    cause: str,
 ) -> Claim:
     return Claim(number, text, paper, source, "preble", judge, cause)
 

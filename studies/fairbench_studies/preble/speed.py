@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from time import perf_counter
-from typing import Any, NamedTuple
+from time import process_time
+from typing import Any
 
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
 from fairbench.schedulers.registry import build_router
@@ -14,31 +14,32 @@ from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
 
 REQUESTS = 5000
+REPEATS = 8
 GPUS = 4
 
 
-class Speed(NamedTuple):
-    """Requests routed per second, for prompts of one workload sent at once."""
+def measure() -> dict[str, list[float]]:
+    """Return requests routed per second, for workloads sent at once, ``REPEATS`` times each.
 
-    workload: str
-    requests_per_s: float
+    The workloads have the most complex and the simplest prefix tree.
+    """
+    prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
+    rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]
+    return {
+        name: [*speeds] for name, speeds in zip(prompts, zip(*rounds, strict=True), strict=True)
+    }
 
 
-def measure() -> list[Speed]:
-    """Measure the workloads with the most complex and the simplest prefix tree."""
-    return [Speed(name, _speed(name)) for name in ("tool-use", "video-qa")]
-
-
-def _speed(workload: str) -> float:
+def _speed(prompts: list[Prompt]) -> float:
     router = build_router("preble-e2", {}, GPUS)
     requests = [
         Request(number, "a", number, 0, prompt, prompt_tokens(prompt), 64)
-        for number, prompt in enumerate(_prompts(workload)[:REQUESTS])
+        for number, prompt in enumerate(prompts)
     ]
-    start = perf_counter()
+    start = process_time()
     for request in requests:
         router.route(request, 0.0)
-    return REQUESTS / (perf_counter() - start)
+    return REQUESTS / (process_time() - start)
 
 
 def _prompts(workload: str) -> list[Prompt]:

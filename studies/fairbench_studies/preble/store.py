@@ -1,8 +1,9 @@
-"""The runs of the Preble paper in a folder; missing runs are simulated and stored."""
+"""The stored runs of the Preble paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -10,18 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.config.spec import identity
-from fairbench.execute.context import RunContext
-from fairbench.execute.repeats import simulate_all
-from fairbench.metrics.records import FINISHED, Requests
+from fairbench.metrics.records import FINISHED, Floats, Requests
 from fairbench.results.header import basis
 from fairbench.results.run_tables import read_tables
-from fairbench.results.store import StoredRun, runs_in
+from fairbench.results.store import StoredRun
+from fairbench_studies.kit.paper_runs import listed_seeds, stored
 from fairbench_studies.preble.experiments import WARMUP_S, Key, experiments
-from fairbench_studies.preble.speed import Speed, measure
+from fairbench_studies.preble.speed import measure
 
 
 class Latency(NamedTuple):
-    """Seconds from a request's arrival to its end after the warm-up, as means over seeds."""
+    """Seconds from a request's arrival to its end after the warm-up, and the hit rate."""
 
     mean_s: float
     p99_s: float
@@ -29,41 +29,54 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The results: latencies by key, speed of decisions, hardware, and number of seeds."""
+    """The latencies of each seed by key, the speeds of decisions by workload, and the hardware."""
 
-    latencies: Mapping[Key, Latency]
-    speeds: Sequence[Speed]
+    runs: Mapping[Key, Sequence[Latency]]
+    speeds: Mapping[str, Sequence[float]]
     basis: str
-    seeds: int
+
+    @property
+    def latencies(self) -> Mapping[Key, Latency]:
+        """The means over the seeds."""
+        return {
+            key: Latency(*(fmean(column) for column in zip(*each, strict=True)))
+            for key, each in self.runs.items()
+        }
+
+    def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
+        """Return a metric of each key, by the seeds that all of these keys have."""
+        runs = {key: self.runs[key] for key in keys}
+        seeds = min(map(len, runs.values()))
+        return {
+            key: np.array([getattr(one, metric) for one in of[:seeds]]) for key, of in runs.items()
+        }
+
+    def origin(self) -> str:
+        """Return the hardware, and the seeds of each figure."""
+        seeds: dict[str, int] = {}
+        for key, of in self.runs.items():
+            seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))
+        listed = [
+            f"{listed_seeds(count)} ({', '.join(one for one in seeds if seeds[one] == count)})"
+            for count in sorted({*seeds.values()})
+        ]
+        return f"{self.basis}; {'; '.join(listed)}"
 
 
-def fill(folder: Path, context: RunContext, *, seeds: int) -> None:
-    """Simulate missing runs in parallel. Raises the error of a run."""
-    done = _stored(folder)
-    wanted = [one.spec(seed) for one in experiments().values() for seed in range(seeds)]
-    specs = {identity(spec): spec for spec in wanted}
-    missing = [spec for key, spec in specs.items() if key not in done]
-    if missing:
-        simulate_all(missing, folder, context)
-
-
-def read(folder: Path, *, seeds: int) -> Results:
-    """Read the results in a folder, without keys that have a missing run."""
-    stored = _stored(folder)
-    found: dict[Key, Latency] = {}
+def read(folder: Path, seeds: int) -> Results:
+    """Read the results of the first seeds; a key ends before its first missing run."""
+    there = stored(folder)
+    found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}
-    bases: set[str] = set()
+    bases = set()
     for key, one in experiments().items():
-        names = [identity(one.spec(seed)) for seed in range(seeds)]
-        if not all(name in stored for name in names):
-            continue
-        for name in names:
+        names = (identity(one.spec(seed)) for seed in range(seeds))
+        for name in takewhile(there.__contains__, names):
             if name not in seen:
-                seen[name] = _latency(stored[name])
-                bases.add(basis(stored[name].summary))
-        columns = zip(*(seen[name] for name in names), strict=True)
-        found[key] = Latency(*(fmean(column) for column in columns))
-    return Results(found, measure(), "; ".join(sorted(bases)), seeds)
+                seen[name] = _latency(there[name])
+                bases.add(basis(there[name].summary))
+            found.setdefault(key, []).append(seen[name])
+    return Results(found, measure(), "; ".join(sorted(bases)))
 
 
 def _latency(run: StoredRun) -> Latency:
@@ -77,9 +90,3 @@ def latencies_of(requests: Requests) -> tuple[float, float]:
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf
     return float(taken_s.mean()), float(np.percentile(taken_s, 99, method="higher"))
-
-
-def _stored(folder: Path) -> dict[str, StoredRun]:
-    """Return the complete runs of a folder by the identity of their specs."""
-    runs = runs_in(folder) if folder.is_dir() else []
-    return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

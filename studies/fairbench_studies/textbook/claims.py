@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairbench_studies.kit.claim import Claim, Finding, verdict
-from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.kit.claims_page import HERE, Judged, Page, page_text, write_page
+from fairbench_studies.kit.outcomes import Outcome as Found
+from fairbench_studies.kit.parts import Claim, Part, in_every
 from fairbench_studies.textbook.edf import TextbookEDF
 from fairbench_studies.textbook.replica import (
     BUDGET_BLOCKS,
@@ -16,12 +17,12 @@ from fairbench_studies.textbook.replica import (
     printed_load,
 )
 
+NAMES = {"fcfs": "FCFS", "slo": "SLO-aware"}
 PRINTED = {"fcfs": (80, 34, "46%", 814), "slo": (80, 65, "100%", 948)}
-INTRODUCTION = (
-    "# A textbook's claim",
-    "",
-    "This page compares a textbook's claim about deadlines with the numbers of fairbench.",
-    "",
+RULE = (
+    "A part is one statement of the claim. A statement *holds* if the run shows it. Printed "
+    "numbers *hold* if every digit is the same, and are *off* otherwise. The load is the "
+    "listing's own, so one run decides."
 )
 BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24"
 
@@ -35,23 +36,38 @@ def played() -> dict[str, Outcome]:
     }
 
 
-def judge_listing(outcomes: dict[str, Outcome]) -> Finding:
+def judge_listing(outcomes: dict[str, Outcome]) -> list[Part]:
     """Compare all printed numbers exactly, and report inputs that the listing ignores."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()
     }
     fcfs, slo = outcomes["fcfs"], outcomes["slo"]
-    return Finding(
-        f"{_said(found['fcfs'])}; {_said(found['slo'])}, with {slo.preempted} preemptions, and "
-        f"above its {BUDGET_BLOCKS} blocks in {slo.steps_over_budget} steps (FCFS in "
-        f"{fcfs.steps_over_budget})",
-        verdict(
-            shape=slo.on_time > fcfs.on_time and slo.finished == fcfs.finished,
-            quantity=found == PRINTED,
-            opposite=slo.on_time < fcfs.on_time,
+    beyond = {
+        "fcfs": f"above its {BUDGET_BLOCKS} blocks in {fcfs.steps_over_budget} steps",
+        "slo": f"with {slo.preempted} preemptions, above its {BUDGET_BLOCKS} blocks in "
+        f"{slo.steps_over_budget} steps",
+    }
+    return [
+        in_every(
+            "SLO-aware finishes as many",
+            [slo.finished == fcfs.finished],
+            f"{slo.finished}, FCFS {fcfs.finished}",
         ),
-    )
+        in_every(
+            "more are on time",
+            [slo.on_time > fcfs.on_time],
+            f"{slo.on_time}, FCFS {fcfs.on_time}",
+        ),
+        *(
+            Part(
+                f"{NAMES[name]}: every printed number",
+                Found.HOLDS if numbers == PRINTED[name] else Found.OFF,
+                f"{_said(numbers)}, {beyond[name]}",
+            )
+            for name, numbers in found.items()
+        ),
+    ]
 
 
 def _said(numbers: tuple[int, int, str, int]) -> str:
@@ -72,14 +88,14 @@ CLAIM = Claim(
 
 def judge_textbook() -> list[Judged]:
     """Judge the claim. This takes about a second."""
-    return [Judged(CLAIM, judge_listing(played()), BASIS)]
+    return [Judged(CLAIM, {HERE: judge_listing(played())})]
 
 
 def textbook_markdown(judged: Sequence[Judged]) -> str:
-    """Return the table as Markdown, followed by the source of its numbers."""
-    return "\n".join([*INTRODUCTION, *table_lines(judged), "", f"Simulated on {BASIS}."]) + "\n"
+    """Return the page of the claim."""
+    return page_text(Page("A textbook's claim", RULE), judged, [HERE], [f"simulated on {BASIS}"])
 
 
 def write_textbook(judged: Sequence[Judged], folder: Path) -> list[Path]:
     """Write ``textbook-claims.md`` and ``.csv``. Raises UsageError if they cannot be written."""
-    return write_claims(judged, textbook_markdown(judged), folder, "textbook-claims")
+    return write_page(judged, textbook_markdown(judged), folder, "textbook-claims")

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
-
-from fairbench_studies.kit.claim import Finding, verdict
+from fairbench_studies.kit.parts import Part, mean_within, rising
 from fairbench_studies.kit.trace import throughput_tok_s
 from fairbench_studies.vtc.artifact import differences
-from fairbench_studies.vtc.curves import output_rate
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
-from fairbench_studies.vtc.measures import listed
-from fairbench_studies.vtc.store import Results
+from fairbench_studies.vtc.measures import by_seed, listed
+from fairbench_studies.vtc.store import Seeds
 
 MEASURED_RPM = {5: 340, 10: 532, 15: 626, 20: 694, 30: 747}
 MEASURED_VTC = 779
 
 
-def judge_limits(results: Results) -> Finding:
+def judge_limits(seeds: Seeds) -> list[Part]:
     """Judge whether a rate limit costs throughput, and less the higher it is."""
-    vtc = throughput_tok_s(results.traces[f"{ARENA} vtc"])
-    limited = [throughput_tok_s(results.traces[f"{ARENA} rpm {limit}"]) for limit in RPM_LIMITS]
-    refused = [results.traces[f"{ARENA} rpm {limit}"].refused for limit in RPM_LIMITS]
-    outputs = (
-        output_rate(results.traces[f"{ARENA} rpm 5"]),
-        output_rate(results.traces[f"{ARENA} vtc"]),
-    )
-    near = [
-        abs(one / vtc - MEASURED_RPM[limit] / MEASURED_VTC) <= 0.08
-        for limit, one in zip(RPM_LIMITS, limited, strict=True)
+    vtc = by_seed(seeds, f"{ARENA} vtc", throughput_tok_s)
+    limited = [by_seed(seeds, f"{ARENA} rpm {limit}", throughput_tok_s) for limit in RPM_LIMITS]
+    refused = [
+        fmean(by_seed(seeds, f"{ARENA} rpm {n}", lambda one: one.refused)) for n in RPM_LIMITS
     ]
-    return Finding(
-        f"{listed(limited)} tok/s at {listed(RPM_LIMITS)}, {listed(refused)} refused; VTC "
-        f"{vtc:.0f}; output tokens at 5 a minute {outputs[0]:.0f}, VTC {outputs[1]:.0f}",
-        verdict(shape=limited == sorted(limited) and limited[-1] < vtc, quantity=all(near)),
-    )
+    apart = [
+        max(
+            abs(one / whole - MEASURED_RPM[limit] / MEASURED_VTC)
+            for limit, one in zip(RPM_LIMITS, rates, strict=True)
+        )
+        for whole, rates in zip(vtc, zip(*limited, strict=True), strict=True)
+    ]
+    shown = f"{listed([fmean(one) for one in limited])} tok/s, {listed(refused)} refused"
+    share = "each limit's fraction of VTC's is as measured (within 8 points)"
+    return [
+        rising("throughput rises with the limit", limited, shown),
+        rising("it stays below VTC's", [limited[-1], vtc], "{:.0f} tok/s, VTC {:.0f}"),
+        mean_within(share, apart, 0, 0.08, "at most {:.3f} off"),
+    ]
 
 
 class Row(NamedTuple):
@@ -58,29 +59,20 @@ TABLE = {
 }
 
 
-def judge_arena(results: Results) -> Finding:
-    """Judge the ranking by mean difference and by variance."""
-    found = {name: differences(results.traces[run]) for name, (run, *_) in TABLE.items()}
-    same = [
-        _same_order(
-            [getattr(one, key) for one in found.values()],
-            [getattr(row, key) for row in TABLE.values()],
-        )
-        for key in ("mean", "variance")
-    ]
-    near = all(abs(found[name].mean / row.mean - 1) <= 0.25 for name, row in TABLE.items())
-    return Finding(
-        "; ".join(
-            f"{name} {one.largest:.0f}/{one.mean:.0f}/{one.variance:.0f}"
-            for name, one in found.items()
-        )
-        + f" (largest/mean/variance); in order {100 * same[0]:.0f}% of pairs by mean, "
-        f"{100 * same[1]:.0f}% by variance",
-        verdict(shape=min(same) == 1, quantity=near),
-    )
-
-
-def _same_order(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the fraction of pairs that both sequences rank in the same order."""
-    pairs = [(a, b) for a in range(len(ours)) for b in range(a)]
-    return float(np.mean([(ours[a] > ours[b]) == (theirs[a] > theirs[b]) for a, b in pairs]))
+def judge_arena(seeds: Seeds) -> list[Part]:
+    """Judge each step of the ranking by mean and by variance, and the means."""
+    found = {
+        name: [differences(one.traces[row.run]) for one in seeds] for name, row in TABLE.items()
+    }
+    parts = []
+    for key in ("mean", "variance"):
+        values = {name: [getattr(one, key) for one in of] for name, of in found.items()}
+        order = sorted(TABLE, key=lambda name: getattr(TABLE[name], key))
+        for low, high in pairwise(order):
+            sides = [values[low], values[high]]
+            parts.append(rising(f"{key}: {high} above {low}", sides, "{1:,.0f}, {0:,.0f}"))
+    for name, row in TABLE.items():
+        means = [one.mean for one in found[name]]
+        text = f"{name}: a mean of {row.mean} (within 25%)"
+        parts.append(mean_within(text, means, 0.75 * row.mean, 1.25 * row.mean, "{:.0f}"))
+    return parts

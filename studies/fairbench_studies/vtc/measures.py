@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, even_points
+from fairbench_studies.vtc.store import Seeds
 
 
 def difference_of(trace: Trace) -> float:
@@ -27,6 +28,11 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
     """Return the mean time to first token of a client's served requests."""
     mine = (trace.client == trace.clients[client]) & trace.finished
     return float(trace.first_token_latency_s[mine].mean())
+
+
+def by_seed(seeds: Seeds, run: str, measure: Callable[[Trace], float]) -> list[float]:
+    """Return a measure of a run in each seed."""
+    return [measure(one.traces[run]) for one in seeds]
 
 
 def listed(values: Sequence[float]) -> str:

@@ -1,8 +1,8 @@
-"""The runs of the VTC paper in a folder; missing runs are simulated and stored."""
+"""The stored runs of the VTC paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import NamedTuple
@@ -10,18 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.config.spec import identity
-from fairbench.execute.context import RunContext
-from fairbench.execute.repeats import simulate_all
 from fairbench.metrics.records import FINISHED, Requests
 from fairbench.results.header import basis
 from fairbench.results.run_tables import read_tables
-from fairbench.results.store import StoredRun, runs_in
+from fairbench.results.store import StoredRun
+from fairbench_studies.kit.paper_runs import stored
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.experiments import possible
 
 
 class Results(NamedTuple):
-    """The runs by name, as traces, with facts about them.
+    """The runs of a seed by name, as traces, with facts about them.
 
     ``gaps`` are the largest differences in service while both of two clients wait, NaN if no two
     clients do.
@@ -37,23 +36,21 @@ class Results(NamedTuple):
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
 
-def fill(folder: Path, context: RunContext, *, seeds: int = 1) -> None:
-    """Simulate missing runs in parallel. Raises the error of a run."""
-    done = _stored(folder)
-    wanted = [one.spec(seed) for seed in range(seeds) for one in possible().values()]
-    specs = {identity(spec): spec for spec in wanted}
-    missing = [spec for key, spec in specs.items() if key not in done]
-    if missing:
-        simulate_all(missing, folder, context)
+Seeds = Sequence[Results]
 
 
-def read(folder: Path, *, seed: int = 0) -> Results:
-    """Read a folder's runs for a seed, by the names of their experiments."""
-    stored = _stored(folder)
+def read(folder: Path, seeds: int) -> list[Results]:
+    """Read a folder's runs of the first seeds."""
+    runs = stored(folder)
+    return [_read(runs, seed) for seed in range(seeds)]
+
+
+def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
+    """Return the runs of a seed, by the names of their experiments."""
     found = {
         name: run
         for name, one in possible().items()
-        if (run := stored.get(identity(one.spec(seed)))) is not None
+        if (run := runs.get(identity(one.spec(seed)))) is not None
     }
     return Results(
         {name: trace_of(run) for name, run in found.items()},
@@ -84,9 +81,3 @@ def as_trace(requests: Requests) -> Trace:
         np.where(done, requests.first_token_s - requests.arrival_s, np.nan),
         np.where(done, requests.finish_s - requests.arrival_s, np.nan),
     )
-
-
-def _stored(folder: Path) -> dict[str, StoredRun]:
-    """Return the complete runs of a folder by the identity of their specs."""
-    runs = runs_in(folder) if folder.is_dir() else []
-    return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

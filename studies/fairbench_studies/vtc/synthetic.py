@@ -2,164 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from statistics import fmean
+
 import numpy as np
 
 from fairbench.metrics.fairness import jain
-from fairbench_studies.kit.claim import Finding, verdict
-from fairbench_studies.kit.trace import ttft_s
+from fairbench.metrics.records import Floats
+from fairbench_studies.kit.parts import Part, in_every, mean_within, number, rising
+from fairbench_studies.kit.trace import Trace, ttft_s
 from fairbench_studies.vtc.artifact import differences
 from fairbench_studies.vtc.experiments import SHORT
-from fairbench_studies.vtc.measures import difference_of, listed, mean_ttft_s, rates
-from fairbench_studies.vtc.store import Results
+from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
+from fairbench_studies.vtc.store import Seeds
+
+BOUND = 40_000  # on the service difference of two waiting clients, in a pool of 10,000 tokens
+VTC, FCFS = "VTC {:.1f} s", "FCFS {:.0f} s"
 
 
-def judge_overload(results: Results) -> Finding:
+def _under(
+    seeds: Seeds, workload: str, runs: tuple[str, ...], measure: Callable[[Trace], float]
+) -> list[list[float]]:
+    """Return a measure of several runs of a workload in each seed."""
+    return [by_seed(seeds, f"{workload} {run}", measure) for run in runs]
+
+
+def judge_overload(seeds: Seeds) -> list[Part]:
     """Judge that the difference is flat under VTC and grows under FCFS."""
-    traces = {name: results.traces[f"vtc-overload {name}"] for name in ("vtc", "fcfs")}
-    vtc, fcfs = (difference_of(trace) for trace in traces.values())
-    return Finding(
-        f"VTC {vtc:,.0f}, FCFS {fcfs:,.0f}; the bound is 40,000",
-        verdict(shape=vtc < fcfs / 10 and vtc <= 40_000, quantity=vtc <= 20_000),
-    )
+    vtc, fcfs = _under(seeds, "vtc-overload", ("vtc", "fcfs"), difference_of)
+    within, form = [one <= BOUND for one in vtc], "VTC {:,.0f}, FCFS {:,.0f}"
+    return [
+        in_every("VTC's difference is at most 40,000", within, f"{max(vtc):,.0f}"),
+        mean_within("VTC's difference is 9,050 (up to 20,000)", vtc, 0, 20_000, "{:,.0f}"),
+        rising("FCFS's difference is more than 10x VTC's", [vtc, fcfs], form, 10),
+    ]
 
 
-def judge_shares(results: Results) -> Finding:
+def judge_shares(seeds: Seeds) -> list[Part]:
     """Judge Jain's index of the service rates."""
-    found = {
-        name: jain(rates(results.traces[f"vtc-overload {name}"], 30, 300).tolist())
-        for name in ("fcfs", "vtc")
-    }
-    return Finding(
-        f"FCFS {found['fcfs']:.3f}, VTC {found['vtc']:.4f}",
-        verdict(
-            shape=found["vtc"] > found["fcfs"],
-            quantity=abs(found["fcfs"] - 0.899) <= 0.01 and found["vtc"] >= 0.99,
-        ),
-    )
+
+    def index(trace: Trace) -> float:
+        return jain(rates(trace, 30, 300).tolist())
+
+    fcfs, vtc = _under(seeds, "vtc-overload", ("fcfs", "vtc"), index)
+    form = "FCFS {:.3f}, VTC {:.4f}"
+    return [
+        rising("VTC's index is above FCFS's", [fcfs, vtc], form, 0.0, is_ratio=False),
+        mean_within("FCFS 0.899 (0.889 to 0.909)", fcfs, 0.889, 0.909, "{:.3f}"),
+        mean_within("VTC 0.9996 (0.99 or more)", vtc, 0.99, 1.0, "{:.4f}"),
+    ]
 
 
-def judge_proportional(results: Results) -> Finding:
+def judge_proportional(seeds: Seeds) -> list[Part]:
     """Judge that clients below their share get their demand, and the third the rest."""
-    trace = results.traces["vtc-proportional vtc"]
-    found = rates(trace, 60, 600)
-    waits = [mean_ttft_s(trace, client) for client in range(3)]
-    measured = np.array([189, 378, 778])
-    return Finding(
-        f"{found[0]:.0f} : {found[1]:.0f} : {found[2]:.0f}; mean time to first token "
-        f"{waits[0]:.1f}, {waits[1]:.1f} and {waits[2]:.0f} s",
-        verdict(
-            shape=abs(found[1] / found[0] - 2) < 0.1 and max(waits[:2]) < waits[2] / 5,
-            quantity=bool((np.abs(found / measured - 1) <= 0.05).all()),
-        ),
-    )
+    traces = [one.traces["vtc-proportional vtc"] for one in seeds]
+    found = np.array([rates(trace, 60, 600) for trace in traces])
+    waits = np.array([[mean_ttft_s(trace, client) for client in range(3)] for trace in traces])
+    sides = [waits[:, :2].max(axis=1), waits[:, 2]]
+    ratio = found[:, 1] / found[:, 0]
+    return [
+        mean_within("clients 0 and 1 get 1 : 2 (1.9 to 2.1)", ratio, 1.9, 2.1, "1 : {:.2f}"),
+        rising("client 2 waits over 5x as long as the others", sides, "{1:.0f} s, {0:.1f} s", 5),
+        _near("189 : 378 : 778 (each within 5%)", found, np.array([189, 378, 778]), 0.05),
+    ]
 
 
-def judge_on_off(results: Results) -> Finding:
+def judge_on_off(seeds: Seeds) -> list[Part]:
     """Judge that a backlogged on-off client gets as much as a client that is always on."""
-    trace = results.traces["vtc-on-off-overload vtc"]
-    one, other = rates(trace, 0, 600)
-    gap = difference_of(trace)
-    return Finding(
-        f"{one:.0f} : {other:.0f}; accumulated difference {gap:,.0f}",
-        verdict(shape=abs(one / other - 1) <= 0.05, quantity=gap <= 3 * 7_541),
-    )
+    name, text = "vtc-on-off-overload vtc", "an accumulated difference of 7,541 (up to 3x)"
+    found = np.array([rates(one.traces[name], 0, 600) for one in seeds])
+    ratio = float((found[:, 0] / found[:, 1]).mean())
+    return [
+        number("equal service (within 5%)", ratio, 0.95, 1.05, _shown(found)),
+        mean_within(text, by_seed(seeds, name, difference_of), 0, 3 * 7_541, "{:,.0f}"),
+    ]
 
 
-def judge_poisson(results: Results) -> Finding:
-    """Judge the bound while both clients wait, for random arrivals of different lengths."""
-    names = ("vtc-poisson-short-long", "vtc-poisson-short-long-2")
-    gaps = [results.gaps[f"{name} vtc"] for name in names]
-    totals = {
-        local: [difference_of(results.traces[f"{name} {local}"]) for name in names]
-        for local in ("vtc", "fcfs")
-    }
-    return Finding(
-        f"while both wait {listed(gaps)}, of at most 40,000; from the beginning VTC "
-        f"{listed(totals['vtc'])}, FCFS {listed(totals['fcfs'])}",
-        verdict(
-            shape=max(gaps) <= 40_000
-            and all(one < other / 3 for one, other in zip(*totals.values(), strict=True)),
-            quantity=totals["vtc"][0] <= 3 * 5_235,
-        ),
-    )
+def judge_poisson(seeds: Seeds) -> list[Part]:
+    """Judge the bound while both clients wait, and the differences from the beginning."""
+    parts = []
+    for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
+        name = f"vtc-poisson-short-long{suffix}"
+        gaps = [one.gaps[f"{name} vtc"] for one in seeds]
+        sides = vtc, _ = _under(seeds, name, ("vtc", "fcfs"), difference_of)
+        bounded = f"{figure}: at most 40,000 under VTC while both wait"
+        begin = f"{figure}: from the beginning"
+        form = "VTC {:,.0f}, FCFS {:,.0f}"
+        parts += [
+            in_every(bounded, [gap <= BOUND for gap in gaps], f"{max(gaps):,.0f}"),
+            rising(f"{begin}, FCFS's difference is more than 3x VTC's", sides, form, 3),
+            mean_within(
+                f"{begin}, VTC's is {measured:,} (up to 3x)", vtc, 0, 3 * measured, "{:,.0f}"
+            ),
+        ]
+    return parts
 
 
-def judge_isolation(results: Results) -> Finding:
+def judge_isolation(seeds: Seeds) -> list[Part]:
     """Judge that a client below its share is unaffected when the other's load rises."""
-    vtc, fcfs = (
-        ttft_s(trace, [trace.clients[0]], 99)
-        for trace in (results.traces["vtc-increasing vtc"], results.traces["vtc-increasing fcfs"])
-    )
-    return Finding(
-        f"client 0's P99 of the time to first token: VTC {vtc:.1f} s, FCFS {fcfs:.0f} s",
-        verdict(shape=vtc < fcfs / 10, quantity=vtc <= 3 * 0.7 and 24 <= fcfs <= 96),
-    )
+
+    def tail_s(trace: Trace) -> float:
+        return ttft_s(trace, [trace.clients[0]], 99)
+
+    vtc, fcfs = _under(seeds, "vtc-increasing", ("vtc", "fcfs"), tail_s)
+    form = f"{VTC}, {FCFS}"
+    return [
+        rising("client 0's P99 under FCFS is more than 10x VTC's", [vtc, fcfs], form, 10),
+        mean_within("VTC 0.7 s (up to 3x)", vtc, 0, 3 * 0.7, VTC),
+        mean_within("FCFS 48 s (24 to 96 s)", fcfs, 24, 96, FCFS),
+    ]
 
 
-def judge_shift(results: Results) -> Finding:
+def judge_shift(seeds: Seeds) -> list[Part]:
     """Judge that LCF pays back the service that a client missed while it was off."""
-    traces = {name: results.traces[f"vtc-shift {name}"] for name in ("lcf", "vtc")}
-    shares = {
-        name: float(found[0] / found.sum())
-        for name, trace in traces.items()
-        for found in [rates(trace, 300, 600)]
-    }
-    waits = {name: mean_ttft_s(trace, 0) for name, trace in traces.items()}
-    return Finding(
-        f"client 0's share of the second phase: LCF {100 * shares['lcf']:.0f}%, VTC "
-        f"{100 * shares['vtc']:.0f}%; its mean time to first token {waits['lcf']:.1f} and "
-        f"{waits['vtc']:.1f} s",
-        verdict(
-            shape=shares["lcf"] > shares["vtc"] + 0.05 and waits["lcf"] < waits["vtc"],
-            quantity=waits["lcf"] <= 3 * 4.1 and 16.3 / 3 <= waits["vtc"] <= 3 * 16.3,
-            opposite=shares["lcf"] < shares["vtc"],
-        ),
-    )
+
+    def share(trace: Trace) -> float:
+        found = rates(trace, 300, 600)
+        return float(found[0] / found.sum())
+
+    shares = _under(seeds, "vtc-shift", ("vtc", "lcf"), share)
+    lcf, vtc = _under(seeds, "vtc-shift", ("lcf", "vtc"), lambda trace: mean_ttft_s(trace, 0))
+    text = "client 0's share of the second phase is over 5 points higher under LCF"
+    return [
+        rising(text, shares, "VTC {:.0%}, LCF {:.0%}", 0.05, is_ratio=False),
+        rising("client 0 waits less under LCF", [lcf, vtc], f"LCF {{:.1f}} s, {VTC}"),
+        mean_within("LCF 4.1 s (up to 3x)", lcf, 0, 3 * 4.1, "LCF {:.1f} s"),
+        mean_within("VTC 16.3 s (a third to 3x)", vtc, 16.3 / 3, 3 * 16.3, VTC),
+    ]
 
 
-PREDICTED = {"VTC": ("vtc", 104.0), "off by 50%": ("off by 50%", 12.5), "oracle": ("oracle", 0.5)}
+PREDICTED = {"VTC": 104.0, "off by 50%": 12.5, "oracle": 0.5}
 
 
-def judge_predictions(results: Results) -> Finding:
+def judge_predictions(seeds: Seeds) -> list[Part]:
     """Judge that better length predictions give smaller differences."""
-    found = {
-        name: differences(results.traces[f"{SHORT} {one}"]) for name, (one, _) in PREDICTED.items()
-    }
-    means = [one.mean for one in found.values()]
-    within = [mean <= 3 * row[1] for mean, row in zip(means, PREDICTED.values(), strict=True)]
-    return Finding(
-        "; ".join(
-            f"{name} {one.largest:.1f}/{one.mean:.1f}/{one.variance:.1f}"
-            for name, one in found.items()
-        )
-        + f" (largest/mean/variance); {found['VTC'].throughput_tok_s:.0f} to "
-        f"{found['oracle'].throughput_tok_s:.0f} tok/s",
-        verdict(shape=means == sorted(means, reverse=True), quantity=all(within)),
-    )
+    runs = ("vtc", "off by 50%", "oracle")
+    found = _under(seeds, SHORT, runs, lambda trace: differences(trace).mean)
+    vtc, off, oracle = found
+    return [
+        rising("lengths off by 50% give less than none", [off, vtc], "{:.1f}, none {:.1f}"),
+        rising("known lengths give less than these", [oracle, off], "{:.1f}, off by 50% {:.1f}"),
+        *(
+            mean_within(f"{name} {paper:g} (up to 3x)", means, 0, 3 * paper, "{:.1f}")
+            for means, (name, paper) in zip(found, PREDICTED.items(), strict=True)
+        ),
+    ]
 
 
-def judge_weights(results: Results) -> Finding:
+def judge_weights(seeds: Seeds) -> list[Part]:
     """Judge that service is in proportion to the weights."""
-    found = rates(results.traces["vtc-weighted vtc"], 60, 360)
-    parts = found / found.sum() / (np.arange(1, 5) / 10)
-    return Finding(
-        " : ".join(f"{rate:.0f}" for rate in found),
-        verdict(
-            shape=bool((np.abs(parts - 1) <= 0.1).all()),
-            quantity=bool((np.abs(parts - 1) <= 0.03).all()),
-        ),
-    )
+    found = np.array([rates(one.traces["vtc-weighted vtc"], 60, 360) for one in seeds])
+    due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
+    return [
+        _near("1 : 2 : 3 : 4 (each within 10%)", found, due, 0.1),
+        _near("135 : 271 : 406 : 541 (each share within 3%)", found, due, 0.03),
+    ]
 
 
-def judge_pool(results: Results) -> Finding:
+def judge_pool(seeds: Seeds) -> list[Part]:
     """Judge that a larger pool gives a larger difference."""
-    small, large = (
-        difference_of(results.traces[f"vtc-memory-pool {one}"]) for one in ("35,000", "65,000")
-    )
-    lengths = [difference_of(results.traces[f"vtc-length {one}"]) for one in (256, 512, 768)]
-    return Finding(
-        f"{small:,.0f} to {large:,.0f} (256, 512, 768 tokens at 35,000: {listed(lengths)})",
-        verdict(
-            shape=large > small, quantity=1.3 * small <= large <= 3 * small, opposite=large < small
-        ),
-    )
+    sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), difference_of)
+    lengths = [*map(fmean, _under(seeds, "vtc-length", ("256", "512", "768"), difference_of))]
+    small, large = map(fmean, sides)
+    ours = f"{small:,.0f} to {large:,.0f}"
+    more = f"{ours} (256, 512, 768 tokens at 35,000: {listed(lengths)})"
+    return [
+        rising("the difference grows with the pool", sides, more),
+        number("33,092 to 64,916 (1.3x to 3x)", large, 1.3 * small, 3 * small, ours),
+    ]
+
+
+def _shown(found: Floats) -> str:
+    return " : ".join(f"{rate:.0f}" for rate in found.mean(axis=0))
+
+
+def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
+    """Return the part that each rate is near its due; the worst client of each seed counts."""
+    apart = np.abs(found / due - 1).max(axis=1)
+    return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

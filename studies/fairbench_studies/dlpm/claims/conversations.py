@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number
 from fairbench_studies.dlpm.claims.seeds import INTERVALS, Runs, over_seeds, responses
+from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):

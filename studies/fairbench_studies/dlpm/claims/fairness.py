@@ -8,11 +8,12 @@ from math import exp, isnan, log, nan
 from statistics import fmean, median
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
-from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
 from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, by_place
-from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
 from fairbench_studies.dlpm.claims.throughput import run_of
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part, number
+from fairbench_studies.kit.tally import Tally, part_of
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
 SAME = 0.005  # smaller differences of Jain's index count as equal

@@ -12,7 +12,8 @@ from fairbench.report.palette import SERIES, Swatch
 from fairbench_studies.dlpm.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
 from fairbench_studies.dlpm.claims.map_points import Mapped, Reading
 from fairbench_studies.dlpm.claims.map_table import NAME
-from fairbench_studies.dlpm.claims.pairs import Outcome, Pair
+from fairbench_studies.dlpm.claims.pairs import Pair
+from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.pictures import write_figure
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from fairbench.config.sweep import Sweep, make_sweep, points, read_sweep
 from fairbench.results.store import StoredRun, Summary
 from fairbench_studies.dlpm.claims.fairness import ORDERS, WAITS
 from fairbench_studies.dlpm.claims.map_axes import Draft, Step, steps_round
-from fairbench_studies.dlpm.claims.pairs import Measure, Pair, Seen
+from fairbench_studies.dlpm.claims.pairs import Measure, Pair
 from fairbench_studies.dlpm.claims.places import At, Place
 from fairbench_studies.dlpm.claims.scaling import LOWEST, NEAR
 from fairbench_studies.dlpm.claims.throughput import OVER_LPM, OVER_PREBLE, OVER_VTC
 from fairbench_studies.dlpm.claims.trees import SOONER
+from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):

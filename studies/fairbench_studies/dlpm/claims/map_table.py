@@ -9,8 +9,8 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench_studies.dlpm.claims.map_axes import AXES
 from fairbench_studies.dlpm.claims.map_points import Reading
-from fairbench_studies.dlpm.claims.tally import Tally
 from fairbench_studies.kit.rows import write_rows
+from fairbench_studies.kit.tally import Tally
 
 NAME = "claims-map"
 EXPLANATION = (

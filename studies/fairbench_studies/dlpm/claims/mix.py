@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every
 from fairbench_studies.dlpm.claims.places import CALLED
 from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
+from fairbench_studies.kit.parts import Claim, Part, in_every
 
 
 class Mix(NamedTuple):

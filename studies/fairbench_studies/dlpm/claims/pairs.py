@@ -1,51 +1,19 @@
-"""Pairs of schedulers in one configuration, compared by seed, to judge a claim.
-
-A claim holds in a configuration if the 95% interval of the difference, paired by seed, lies wholly
-on the claim's side of the value at which its sign flips. The claim is reversed if the interval lies
-on the other side, and otherwise inconclusive. With a single seed, which gives no interval, the
-difference alone decides.
-"""
+"""Pairs of schedulers in one configuration, compared by seed, to judge a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from math import exp, log
-from typing import NamedTuple
+from typing import Any
 
-from fairbench.results.paired import bound_of_difference, difference
 from fairbench.results.store import Summary
 from fairbench.results.values import Value, value_of
 from fairbench_studies.dlpm.claims.places import At, contended
+from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
+from fairbench_studies.kit.tally import Tally
 
 MAKESPAN = "time_to_100pct_s"  # time until all programs of the window had finished
 LENGTH = "duration"  # time until all programs of the run had finished, unless it was cut off
-
-
-class Outcome(StrEnum):
-    """The outcome of a claim in one configuration or in all; ``OFF`` is only for numbers."""
-
-    HOLDS = "holds"
-    REVERSED = "reversed"
-    INCONCLUSIVE = "inconclusive"
-    UNCONTENDED = "not contended"
-    OFF = "off"
-    UNTESTABLE = "not testable"
-
-
-class Seen(NamedTuple):
-    """The result of one measure in one configuration: its mean, confidence interval and outcome.
-
-    ``low`` and ``high`` are None if unknown. ``bound`` is ``>`` or ``<`` if ``value`` is only a
-    bound of the mean; ``value`` is None if it is unknown, or for several pairs.
-    """
-
-    outcome: Outcome
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    bound: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,35 +36,14 @@ class Pair:
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
-        """Compare the seeds that both schedulers have. Ratios are averaged as logarithms."""
+        """Compare the seeds that both schedulers have."""
         above, below = at[self.above], at[self.below]
         seeds = sorted(above.keys() & below.keys())
-        more = [self._read(above[seed]) for seed in seeds]
-        less = [self._read(below[seed]) for seed in seeds]
-        found = difference(less, more)
-        low, high = found.low, found.high
-        bound = bound_of_difference(less, more)
-        if found.runs == 1 and not found.undefined:
-            low = found.mean if bound in ("", ">") else None
-            high = found.mean if bound in ("", "<") else None
-        elif found.runs < 2 or found.undefined:
-            low = high = None
-        flip = log(self.flip) if self.is_ratio else self.flip
-        outcome = _outcome(low, high, flip)
-        if not contended([above, below]):
-            outcome = Outcome.UNCONTENDED
-        value = None if bound is None else found.mean
-        shown = self._shown
-        return Seen(outcome, shown(value), shown(low), shown(high), bound or "")
-
-    def _read(self, summary: Summary) -> Value:
-        value = _reading(summary, self.metric)
-        if not self.is_ratio or value.raw is None:
-            return value
-        return Value(log(value.raw), value.bound) if value.raw > 0 else Value(None)
-
-    def _shown(self, value: float | None) -> float | None:
-        return exp(value) if self.is_ratio and value is not None else value
+        less, more = (
+            [_reading(runs[seed], self.metric) for seed in seeds] for runs in (below, above)
+        )
+        seen = compared(less, more, self.flip, is_ratio=self.is_ratio)
+        return seen if contended([above, below]) else seen._replace(outcome=Outcome.UNCONTENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +68,12 @@ class All:
 Measure = Pair | All
 
 
-def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the joint outcome of several conditions: the worst of them."""
-    worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
-    return min(outcomes, key=worst_first.index)
+def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
+    """Evaluate a measure in each configuration that has all schedulers it compares."""
+    return Tally(
+        measure.name,
+        {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
+    )
 
 
 def _reading(summary: Summary, metric: str) -> Value:
@@ -134,9 +83,3 @@ def _reading(summary: Summary, metric: str) -> Value:
     if unfinished or (metric == MAKESPAN and value.raw is None):
         return Value(summary[LENGTH], ">")
     return value
-
-
-def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
-    if low is not None and low > flip:
-        return Outcome.HOLDS
-    return Outcome.REVERSED if high is not None and high < flip else Outcome.INCONCLUSIVE

@@ -8,11 +8,12 @@ from math import isnan
 
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm import fig1, fig10
-from fairbench_studies.dlpm.claims.pairs import Outcome, Pair, Seen
-from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.pairs import Pair
 from fairbench_studies.dlpm.claims.places import CALLED, At, BySeed, by_seed, mean_over
-from fairbench_studies.dlpm.claims.tally import MOST
 from fairbench_studies.dlpm.claims.throughput import gains
+from fairbench_studies.kit.outcomes import Outcome, Seen
+from fairbench_studies.kit.parts import Claim, Part, number
+from fairbench_studies.kit.tally import MOST
 from fairbench_studies.kit.values import chosen
 
 SAME_RATE = 0.02  # relative difference of throughputs that count as equal

@@ -7,12 +7,13 @@ from math import nan
 from typing import Any
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
-from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
 from fairbench_studies.dlpm.claims.places import by_seed
-from fairbench_studies.dlpm.claims.tally import MOST, part_of, tally
 from fairbench_studies.dlpm.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench_studies.dlpm.fig11 import clients_of
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part, number
+from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"

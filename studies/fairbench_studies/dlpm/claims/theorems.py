@@ -14,8 +14,8 @@ from fairbench.metrics.waiting import merged, waits
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun
-from fairbench_studies.dlpm.claims.pairs import Outcome
-from fairbench_studies.dlpm.claims.parts import Claim, Part
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part
 
 OUTPUT_WEIGHT = 2
 

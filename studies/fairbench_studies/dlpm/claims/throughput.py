@@ -12,10 +12,11 @@ from functools import partial
 from math import nan
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.pairs import MAKESPAN, Outcome, Pair
-from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.pairs import MAKESPAN, Pair, tally
 from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, Place, by_place, mean_over
-from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part, number
+from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"

@@ -19,10 +19,10 @@ from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_tables import read_service
 from fairbench.results.store import StoredRun
 from fairbench_studies.dlpm.claims.pairs import LENGTH, Pair
-from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number
 from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, by_seed
 from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
 from fairbench_studies.dlpm.claims.throughput import run_of
+from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 

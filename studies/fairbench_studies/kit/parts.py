@@ -1,4 +1,4 @@
-"""A claim of the DLPM paper and its parts, which are judged separately.
+"""A claim of a paper and its parts, which are judged separately.
 
 A direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure. A
 number of the paper holds if fairbench's number is near it, and is *off* otherwise. A part is *not
@@ -8,11 +8,13 @@ contended* if no client competed for service, and *not testable* if the paper sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
-from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.kit.outcomes import Outcome, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 """The outcomes of parts that were tested, the best first."""
@@ -65,6 +67,30 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
         outcome = Outcome.HOLDS if there else Outcome.REVERSED
     seeds = f" (in {there} of {len(found)} seeds)" if len(found) > 1 else ""
     return Part(text, outcome, ours + seeds)
+
+
+def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
+    """Return a part that is a mean over the seeds, shown in a form such as ``{:.1f} s``."""
+    mean = fmean(found)
+    return number(text, mean, low, high, form.format(mean))
+
+
+def rising(
+    text: str,
+    sides: Sequence[Iterable[float]],
+    form: str,
+    flip: float = 1.0,
+    *,
+    is_ratio: bool = True,
+) -> Part:
+    """Return a part that says that each side exceeds the side before it (``exceeds``).
+
+    The part holds if every step does, and is reversed if a step is. ``form`` shows the means over
+    the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    """
+    steps = (exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairwise(sides))
+    outcome = joined(step.outcome for step in steps)
+    return Part(text, outcome, form.format(*map(fmean, sides)))
 
 
 def score(parts: Sequence[Part]) -> str:

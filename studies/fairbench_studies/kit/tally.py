@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
-from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
-from fairbench_studies.dlpm.claims.parts import Part
-from fairbench_studies.dlpm.claims.places import At
+from fairbench_studies.kit.outcomes import Outcome, Seen
+from fairbench_studies.kit.parts import Part
 
 MOST = 0.8  # fraction of the decided configurations, or of the runs of a measurement
 
@@ -98,14 +97,6 @@ def _ratio(seen: Seen) -> str:
     if seen.bound == ">":  # rounded down, so that the statement stays true
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
-
-
-def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Evaluate a measure in each configuration that has all schedulers it compares."""
-    return Tally(
-        measure.name,
-        {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
-    )
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:

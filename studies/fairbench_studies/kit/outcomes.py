@@ -1,0 +1,95 @@
+"""Outcomes of a claim's parts, and the comparison of two sides by seed that decides them.
+
+A claim holds if the 95% interval of the difference, paired by seed, lies wholly on the claim's side
+of the value at which its sign flips. The claim is reversed if the interval lies on the other side,
+and otherwise inconclusive. With a single seed, which gives no interval, the difference alone
+decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from math import exp, isfinite, log
+from typing import NamedTuple
+
+from fairbench.results.paired import bound_of_difference, difference
+from fairbench.results.values import Value
+
+
+class Outcome(StrEnum):
+    """The outcome of a claim in one configuration or in all; ``OFF`` is only for numbers."""
+
+    HOLDS = "holds"
+    REVERSED = "reversed"
+    INCONCLUSIVE = "inconclusive"
+    UNCONTENDED = "not contended"
+    OFF = "off"
+    UNTESTABLE = "not testable"
+
+
+class Seen(NamedTuple):
+    """The result of one measure in one configuration: its mean, confidence interval and outcome.
+
+    ``low`` and ``high`` are None if unknown. ``bound`` is ``>`` or ``<`` if ``value`` is only a
+    bound of the mean; ``value`` is None if it is unknown, or for several pairs.
+    """
+
+    outcome: Outcome
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: str = ""
+
+
+def compared(
+    less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
+) -> Seen:
+    """Compare two sides whose values have the order of their seeds, by ratio or by difference.
+
+    ``flip`` is the ratio or difference of ``more`` to ``less`` at which the sign of the claim
+    changes. Ratios are averaged as logarithms.
+    """
+    if is_ratio:
+        less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)
+    found = difference(less, more)
+    low, high = found.low, found.high
+    bound = bound_of_difference(less, more)
+    if found.runs == 1 and not found.undefined:
+        low = found.mean if bound in ("", ">") else None
+        high = found.mean if bound in ("", "<") else None
+    elif found.runs < 2 or found.undefined:
+        low = high = None
+    value = None if bound is None else found.mean
+    outcome = _outcome(low, high, flip)
+    if is_ratio:
+        value, low, high = (None if one is None else exp(one) for one in (value, low, high))
+    return Seen(outcome, value, low, high, bound or "")
+
+
+def exceeds(
+    less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
+) -> Seen:
+    """Compare plain numbers as ``compared`` does; NaN and infinite numbers are unknown."""
+    first, second = (
+        [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
+    )
+    return compared(first, second, flip, is_ratio=is_ratio)
+
+
+def joined(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the joint outcome of several conditions: the worst of them."""
+    worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
+    return min(outcomes, key=worst_first.index)
+
+
+def _logarithm(value: Value) -> Value:
+    if value.raw is None:
+        return value
+    return Value(log(value.raw), value.bound) if value.raw > 0 else Value(None)
+
+
+def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
+    if low is not None and low > flip:
+        return Outcome.HOLDS
+    return Outcome.REVERSED if high is not None and high < flip else Outcome.INCONCLUSIVE
