@@ -30,7 +30,6 @@ class FairShare(FairScheduler):
         self.counters.enter(request.client, view.clients())
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.counters.settle(view.clients())
         while waiting := view.clients():
             if not (yield view.oldest(self.counters.least(waiting))):
                 return

@@ -344,6 +344,16 @@ def test_names_of_a_tenant_share_one_bucket():
     assert not apart.refused
 
 
+def test_weights_multiply_the_rate_and_the_burst_of_a_bucket():
+    rate = {"token_bucket__rate_per_min": 60, "token_bucket__burst": 1}
+    desk = Desk("token-bucket", "none", token_bucket__weights={"a": 3.0, "b": 0.5}, **rate)
+    for now_s in (0.0, 1.0):
+        desk.now_s = now_s
+        for client in "aaaabb":
+            desk.arrive(client)
+    assert [request.request_id for request in desk.refused] == [3, 5, 9, 10, 11]
+
+
 def test_any_local_scheduler_works_at_the_gateway():
     desk = one_at_a_time("vtc", vtc__lift="none")
     for client in "aaab":

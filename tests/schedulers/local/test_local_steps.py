@@ -143,3 +143,25 @@ def test_a_pass_uses_the_tokens_produced_so_far(kind):
     home.arrive(*(replace(call(n, c), first_token_by_s=9.0) for n, c in [(4, "a"), (5, "b")]))
     home.run_pass()
     assert [request.request_id for request in home.admitted[4:]] == [5, 4]
+
+
+class SettlingVTC(VTC):
+    """A user's scheduler that books the tokens of the waiting clients itself."""
+
+    def select(self, view, now_s):
+        self.account.settle(view.clients())
+        yield from super().select(view, now_s)
+
+
+@pytest.mark.parametrize("kind", [VTC, SettlingVTC])
+def test_the_least_counter_includes_the_tokens_produced_so_far(kind):
+    scheduler = kind(kind.Params())
+    home = Server(scheduler, slots=2)
+    home.arrive(*(call(number, client) for number, client in enumerate("abab")))
+    home.run_pass()
+    for request in home.produced:
+        scheduler.on_tokens(request.client, 1)
+    scheduler.on_steps(20, {"a": 2, "b": 1})  # while both clients wait
+    home.slots = 99
+    home.run_pass()
+    assert [request.request_id for request in home.admitted] == [0, 1, 3, 2]

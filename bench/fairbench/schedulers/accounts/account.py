@@ -6,10 +6,11 @@ Decode steps are booked late (``Decoded``), when a scheduler asks for a client's
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from fairbench.schedulers.setup import Setup
+from fairbench.tenants import ROOT
 
 
 @dataclass(slots=True)
@@ -43,10 +44,14 @@ class Decoded:
 
     def settle(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""
-        self._book(self._requests.keys() & clients)
+        steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
+        for client in requests.keys() & clients:
+            if (since := booked[client]) != steps:
+                sums[client] += self.each * requests[client] * (steps - since)
+                booked[client] = steps
 
     def settle_all(self) -> None:
-        self._book(self._requests)
+        self.settle(self._requests)
 
     def forget(self, client: str) -> None:
         """Remove a client that has no running requests."""
@@ -55,35 +60,37 @@ class Decoded:
         self._requests.pop(client, None)
         self._booked.pop(client, None)
 
-    def _book(self, clients: Iterable[str]) -> None:
-        steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
-        for client in clients:
-            if (since := booked[client]) != steps:
-                sums[client] += self.each * requests[client] * (steps - since)
-                booked[client] = steps
-
-
-SIBLINGS = "bounds the difference of siblings among its tenants"
-
 
 class Account(ABC):
     """The balances of all clients.
 
-    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late:
-    ``settle`` books them for the clients whose balances are about to be read.
+    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late.
+    Every method that returns or compares balances books them first, so policies need not know.
     """
 
     setup = Setup()
-    # ``changed`` are the clients whose number of running requests may have changed
     decoded: Decoded
     shares = False  # charges may be fractions of a token
     # returns the time of a token, if time is charged
     unit_of_time: Callable[[], float] | None = None
     no_bound = ""  # why no theorem bounds the accounted service, such as "bounds ..."
+    books_late = True  # whether decode steps may be booked late
 
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, including weights, before the first request."""
         self.setup = setup
+
+    def nodes(self, client: str) -> tuple[str, ...]:
+        """Return the nodes that a charge to the client is booked to: the client alone."""
+        return (client,)
+
+    def tenant_of(self, node: str) -> str:
+        """Return the tenant directly above a node."""
+        return ROOT
+
+    def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
+        """Return the nodes directly below a tenant that lead to these clients."""
+        return clients
 
     @abstractmethod
     def charge(self, client: str, amount: float) -> None:
@@ -111,6 +118,10 @@ class Account(ABC):
         """Charge the decode steps of a whole batch at once, client by client."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
+
+    def running_changed(self, client: str) -> None:
+        """Note that the client's number of running requests may have changed."""
+        self.decoded.changed.add(client)
 
     def settle(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""

@@ -7,6 +7,7 @@ from itertools import islice
 
 from fairbench.schedulers.accounts.account import Account, Decoded
 from fairbench.schedulers.setup import Setup
+from fairbench.tenants import ROOT
 
 
 class Counters(Account):
@@ -22,14 +23,14 @@ class Counters(Account):
     def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
         self.of: dict[str, float] = {}
         self.weights: Mapping[str, float] = {}
-        self.last_left: str | None = None
         self.lifts = lifts
         self.decoded = Decoded(self.of, output_weight)
         self._output_weight = output_weight
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        self._turn: dict[str, int] = {}  # when a client was last picked
+        self._left: dict[str, str] = {}  # tenant -> its node that left the queue last
+        self._turn: dict[str, int] = {}  # when a node was last picked
         self._picks = 0
 
     def prepare(self, setup: Setup) -> None:
@@ -39,20 +40,24 @@ class Counters(Account):
     def enter(self, client: str, waiting: Collection[str]) -> None:
         """Lift the counter of a client whose request arrives; ``waiting`` are the others."""
         counters = self.of
-        counters.setdefault(client, 0)
-        if not self.lifts or client in waiting:
-            return
-        self.decoded.settle((client,))
-        own = counters[client]
-        if waiting:
-            self.decoded.settle(waiting)
-            counters[client] = max(own, min(map(counters.__getitem__, waiting)))
-        elif self.last_left is not None and self._lifts_alone:
-            self.decoded.settle((self.last_left,))
-            counters[client] = max(own, counters[self.last_left])
+        for node in self.nodes(client):
+            counters.setdefault(node, 0)
+            tenant = self.tenant_of(node)
+            siblings = self.siblings(tenant, waiting)
+            if not self.lifts or node in siblings:
+                continue
+            self.decoded.settle((node,))
+            own = counters[node]
+            if siblings:
+                self.decoded.settle(siblings)
+                counters[node] = max(own, min(map(counters.__getitem__, siblings)))
+            elif self._lifts_alone and (last := self._left.get(tenant)) is not None:
+                self.decoded.settle((last,))
+                counters[node] = max(own, counters[last])
 
     def least(self, waiting: Collection[str]) -> str:
         """Return the waiting client with the least counter (line 19)."""
+        self.decoded.settle(waiting)
         counters = list(map(self.of.__getitem__, waiting))
         least = min(counters)
         if counters.count(least) == 1:
@@ -62,19 +67,30 @@ class Counters(Account):
 
     def picked(self, client: str) -> None:
         """Note that a request of the client has left the queue."""
-        self.last_left = client
-        self._turn[client] = self._picks
+        for node in self.nodes(client):
+            self._left[self.tenant_of(node)] = node
+            self._turn[node] = self._picks
         self._picks += 1
 
+    @property
+    def last_left(self) -> str | None:
+        """The client, or the outermost tenant, that left the queue last."""
+        return self._left.get(ROOT)
+
+    @last_left.setter
+    def last_left(self, client: str) -> None:
+        self._left[ROOT] = client
+
     def charge(self, client: str, amount: float) -> None:
-        weight = self.weights.get(client, 1)
-        self.of[client] += amount if weight == 1 else amount / weight
+        for node in self.nodes(client):
+            weight = self.weights.get(node, 1)
+            self.of[node] += amount if weight == 1 else amount / weight
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        if self.weights or self.shares:  # fractions, for which the order of addition matters
-            self.charge_each(each, steps, running)
-        else:
+        if self.books_late and not (self.weights or self.shares):
             self.decoded.on_steps(steps, running)
+        else:  # fractions, for which the order of addition matters
+            self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
         """Forget a client; it is lifted when it returns, or starts at 0 without lifts."""

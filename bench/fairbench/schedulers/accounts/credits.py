@@ -36,16 +36,18 @@ class Credits(Account):
 
     def enter(self, client: str) -> None:
         """Count a request that has arrived, and add its client to the list (line 12)."""
-        self.requests[client] += 1
-        if client not in self.of:
-            self.join(client)
+        for node in self.nodes(client):
+            self.requests[node] += 1
+            if node not in self.of:
+                self.join(node)
 
     def leave(self, client: str) -> None:
         """Count a request that has finished; a client that is now idle may leave the list."""
-        self.requests[client] -= 1
-        if not self.requests[client]:
-            self.let_go(client)
-            del self.requests[client]
+        for node in self.nodes(client):
+            self.requests[node] -= 1
+            if not self.requests[node]:
+                self.let_go(node)
+                del self.requests[node]
 
     def forget(self, client: str) -> None:
         """Forget the debt of a client; a client without debt has already left."""
@@ -55,48 +57,43 @@ class Credits(Account):
             self._debts.pop(client, None)
 
     def charge(self, client: str, amount: float) -> None:
-        self.of[client] -= amount
+        for node in self.nodes(client):
+            self.of[node] -= amount
 
     def charge_absent(self, client: str, amount: float) -> None:
-        self.join(client)
-        self.of[client] -= amount
-        self.let_go(client)
+        for node in self.nodes(client):
+            self.join(node)
+            self.of[node] -= amount
+            self.let_go(node)
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        if self.setup.weights or self.shares:  # fractions, for which the order of addition matters
-            self.charge_each(each, steps, running)
-        else:
+        if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.on_steps(steps, running)
+        else:  # fractions, for which the order of addition matters
+            self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
         """Refund an advance charge, without lifting a credit above a quantum."""
-        credit = self.of[client]
-        self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
+        for node in self.nodes(client):
+            credit = self.of[node]
+            self.of[node] = max(credit, min(credit + amount, self.quantum_of(node)))
 
     def in_credit(self, client: str) -> bool:
         return self.of[client] > 0
-
-    def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes on the list directly below a tenant that lead to these clients."""
-        return clients
 
     def members(self, tenant: str) -> dict[str, float]:
         """Return the credits of all nodes below a tenant, after all decoded tokens are booked."""
         return self.balances()
 
-    def someone_in_credit(self, clients: Collection[str]) -> bool:
-        """Return whether one of these clients may spend (line 4)."""
-        return any(self.of[client] > 0 for client in clients)
+    def refill(self, tenant: str, clients: Collection[str]) -> bool:
+        """Repeat lines 6-7 below a tenant until a waiting node is in credit; False if none waits.
 
-    def refill(self, waiting: Collection[str]) -> bool:
-        """Repeat lines 6-7 in closed form until a waiting client is in credit; False if none."""
-        return self.refill_some(waiting, self.of)
-
-    def refill_some(self, waiting: Collection[str], members: Collection[str]) -> bool:
-        """Refill the members in debt, some of which are waiting."""
+        ``clients`` are the waiting clients. The rounds are summed in closed form.
+        """
+        waiting = self.siblings(tenant, clients)
         if not waiting:
             return False
-        self.decoded.settle_all()
+        members = self.members(tenant)
         rounds = min(rounds_to_credit(self.of[c], self.quantum_of(c)) for c in waiting)
         for client in list(members):
             if (credit := self.of[client]) <= 0:

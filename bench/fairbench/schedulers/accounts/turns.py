@@ -31,26 +31,23 @@ class Turns:
     _refilled: bool = False
     _known: bool | None = None  # whether a waiting client is in credit
 
-    def may_go(self, client: str, scan: Scan) -> bool:
-        """Return whether the client is in credit, perhaps after CHECKREFILL (lines 20-21).
+    def __post_init__(self) -> None:
+        self.credits.settle(self.view.clients())
+
+    def check_refill(self, client: str, scan: Scan) -> None:
+        """Grant quanta for a client in debt, unless a waiting client is in credit.
 
         A client that is in debt while others are not is left out of the ``scan``.
         """
-        if self.credits.of[client] <= 0:
-            if self._known is None:
-                self._known = self.someone_in_credit()
-            if self._known:  # line 5
-                self._pass_over(client, scan)
-                return False
-            if not self.may_refill(self.view, ROOT):
-                self.over = True
-                return False
+        if self._known is None:
+            self._known = self.someone_in_credit()
+        if self._known:  # line 5
+            self._pass_over(client, scan)
+        elif not self.may_refill(self.view, ROOT):
+            self.over = True
+        else:
             self._refilled = self.refill() or self._refilled  # lines 6-7
             self._known = None
-            if self.credits.of[client] <= 0:
-                return False
-        self._known = None
-        return True
 
     def take_refilled(self) -> bool:
         """Return whether quanta were granted since the last call."""
@@ -60,14 +57,14 @@ class Turns:
     def waiting(self) -> Collection[str]:
         return self.view.clients()
 
-    def someone_in_credit(self) -> bool:
-        """Return whether a waiting client is in credit (lines 4-5)."""
-        of = self.credits.of
-        return any(of[client] > 0 for client in self.waiting())
+    def someone_in_credit(self, tenant: str = ROOT) -> bool:
+        """Return whether a waiting client below a tenant is in credit (lines 4-5)."""
+        of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting())
+        return any(of[client] > 0 for client in siblings)
 
-    def refill(self) -> bool:
+    def refill(self, tenant: str = ROOT) -> bool:
         """Grant quanta until a waiting client is in credit; return False if no client waits."""
-        return self.credits.refill(self.waiting())
+        return self.credits.refill(tenant, self.waiting())
 
     def ends_without_room(self, client: str) -> bool:
         """Return whether the pass ends after the client's request did not fit."""
@@ -75,6 +72,7 @@ class Turns:
 
     def tried(self, client: str, scan: Scan) -> None:
         """After a client's turn, offer the skipped clients again if no client is in credit now."""
+        self._known = None
         if not self._still_in_credit(client):
             scan.unskip_all()
 

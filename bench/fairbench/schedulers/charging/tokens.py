@@ -103,7 +103,7 @@ class TokenCharging(Charging):
                 self.account.charge_absent(client, prices.input_weight * tokens)
 
     def tokens(self, client: str, tokens: int) -> None:
-        self.account.decoded.changed.add(client)
+        self.account.running_changed(client)
         if tokens < 0:
             self.account.refund(client, self.prices.output_weight * -tokens)
         else:
@@ -113,10 +113,10 @@ class TokenCharging(Charging):
         self.account.charge_steps(self.prices.output_weight, steps, running)
 
     def retracted(self, request: Request) -> None:
-        self.account.decoded.changed.add(request.client)
+        self.account.running_changed(request.client)
 
     def finished(self, request: Request) -> None:
-        self.account.decoded.changed.add(request.client)
+        self.account.running_changed(request.client)
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:

@@ -81,22 +81,24 @@ class DLPM(FairScheduler):
         self.credits.leave(request.client)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.credits.settle(view.clients())
         turns = self._turns(view)
         progressed, refresh = True, True
         while progressed and len(view):  # line 17
             scan = self._scan(view, now_s, refresh)  # line 16
             progressed = refresh = False
-            for request in scan:  # lines 18-19
-                if not turns.may_go(request.client, scan):  # line 20, and q_i > 0 of line 21
+            for request in scan:  # line 18
+                client = request.client  # line 19
+                if not self.credits.in_credit(client):  # line 20
+                    turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    continue
+                    if not self.credits.in_credit(client):  # q_i > 0 of line 21
+                        continue
                 if (yield request):  # CANADD of line 21; lines 22 and 24 are the engine's
                     progressed = True
-                elif turns.ends_without_room(request.client):
+                elif turns.ends_without_room(client):
                     return
-                turns.tried(request.client, scan)
+                turns.tried(client, scan)
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:

@@ -66,7 +66,6 @@ class HoldingDLPM(DLPM):
         self._batch.finish(request, tokens)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.credits.settle(view.clients())
         if self._turns(view).someone_in_credit() or self._may_refill(view, ROOT):
             yield from super().select(view, now_s)
 

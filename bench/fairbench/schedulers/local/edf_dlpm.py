@@ -24,7 +24,6 @@ class EDFThenDLPM(UrgentDLPM):
     name = "edf-dlpm"
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.credits.settle(view.clients())
         for request in self._urgent(view, now_s):
             if not (yield request) and self.params.no_room == "stop":
                 return

@@ -75,7 +75,6 @@ class VTC(FairScheduler):
         self.account.enter(request.client, view.clients())  # lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        self.account.settle(view.clients())
         while waiting := view.clients():  # line 18, while Q is not empty
             if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22
                 return

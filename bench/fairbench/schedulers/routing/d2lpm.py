@@ -28,7 +28,8 @@ class D2LPM(CreditExchange, PrefixRouter):
     Each client has a credit at each worker. Among the workers where the client is in credit, the
     router prefers those that hold the longest match. Then the shortest queue wins, with ties in
     rotation. A client out of credit at every worker gets quanta until the client is in credit
-    somewhere. ``route`` is stream 1 of Algorithm 2, ``on_finish`` stream 2, ``on_evict`` stream 3.
+    somewhere. ``route`` is stream 1 of Algorithm 2, ``on_finish`` stream 2. Stream 3
+    (lines 24 to 27) is ``PrefixRouter.on_evict``.
     """
 
     name = "d2lpm"

@@ -9,7 +9,7 @@ from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
 from fairbench.schedulers.params import Positive
 from fairbench.tenants import Tenants
 
@@ -28,25 +28,32 @@ class TokenBucket(LocalScheduler):
         """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
 
         With ``tenants=tree``, a bucket belongs to an outermost tenant, with any names of its
-        clients.
+        clients. With ``weights``, the rate and the burst (at least 1) are multiplied by the
+        owner's weight. ``weights`` override the experiment's; without them every weight is 1.
         """
 
         rate_per_min: Positive = 600.0
         burst: Annotated[FiniteFloat, Ge(1)] = 10.0
         tenants: Tenants | None = None
+        weights: dict[str, Positive] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
         # tokens, and the time at which they were counted
         self._filled: dict[str, tuple[float, float]] = {}
 
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
+
     def accepts(self, request: Request, now_s: float) -> bool:
         whose = request.client
         if self.params.tenants is not None:
             whose = self.setup.lineage(whose)[0]
-        tokens, counted_s = self._filled.get(whose, (self.params.burst, now_s))
-        gained = (now_s - counted_s) * self.params.rate_per_min / 60
-        tokens = min(self.params.burst, tokens + gained)
+        weight = self.setup.weight(whose) if self.params.weights else 1
+        burst = max(1.0, self.params.burst * weight)
+        tokens, counted_s = self._filled.get(whose, (burst, now_s))
+        gained = (now_s - counted_s) * self.params.rate_per_min * weight / 60
+        tokens = min(burst, tokens + gained)
         accepted = tokens >= 1
         self._filled[whose] = (tokens - accepted, now_s)
         return accepted
