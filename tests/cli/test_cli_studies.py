@@ -19,8 +19,7 @@ def no_studies(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if not one.endswith("studies")])
     for name in [name for name in sys.modules if name.partition(".")[0] == studies.PACKAGE]:
         monkeypatch.delitem(sys.modules, name)
-    package = tmp_path / "site-packages" / "fairbench" / "__init__.py"
-    monkeypatch.setattr(studies.fairbench, "__file__", str(package))
+    monkeypatch.setattr(studies, "DIRECTORY", tmp_path / "site-packages" / "fairbench")
     monkeypatch.setattr(studies, "find_spec", lambda name: None)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == studies.PACKAGE]:
