@@ -22,7 +22,8 @@ def check_on_time(summary):
         load, cores = os.getloadavg()[0], os.cpu_count()
         assert load > cores, f"{late_ms:.0f} ms late on a machine with nothing else to do"
         pytest.skip(
-            f"{late_ms:.0f} ms late: this machine is too busy (load {load:.1f}, {cores} cores)"
+            f"requests left {late_ms:.0f} ms late, so the load is not the simulated one: other "
+            f"programs use this machine (load {load:.1f}, {cores} cores)"
         )
 
 

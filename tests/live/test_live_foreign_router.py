@@ -117,7 +117,7 @@ def test_an_interrupted_run_leaves_no_router_behind(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(
     SMG is None,
-    reason="needs the program sglang-router: FAIRBENCH_SGLANG_ROUTER names none, nor is it on PATH",
+    reason="needs sglang-router: it is not on PATH, and FAIRBENCH_SGLANG_ROUTER is not set",
 )
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("round_robin", "round-robin"), ("cache_aware", "cache-aware")]

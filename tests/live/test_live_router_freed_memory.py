@@ -36,7 +36,7 @@ print(before - mib())
 
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"),
-    reason="needs glibc, whose malloc_trim gives free memory back",
+    reason="tests malloc_trim, which this C library does not have (glibc has it)",
 )
 def test_free_memory_below_a_small_object_is_returned():
     done = subprocess.run(

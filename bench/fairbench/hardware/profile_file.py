@@ -32,10 +32,10 @@ class _Coefficients(BaseModel):
 
     c0: Amount
     c_w: Amount
-    c_T: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
+    c_T: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
     p: Annotated[float, Field(ge=1, lt=1e12)]
-    c_A: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
-    c_K: Amount  # noqa: N815 - the symbol in the formula, and a key of stored files
+    c_A: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
+    c_K: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
     c_npf: Amount
     c_nd: Amount
     c_pf: Amount | None = None

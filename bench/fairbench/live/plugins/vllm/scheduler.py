@@ -26,7 +26,7 @@ from fairbench.live.plugins.vllm.views import kept_blocks
 from fairbench.live.step_times import FittedCosts
 
 
-class FairScheduler(Scheduler):  # type: ignore[misc]  # Any where types are checked, without vLLM
+class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
     A server that cannot run that scheduler ends with exit code 2 and one line. vLLM's asynchronous
