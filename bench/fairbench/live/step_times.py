@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
@@ -20,15 +17,16 @@ class _Fit:
     """A recent least-squares fit of seconds to a constant and two counts; never below 0 seconds."""
 
     def __init__(self) -> None:
-        self._products: NDArray[np.float64] = np.zeros((3, 3))
-        self._targets: NDArray[np.float64] = np.zeros(3)
+        self._products = [[0.0] * 3 for _ in range(3)]
+        self._targets = [0.0] * 3
         self._seen = 0
-        self._found: NDArray[np.float64] | None = None  # over all observations so far
+        self._found: list[float] | None = None  # over all observations so far
 
     def observe(self, first: float, second: float, seconds: float) -> None:
-        row = np.array([1.0, first, second])
-        self._products = FORGET * self._products + np.outer(row, row)
-        self._targets = FORGET * self._targets + row * seconds
+        row = (1.0, first, second)
+        for products, one in zip(self._products, row, strict=True):
+            products[:] = [FORGET * a + one * b for a, b in zip(products, row, strict=True)]
+        self._targets = [FORGET * a + b * seconds for a, b in zip(self._targets, row, strict=True)]
         self._seen += 1
         self._found = None
 
@@ -38,13 +36,17 @@ class _Fit:
             return 0.0
         if self._found is None:
             self._found = self._solved()
-        return max(0.0, float(self._found @ np.array([1.0, first, second])))
+        constant, each_first, each_second = self._found
+        return max(0.0, constant + each_first * first + each_second * second)
 
-    def _solved(self) -> NDArray[np.float64]:
-        units = np.sqrt(np.maximum(self._products.diagonal(), 1e-300))
-        scaled = self._products / np.outer(units, units)
-        found: NDArray[np.float64] = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0]
-        return found / units
+    def _solved(self) -> list[float]:
+        import numpy as np  # every engine has numpy, but most schedulers need no fit
+
+        products = np.array(self._products)
+        units = np.sqrt(np.maximum(products.diagonal(), 1e-300))
+        scaled = products / np.outer(units, units)
+        found = np.linalg.lstsq(scaled, np.array(self._targets) / units, rcond=1e-10)[0]
+        return [float(one) for one in found / units]
 
 
 class FittedCosts:

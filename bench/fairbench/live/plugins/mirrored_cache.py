@@ -12,7 +12,6 @@ from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
 from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode
-from fairbench.sim.records.memory_log import WorkerMemoryLog
 
 OTHERS = "clients without an entitlement"  # one claimant for all clients that a run does not name
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
@@ -27,7 +26,7 @@ class Prefix(NamedTuple):
     namespace: tuple[Hashable, Hashable]
 
 
-class LiveMemoryLog(WorkerMemoryLog):
+class LiveMemoryLog:
     """The clock of a real engine, with no records."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:

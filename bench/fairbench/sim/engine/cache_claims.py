@@ -20,8 +20,7 @@ from fairbench.schedulers.eviction.policy import (
     Leaf,
     Rank,
 )
-from fairbench.sim.engine.residency import Residency
-from fairbench.sim.records.memory_log import WorkerMemoryLog
+from fairbench.sim.engine.residency import Residency, ResidencyLog
 
 EVERYONE = ""  # the only queue of a policy that does not distinguish clients
 
@@ -92,7 +91,7 @@ class Claims(Generic[N]):
     def __init__(
         self,
         policy: EvictionPolicy,
-        log: WorkerMemoryLog,
+        log: ResidencyLog,
         memory: ClaimedMemory[N],
         others: str | None = None,
     ) -> None:

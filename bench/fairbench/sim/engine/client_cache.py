@@ -11,8 +11,8 @@ from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Edge
 from fairbench.sim.engine.cache_claims import Claims
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.residency import ResidencyLog
 from fairbench.sim.kv_node import KVNode, Waiter
-from fairbench.sim.records.memory_log import WorkerMemoryLog
 
 
 class ClaimedNode(KVNode):
@@ -44,7 +44,7 @@ class ClientCache(KVCache):
         capacity: int,
         on_evict: Callable[[Prompt, int], None] | None,
         policy: EvictionPolicy,
-        log: WorkerMemoryLog,
+        log: ResidencyLog,
         others: str | None = None,
     ) -> None:
         super().__init__(capacity, on_evict, ClaimedNode)

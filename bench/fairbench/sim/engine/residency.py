@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from fairbench.sim.records.memory_log import WorkerMemoryLog
+
+class ResidencyLog(Protocol):
+    """A log of one replica that receives every change in its clients' residency."""
+
+    @property
+    def now_ps(self) -> int:
+        """The time in picoseconds."""
+
+    def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
+        """Record that the client holds ``change`` more tokens with ``holders`` - 1 others."""
 
 
 class Residency:
@@ -15,7 +25,7 @@ class Residency:
     fractions would drift. ``log`` receives every change.
     """
 
-    def __init__(self, clients: Iterable[str], log: WorkerMemoryLog) -> None:
+    def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}

@@ -14,10 +14,10 @@ from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.cache_claims import Claims
+from fairbench.sim.engine.residency import ResidencyLog
 from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
 from fairbench.sim.engine.vllm.block_keys import Key
 from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy, Waiter
-from fairbench.sim.records.memory_log import WorkerMemoryLog
 from fairbench.sim.sequence import Sequence
 
 
@@ -63,7 +63,7 @@ class ClientBlockCache(BlockCache):
         blocks: int,
         block_size: int,
         policy: EvictionPolicy,
-        log: WorkerMemoryLog,
+        log: ResidencyLog,
         *,
         prefix_caching: bool = True,
     ) -> None:
