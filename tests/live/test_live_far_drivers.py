@@ -156,6 +156,9 @@ class Quiet(LocalPlace):
             Thread(target=self.stranger, args=(int(command[4]),)).start()
         return self
 
+    def cause(self):
+        return self.log_tail()
+
     def log_tail(self):
         return ""
 

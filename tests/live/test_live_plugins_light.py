@@ -1,6 +1,7 @@
 """Test that the plugins need no package that an engine's image may lack.
 
-``pip install --no-deps fairbench-llm`` into such an image adds pydantic and sortedcontainers at most.
+``pip install --no-deps fairbench-llm`` into such an image adds at most pydantic and
+sortedcontainers.
 """
 
 import subprocess

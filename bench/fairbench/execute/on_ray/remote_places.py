@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.on_ray.replicas import Answer, Broken, Call
-from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process, log_end
+from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process
+from fairbench.live.processes.server_log import cause_in, log_end
 
 LOOK_S = 0.2
 ASK_S = 60.0
@@ -192,6 +193,9 @@ class RemoteProcess:
 
     def log_tail(self) -> str:
         return log_end(self._log_path, self._log_start)
+
+    def cause(self) -> str:
+        return cause_in(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
         if self.exit_code is None:

@@ -13,11 +13,10 @@ from typing import Protocol
 from fairbench.live.processes import reaper
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.ports import free_ports
+from fairbench.live.processes.server_log import cause_in, log_end
 
 GRACE_S = 10.0  # seconds from SIGTERM to SIGKILL
 REAPER_MARGIN_S = 5.0  # seconds for the reaper itself to end after that
-TAIL_BYTES = 4_000
-TAIL_LINES = 20
 
 
 class Process(Protocol):
@@ -33,6 +32,9 @@ class Process(Protocol):
 
     def log_tail(self) -> str:
         """Return the last lines that the process wrote."""
+
+    def cause(self) -> str:
+        """Return the line of the log that explains an end; the last line if none does."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
@@ -119,6 +121,9 @@ class ServerProcess:
     def log_tail(self) -> str:
         return log_end(self._log_path, self._log_start)
 
+    def cause(self) -> str:
+        return cause_in(self._log_path, self._log_start)
+
     def ask_to_stop(self) -> None:
         assert self._reaper.stdin is not None
         self._reaper.stdin.close()
@@ -130,15 +135,6 @@ class ServerProcess:
         except subprocess.TimeoutExpired:  # not even SIGKILL ended the server; no more can be done
             self._reaper.kill()
             self._reaper.wait()
-
-
-def log_end(path: Path, begin: int) -> str:
-    """Return the last lines of a log after byte ``begin``; earlier bytes are another process's."""
-    with path.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(begin, size - TAIL_BYTES))
-        text = log.read().decode("utf-8", "replace")
-    return "\n".join(text.splitlines()[-TAIL_LINES:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,23 +118,28 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Describe the end in a line, with the last log line. Precondition: it has ended."""
+        """Describe the server's end in a line, with its cause. Precondition: it has ended."""
         return f"{self.recipe.name} ended with {self.last_words()}; its log is {self._log_path}"
 
     def last_words(self) -> str:
-        """Return the ending and the last log line. Precondition: the server has ended."""
-        return f"{self.process.ending}{self._said()}"
+        """Return the ending and its cause. Precondition: the server has ended."""
+        return f"{self.process.ending}{self._cause()}"
+
+    def _cause(self) -> str:
+        cause = self.process.cause()
+        return f" ({cause})" if cause else ""
 
     def _said(self) -> str:
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         return f" ({printable(said[-1].strip())[:200]})" if said else ""
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error with the cause and the last log line; a note has more of the log.
+        """Return an error with the log's line that explains the end; a note has the log's end.
 
         The message shows control characters as escapes; the note shows the log unchanged.
         """
-        error = RunFailed(f"{self.recipe.name} {how}{self._said()}; its log is {self._log_path}")
+        cause = self._cause()
+        error = RunFailed(f"{self.recipe.name} {how}{cause}; its log is {self._log_path}")
         error.add_note(self.process.log_tail())
         return error
 
