@@ -296,6 +296,16 @@ def test_values_that_the_server_hides_are_null_with_a_reason():
     assert live["queue_empty_share"] is not None
 
 
+def test_a_few_answers_that_did_not_end_are_left_out_of_the_cache_hit_rate():
+    ended = [changed(request_id=number) for number in range(99)]
+    live = summary(*ended, changed(UNDER_WAY, request_id=99, cached_tokens=None))
+    assert live["cache_hit_rate"] == pytest.approx(0.6)
+    assert live["actual_service_tok_s"] == pytest.approx((99 * 50 + 6) / 6)
+    assert live["clients"][0]["actual_service_tok_s"] is not None
+    assert live["notes"]["cache"].startswith("1 of 100 answers did not end")
+    assert "cache_hit_rate" not in live["notes"]
+
+
 def test_a_late_run_is_flagged():
     late = changed(sent_s=1.011)
     assert "11 ms late" in summary(late)["notes"]["lateness"]

@@ -97,7 +97,8 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """Return records as tables of simulated runs, with a service log derived from the requests.
 
     If the server does not report it, a request counts as admitted at its first token, and its input
-    as uncached. Raises DataError for a client that is not in ``clients``.
+    as uncached; where the server reports cached tokens of other requests, the input of this request
+    counts as neither. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)
@@ -105,9 +106,12 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     del columns["sent_s"]
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
+    unknown = np.isnan(columns["admitted_s"])
+    if not np.isnan(columns["cached_tokens"]).all():
+        unknown |= np.isnan(columns["cached_tokens"])
     columns["cached_tokens"] = np.nan_to_num(columns["cached_tokens"])
     uncached = columns["input_tokens"] - columns["cached_tokens"]
-    columns["extend_tokens"] = np.where(np.isnan(columns["admitted_s"]), 0, uncached)
+    columns["extend_tokens"] = np.where(unknown, 0, uncached)
     columns["recompute_tokens"] = np.zeros(len(rows))
     columns |= dict.fromkeys(("retracted_s", "readmitted_s"), np.full(len(rows), np.nan))
     requests = Requests.from_columns(columns)
