@@ -30,7 +30,7 @@ def test_a_failed_start_leaves_no_directory_and_keeps_its_log(tmp_path):
         patch.object(EmulatorBackend, "recipe", that_ends),
         pytest.raises(RunFailed, match="ended with exit code 3") as failure,
     ):
-        run_live_in(tmp_path, spec, LiveOptions(), RunContext())
+        run_live_in(tmp_path / "results" / "runs", spec, LiveOptions(), RunContext())
     assert list(tmp_path.iterdir()) == []
     log = Path(re.search(r"its log is (\S+)", str(failure.value))[1])
     assert log.read_text() == "no memory for the KV pool\n"

@@ -33,7 +33,7 @@ from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.run import Driving, drive_here, run_live
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
-from fairbench.results.new_directories import FOLDER, run_folder
+from fairbench.results.new_directories import FOLDER, created, run_folder
 from fairbench.results.store import begin_run, has_begun, without_logs, write_run
 from fairbench.results.sweep_store import SweepStore
 
@@ -55,18 +55,22 @@ def run_live_in(
     already.
     """
     watch = Stopwatch.start()
-    path = begin_run(parent, spec)
-    with _removed_unless_begun(path, context), _driving(spec, options, context) as (how, address):
-        result = run_live(
-            spec,
-            path,
-            options,
-            workers=cluster,
-            on_progress=context.progress.update,
-            interrupted=context.interrupted,
-            driving=how,
-            listen=address,
-        )
+    with created(parent):
+        path = begin_run(parent, spec)
+        with (
+            _removed_unless_begun(path, context),
+            _driving(spec, options, context) as (how, address),
+        ):
+            result = run_live(
+                spec,
+                path,
+                options,
+                workers=cluster,
+                on_progress=context.progress.update,
+                interrupted=context.interrupted,
+                driving=how,
+                listen=address,
+            )
     manifest = build_manifest(spec, complete=result.complete, watch=watch) | result.about
     write_run(path, spec, result.tables(), result.summary, manifest)
     return result, path

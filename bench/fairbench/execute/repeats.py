@@ -13,7 +13,7 @@ from fairbench.execute.executor import Failure
 from fairbench.execute.simulations import simulation, tell_ended
 from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine
-from fairbench.results.new_directories import check_writable, fresh_directory
+from fairbench.results.new_directories import check_writable, created, fresh_directory
 from fairbench.results.store import StoredRun, run_name, runs_in, write_json
 
 if TYPE_CHECKING:
@@ -47,13 +47,14 @@ def repeat(
     of a failed run.
     """
     check_writable(parent)
-    path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
-    if spec.backend is None:
-        summaries = simulate_all(specs, path, context)
-    else:
-        assert options is not None, "real servers have options"
-        summaries = _one_after_another(specs, path, options, context)
+    with created(parent):
+        path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
+        if spec.backend is None:
+            summaries = simulate_all(specs, path, context)
+        else:
+            assert options is not None, "real servers have options"
+            summaries = _one_after_another(specs, path, options, context)
     if not summaries:
         return Repeats(path, (), None)
     combined = combine(summaries)

@@ -46,21 +46,31 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def made(parent: Path) -> Iterator[None]:
-    """Create ``parent`` and the folders above, removed if the block fails. Raises UsageError."""
+def created(parent: Path) -> Iterator[None]:
+    """Create ``parent`` and the folders above; remove the empty ones if the block fails.
+
+    Raises UsageError if a folder cannot be created.
+    """
     new: list[Path] = []
-    with writing(parent, "result_dir"):
-        try:
+    try:
+        with writing(parent, "result_dir"):
             for path in (*reversed(parent.parents), parent):
                 if not _exists(path):
                     path.mkdir(exist_ok=True)
                     new.append(path)
-            yield
-        except BaseException:
-            for path in reversed(new):
-                with suppress(OSError):  # another run has written into it
-                    path.rmdir()
-            raise
+        yield
+    except BaseException:
+        for path in reversed(new):
+            with suppress(OSError):  # another run has written into it
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def made(parent: Path) -> Iterator[None]:
+    """Do as ``created``; an OSError in the block is a UsageError that names ``parent``."""
+    with writing(parent, "result_dir"), created(parent):
+        yield
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
