@@ -13,14 +13,8 @@ from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
 
-REMARKS = (
-    "complete",
-    "workers",
-    "lateness",
-    "errors",
-    "cache",
-    "dataset",
-)  # notes on the run itself
+# notes on the run itself
+REMARKS = ("complete", "workers", "lateness", "errors", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
