@@ -52,8 +52,8 @@ def test_the_command_of_a_server_has_scheduler_ports_and_events(monkeypatch):
     one, other = recipes_of(spec, monkeypatch)
     command = one.command([1, 2, 3])
     told = dict(pairwise(command))
-    assert command[:4] == [sys.executable, "-m", "fairbench.live.plugins.vllm", "m"]
-    assert (told["--port"], told["--scheduler-cls"]) == ("1", SCHEDULER)
+    assert command[:3] == [sys.executable, "-m", "fairbench.live.plugins.vllm"]
+    assert (told["--model"], told["--port"], told["--scheduler-cls"]) == ("m", "1", SCHEDULER)
     assert (told["--max-num-seqs"], told["--gpu-memory-utilization"]) == ("8", "0.5")
     assert command[-1] == "--enforce-eager"
     events = json.loads(told["--kv-events-config"])

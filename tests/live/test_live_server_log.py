@@ -33,6 +33,8 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 [2026-11-28 19:00:03] Received sigquit from a child process. It usually means the child failed.
 """
 
+INVALID = "(APIServer pid=7) pydantic_core.ValidationError: 1 validation error for A\n"
+INVALID += "(APIServer pid=7)   Value error, too long\n(APIServer pid=7)     For more see x\n"
 USAGE = "usage: vllm serve [model_tag]\nvllm serve: error: unrecognized arguments: --schedule\n"
 OURS = "INFO 11-28 19:00:00 [a.py:1] x\nfairbench: vLLM 0.99 is not supported\n(APIServer) ends\n"
 
@@ -42,6 +44,7 @@ OURS = "INFO 11-28 19:00:00 [a.py:1] x\nfairbench: vLLM 0.99 is not supported\n(
     [
         (VLLM, "ValueError: No memory for the cache."),
         (SGLANG, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+        (INVALID, "pydantic_core.ValidationError: 1 validation error for A: Value error, too long"),
         (USAGE, "vllm serve: error: unrecognized arguments: --schedule"),
         (OURS, "vLLM 0.99 is not supported"),
         ("starting\nno memory for the KV pool\n", "no memory for the KV pool"),
@@ -73,10 +76,10 @@ STARTS_A_CHILD = textwrap.dedent("""
     def core():
         time.sleep(60)
 
-    if sys.argv[1] == "serve":
+    if __name__ == "__main__":
         core = multiprocessing.get_context("fork").Process(target=core, name="EngineCore_DP0")
         core.start()
-        os.kill(core.pid, getattr(signal, sys.argv[2]))
+        os.kill(core.pid, getattr(signal, sys.argv[1]))
         core.join()
         print("nanobind: leaked")
 """)
@@ -91,11 +94,11 @@ STARTS_A_CHILD = textwrap.dedent("""
     ],
 )
 def test_a_killed_engine_core_is_named_with_its_signal(tmp_path, name, code, said):
-    folder = tmp_path / "vllm" / "entrypoints" / "cli"
+    folder = tmp_path / "vllm" / "entrypoints" / "openai"
     folder.mkdir(parents=True)
     for one in (folder, folder.parent, folder.parent.parent):
         (one / "__init__.py").touch()
-    (folder / "main.py").write_text(STARTS_A_CHILD)
+    (folder / "api_server.py").write_text(STARTS_A_CHILD)
     log = tmp_path / "worker-0.log"
     command = [sys.executable, "-m", vllm_main.__name__, name]
     process = ServerProcess(command, log, environment={"PYTHONPATH": str(tmp_path)})

@@ -102,7 +102,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
             "endpoint": bound.format(port=kv_events),
             "replay_endpoint": f"tcp://{place.listen}:{kv_replay}",
         }
-        arguments = [self.spec.model, "--host", place.listen, "--port", str(http)]
+        arguments = ["--model", self.spec.model, "--host", place.listen, "--port", str(http)]
         arguments += ["--tensor-parallel-size", str(config.tp), "--enable-prompt-tokens-details"]
         arguments += ["--kv-events-config", json.dumps(kv_config)]
         if config.load_format is not None:

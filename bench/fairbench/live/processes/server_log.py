@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from fairbench.errors import printable
@@ -67,7 +68,11 @@ def cause_of(text: str) -> str:
     consequence of an earlier one; without such a message, the last line. The text is printable.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
-    causes = [line for line in plain if _is_cause(line)]
+    causes = [
+        f"{line}: {below.strip()}" if "validation error" in line else line
+        for line, below in pairwise([*plain, ""])
+        if _is_cause(line)
+    ]
     said = (causes or plain or [""])[-1].strip().removeprefix("fairbench: ")
     said = printable(said)[:LONGEST]
     advice = next((one for part, one in ADVICE.items() if any(part in line for line in causes)), "")

@@ -1,7 +1,7 @@
 """vLLM's API server, whose metrics include the counters of its engine core.
 
-``python -m fairbench.live.plugins.vllm MODEL`` with the arguments of ``vllm serve``. Both are
-separate processes, so the counters need a shared folder, known before either imports
+``python -m fairbench.live.plugins.vllm --model MODEL`` with the arguments of ``vllm serve``. Both
+are separate processes, so the counters need a shared folder, known before either imports
 prometheus_client.
 """
 
@@ -12,8 +12,11 @@ import runpy
 import signal
 import sys
 import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 
+SERVER = "vllm.entrypoints.launchers.api_server.entry"
 ORDERLY = (signal.SIGTERM, signal.SIGINT)  # how vLLM ends its own processes
 
 
@@ -42,6 +45,17 @@ class Children:
         return None
 
 
+def _server() -> str:
+    """Return the module of the API server; vLLM 0.32 moved the module and deprecates the old one.
+
+    ``vllm serve`` itself does not start from a build for CPUs, whose distribution has another name.
+    """
+    with suppress(ModuleNotFoundError):
+        if find_spec(SERVER) is not None:
+            return SERVER
+    return "vllm.entrypoints.openai.api_server"
+
+
 def main() -> None:
     """Run the server; exit like a shell, with 128 plus a signal's number, if a process was killed.
 
@@ -52,8 +66,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
             # the folder of this server, however it was started
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-            sys.argv.insert(1, "serve")
-            runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)
+            runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:
         if found := children.killed():
             name, number = found
