@@ -12,7 +12,7 @@ from fairbench.errors import printable
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
 CAUSE_BYTES = 2**20  # end of the log in which the cause is looked for
-LONGEST = 300  # characters of a line that are shown
+LONGEST = 500  # characters of a line that are shown
 
 # What engines write before a message: a process, a level with a time, a file or a rank.
 _BEFORE = re.compile(
