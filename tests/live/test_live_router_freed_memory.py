@@ -105,8 +105,11 @@ print(asyncio.run(counted()))
 
 @needs_mallinfo2
 def test_a_router_keeps_large_buffers_out_of_the_heap():
-    """The test runs in a separate process, because other tests leave a heap with large holes."""
+    """The test runs in a separate process, because other tests leave a heap with large holes.
+
+    Imports leave a hole or two that a buffer fits into. Without the call, the heap takes them all.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", ROUTER]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout == "10\n", done.stderr
+    assert int(done.stdout) > 5, done.stderr
