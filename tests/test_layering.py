@@ -273,7 +273,7 @@ READERS = {
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugins/config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.loads, open: the answer of a server",
-    "live/processes/process.py": "open: the end of a log",
+    "live/processes/server_log.py": "open: the end of a log",
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
     "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",

@@ -277,7 +277,7 @@ def test_gpus_are_assigned_without_overlap():
     [
         (["0"], 2, 1, False, "dp = 2, tp = 1: needs 2 GPUs, 1 visible; --share-gpus puts"),
         (["0"], 2, 2, True, "dp = 2, tp = 2: needs 2 GPUs, 1 visible"),
-        ([], 1, 1, False, "dp = 1, tp = 1: needs 1 GPUs, 0 visible"),
+        ([], 1, 1, False, "dp = 1, tp = 1: needs 1 GPUs, 0 visible; without a GPU, use"),
     ],
 )
 def test_too_few_gpus_are_an_error(gpus, dp, tp, share, expected):

