@@ -15,7 +15,7 @@ TAIL_LINES = 20
 CAUSE_BYTES = 2**20  # end of the log in which the cause is looked for
 LONGEST = 500  # characters of a line that are shown
 
-# What engines write before a message: a process, a level with a time, a file or a rank.
+# Engines write a process, a level with a time, a file or a rank before a message.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )

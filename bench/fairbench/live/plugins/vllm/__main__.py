@@ -31,7 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
-        BaseProcess.start = remembered  # type: ignore[method-assign]
+        BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
         """Return the name and signal of a process that somebody else killed, or None."""
