@@ -1,5 +1,6 @@
 """Test block hashes to prompts, against a cache that is a plain set of prefixes."""
 
+import tracemalloc
 from array import array
 
 import pytest
@@ -172,3 +173,103 @@ def test_a_hash_may_be_bytes():
 
 def prefix_ids(prefix):
     return list(array("I", b"".join(segment.key.encode("latin-1") for segment in prefix)))
+
+
+def pages(name, tokens, size, parent=None):
+    """Return the events of a prompt as SGLang writes them: one for each page."""
+    events = []
+    for at in range(0, tokens, size):
+        ids = list(range(at, at + size))
+        events.append(BlockStored([f"{name}-{at}".encode()], parent, ids, size, None, "GPU"))
+        parent = events[-1].block_hashes[0]
+    return events
+
+
+def whole(name, tokens, size, parent=None):
+    """Return the event of a prompt as vLLM writes it: one for all of its blocks."""
+    names = [f"{name}-{at}".encode() for at in range(0, tokens, size)]
+    return [BlockStored(names, parent, list(range(len(names) * size)), size, None, "GPU")]
+
+
+def turns(name, tokens, size):
+    """Return the events of a conversation whose turns are four blocks each."""
+    events, parent = [], None
+    for turn in range(tokens // size // 4):
+        events += whole(f"{name}-{turn}", 4 * size, size, parent)
+        parent = events[-1].block_hashes[-1]
+    return events
+
+
+def questions(name, tokens, size):
+    """Return the events of one document with questions of one block each."""
+    document = pages(name, tokens // 2, size)
+    end = document[-1].block_hashes[-1]
+    asked = [pages(f"{name}-{at}", size, size, end) for at in range(tokens // 2 // size)]
+    return document + [event for events in asked for event in events]
+
+
+@pytest.mark.parametrize("size", [4, 64])
+@pytest.mark.parametrize("stored", [pages, whole, turns, questions])
+def test_memory_grows_with_the_tokens_and_not_with_their_prefixes(stored, size):
+    def kept_bytes(tokens):
+        index = BlockIndex(lambda prefix, tokens: None, lambda: None)
+        tracemalloc.start()
+        index.apply(stored("p", tokens, size))
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(index) == tokens // size
+        return kept
+
+    # An id takes 4 bytes, and an array up to an eighth more; the rest is for each block.
+    bound = 5 * 2**11 + 500 * (2**11 // size)
+    assert kept_bytes(2**11) <= bound
+    assert kept_bytes(2**12) <= 2 * bound
+
+
+def test_replaced_ends_of_a_prompt_leave_no_memory():
+    """The first block stays, and long prompts after it come and go."""
+    index = BlockIndex(lambda prefix, tokens: None, lambda: None)
+    (first,) = pages("head", 16, 16)
+    index.apply([first])
+    tracemalloc.start()
+    for number in range(20):
+        below = pages(f"p{number}", 2048, 16, first.block_hashes[0])
+        index.apply(below)
+        index.apply([BlockRemoved(one.block_hashes, "GPU") for one in reversed(below)])
+        del below
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(index) == 1
+    assert kept < 2**15
+
+
+@pytest.mark.parametrize("order", [list, reversed])
+def test_a_prompt_that_is_removed_page_by_page_is_reported_once(order):
+    """A report copies the prefix, so one for each page would take quadratic time."""
+    stored = pages("p", 4096, 16)
+    gone = [BlockRemoved(one.block_hashes, "GPU") for one in order(stored)]
+    prefix = segments_of(range(4096))
+    assert heard(stored, gone) == ([(prefix, 4096)], 0)
+    assert heard(stored, gone[:128])[0][0][1] == 2048
+
+
+def test_two_ends_of_one_prompt_are_reported_with_their_own_tokens():
+    parent = pages("p", 512, 16)
+    end = parent[-1].block_hashes[0]
+    left, right = (whole(name, 512, 16, end) for name in ("left", "right"))
+    found, held = heard(
+        [*parent, *left, *right],
+        [BlockRemoved(one.block_hashes, "GPU") for one in (*left, *right, *parent)],
+    )
+    assert (sorted(tokens for _, tokens in found), held) == ([512, 1024], 0)
+
+
+@pytest.mark.parametrize("size", [-1, 0])
+def test_blocks_without_tokens_are_harmless(size):
+    odd = BlockStored([1, 2], None, IDS, size, None)
+    assert heard([odd, BlockRemoved([1]), BlockRemoved([2])])[1] == 0
+
+
+def test_a_block_that_names_itself_as_its_parent_ends():
+    loop = BlockStored([1], 1, IDS, 64, None)
+    assert heard([BlockStored([1], None, IDS, 64, None), loop, loop, BlockRemoved([1])])[1] == 0

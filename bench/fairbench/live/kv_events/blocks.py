@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from fairbench.core import Prompt
@@ -23,22 +23,44 @@ MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # the group of layers of a block, and its hash
 
 
-@dataclass(slots=True, eq=False)
-class _StoredRun:
-    """Blocks that were stored together. ``ids`` are all tokens up to the end of the run."""
+# A run of at least this many tokens does not grow. A run stays in memory as long as any of its
+# blocks, so this bounds the removed tokens that a block keeps.
+RUN_TOKENS = 256
 
-    ids: array[int]
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Blocks that follow each other, after the first ``start`` tokens of its ``parent``.
+
+    ``ids`` are the tokens of these blocks only, ``block_size`` for each of ``hashes``.
+    """
+
+    parent: _Run | None
     start: int
-    hashes: Sequence[BlockHash]
     block_size: int
+    ids: array[int] = field(default_factory=lambda: array("I"))
+    hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
         """Return the tokens up to the end of block ``index``; -1 is the start of the run."""
-        return min(self.start + (index + 1) * self.block_size, len(self.ids))
+        return self.start + min((index + 1) * self.block_size, len(self.ids))
 
-    def prefix(self, block_hash: BlockHash) -> array[int]:
-        """Return all tokens up to the end of a block."""
-        return self.ids[: self.end_of(self.hashes.index(block_hash))]
+    def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
+        """Return whether a block after ``parent`` may be added at the end of this run."""
+        fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
+        return fits and self.block_size == block_size and self.hashes[-1] == parent
+
+    def prefix(self, end: int) -> array[int]:
+        """Return all tokens of the prompt up to ``end``."""
+        parts: list[array[int]] = []
+        run: _Run | None = self
+        while run is not None:
+            parts.append(run.ids[: end - run.start])
+            end, run = run.start, run.parent
+        ids = array("I")
+        for part in reversed(parts):
+            ids.extend(part)
+        return ids
 
 
 class BlockIndex:
@@ -53,21 +75,25 @@ class BlockIndex:
     ) -> None:
         self._on_evict = on_evict
         self._on_clear = on_clear
-        self._runs: dict[Key, _StoredRun] = {}
+        self._runs: dict[Key, _Run] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
+        removed: list[Key] = []  # in successive events: SGLang removes each block in its own event
         for event in events:
             if isinstance(event, AllBlocksCleared):
+                self._remove(removed)
                 self.clear()
             elif event.medium not in MEDIA:
                 continue
-            elif isinstance(event, BlockStored):
-                self._store(event)
+            elif isinstance(event, BlockRemoved):
+                removed += [(event.group_idx, name) for name in event.block_hashes]
             else:
-                self._remove(event)
+                self._remove(removed)
+                self._store(event)
+        self._remove(removed)
 
     def clear(self) -> None:
         """Forget all blocks, and report their eviction."""
@@ -75,33 +101,48 @@ class BlockIndex:
         self._on_clear()
 
     def _store(self, event: BlockStored) -> None:
-        parent, group = event.parent_block_hash, event.group_idx
-        if parent is None:
-            ids = array("I")
-        elif (run := self._runs.get((group, parent))) is not None:
-            ids = run.prefix(parent)
-        else:
-            return  # a descendant of blocks stored before we listened: its prompt is unknown
-        start = len(ids)
-        ids.extend(event.token_ids)
-        stored = _StoredRun(ids, start, event.block_hashes, event.block_size)
-        # Shared, because with blocks of one token there are as many blocks as tokens.
-        self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
+        parent, group, size = event.parent_block_hash, event.group_idx, event.block_size
+        run, start = None, 0
+        if parent is not None:
+            run = self._runs.get((group, parent))
+            if run is None:
+                return  # a descendant of blocks stored before we listened: its prompt is unknown
+            start = run.end_of(run.hashes.index(parent))
+        for index, name in enumerate(event.block_hashes):
+            ids = event.token_ids[index * size : (index + 1) * size]
+            if run is None or not run.may_grow(parent, size):
+                run = _Run(run, start, size)
+            run.ids.extend(ids)
+            run.hashes.append(name)
+            self._runs[group, name] = run
+            parent, start = name, start + len(ids)
 
-    def _remove(self, event: BlockRemoved) -> None:
-        """Remove blocks; a cache drops leaves first, so each run loses its end."""
-        removed: dict[_StoredRun, set[BlockHash]] = {}
-        for block_hash in event.block_hashes:
-            if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:
-                removed.setdefault(run, set()).add(block_hash)
+    def _remove(self, keys: list[Key]) -> None:
+        """Remove blocks, and empty the list. A chain of removed runs is reported once."""
+        removed: dict[_Run, set[BlockHash]] = {}
+        for key in keys:
+            if (run := self._runs.pop(key, None)) is not None:
+                removed.setdefault(run, set()).add(key[1])
+        keys.clear()
+        ends: dict[_Run | None, tuple[int, int]] = {}
         for run, hashes in removed.items():
             gone = [index for index, name in enumerate(run.hashes) if name in hashes]
-            self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
+            ends[run] = run.end_of(gone[0] - 1), run.end_of(gone[-1])
+        for run in sorted(removed, key=lambda run: run.start, reverse=True):
+            if run not in ends:
+                continue
+            start, end = ends.pop(run)
+            above = run
+            while start == above.start and ends.get(above.parent, (0, -1))[1] == start:
+                assert above.parent is not None
+                above = above.parent
+                start, _ = ends.pop(above)
+            self._evict(run.prefix(end), start)
 
-    def _evict(self, run: _StoredRun, start: int, end: int) -> None:
-        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end was evicted."""
-        pages = segments_of(run.ids)
+    def _evict(self, ids: array[int], start: int) -> None:
+        """Report the tokens from ``start`` on as evicted, in whole pages whose end was evicted."""
+        pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
-        first, last = bisect_right(ends, start), bisect_right(ends, end)
-        if first < last:
-            self._on_evict(pages[: last - 1], ends[last - 1] - ends[first - 1])
+        first = bisect_right(ends, start)
+        if first < len(ends):
+            self._on_evict(pages, len(ids) - ends[first - 1])
