@@ -3,12 +3,15 @@
 import asyncio
 import gzip
 import json
+import os
 import zlib
+from collections import Counter
+from threading import get_ident
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from fairbench.live.router import proxy
+from fairbench.live.router import bodies
 from fairbench.live.router.bodies import Decoder
 from tests.live.live_router import GENERATE, PATHS, cluster
 from tests.live.test_live_router_admin import administered
@@ -83,8 +86,57 @@ def test_a_long_body_is_decoded_unchanged(words, piece):
     packed = gzip.compress(body)
     decoder = Decoder(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}))
     pieces = [packed[at : at + piece] for at in range(0, len(packed), piece)]
-    assert b"".join(decoder.feed(one, 2**30) for one in pieces) == body
+
+    async def decoded():
+        return b"".join([part for one in pieces async for part in decoder.parts(one)])
+
+    assert asyncio.run(decoded()) == body
     decoder.end()
+
+
+EMPTY = gzip.compress(b"", mtime=0)
+MEMBERS = {
+    "empty": (EMPTY * 4_000, 400),
+    "empty behind a body": (gzip.compress(BODY) + EMPTY * 4_000, 400),
+    "of one byte": (gzip.compress(b" ", mtime=0) * 4_000, 400),
+    "alternating": ((EMPTY + gzip.compress(b" ", mtime=0)) * 2_000, 400),
+    "as many as a long file has": (EMPTY * 1_000 + gzip.compress(BODY) + EMPTY * 1_000, 200),
+}
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_members_are_limited_and_decoded_beside_the_event_loop(kind, monkeypatch):
+    data, status = MEMBERS[kind]
+    threads, new = Counter(), zlib.decompressobj
+
+    def counted(*window):
+        threads[get_ident()] += 1
+        return new(*window)
+
+    monkeypatch.setattr(bodies.zlib, "decompressobj", counted)
+    assert answered("gzip", data)[0] == status
+    assert threads.total() <= bodies.MOST_MEMBERS
+    assert get_ident() not in threads
+
+
+@pytest.mark.parametrize("encoding", ["deflate", " deflate "])
+def test_members_of_deflate_are_limited_too(encoding):
+    window = zlib.MAX_WBITS if encoding == "deflate" else -zlib.MAX_WBITS
+    packer = zlib.compressobj(wbits=window)
+    assert answered("deflate", packer.flush() * 4_000)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        gzip.compress(os.urandom(2**17), mtime=0),
+        gzip.compress(BODY, 0, mtime=0) + EMPTY * 2_000 + gzip.compress(os.urandom(2**17), mtime=0),
+        b"\x1f\x8b\x08\x10" + bytes(6) + b"c" * 2**17,  # the comment of a header is not decoded
+    ],
+)
+def test_a_compressed_body_may_not_be_longer_than_a_plain_one(data):
+    status, _, reached = answered("gzip", data, max_body_bytes=2**16)
+    assert (status, reached) == (413, 0)
 
 
 def test_the_admin_port_refuses_encodings():
@@ -102,7 +154,7 @@ def test_the_admin_port_refuses_encodings():
 
 
 def test_a_body_that_arrives_too_slowly_is_refused(monkeypatch):
-    monkeypatch.setattr(proxy, "BODY_S", 0.2)
+    monkeypatch.setattr(bodies, "BODY_S", 0.2)
 
     async def drip():
         while True:

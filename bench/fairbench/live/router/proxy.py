@@ -15,11 +15,11 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
-from fairbench.live.json_errors import Problem, bad_request, no_such_model
+from fairbench.live.json_errors import Problem, no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
-from fairbench.live.router.bodies import BodyLease, BodyMemory, Decoder, usual_bytes
+from fairbench.live.router.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
 from fairbench.live.router.client_limits import ConcurrencyLimit, evicted
@@ -32,7 +32,6 @@ from fairbench.live.router.traces import Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
-BODY_S = 120.0  # seconds within which a body must be complete
 # A client's own headers that a worker or the next hop may want.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
@@ -92,8 +91,8 @@ class Proxy:
     async def _answered(
         self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace, lease: BodyLease
     ) -> web.StreamResponse:
-        limits = self.facts.limits
-        call = await self._parsed(await self._read(http, lease), api, limits)
+        limits, most = self.facts.limits, self.config.max_body_bytes
+        call = await self._parsed(await read_body(http, most, lease), api, limits)
         said = call.client(self.config.client_from)
         trace.client = client = client_of(http.headers, said, self.access.keys)
         promise = self.config.promises.of(http.headers)
@@ -124,27 +123,6 @@ class Proxy:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
             return await parsed(raw, api.read, self.text, limits)
-
-    async def _read(self, http: web.Request, lease: BodyLease) -> bytes:
-        body, most, decoder = bytearray(), self.config.max_body_bytes, Decoder(http)
-        try:
-            async with asyncio.timeout(BODY_S):
-                async for piece in http.content.iter_any():
-                    body += decoder.feed(piece, most)
-                    if len(body) > most:
-                        raise Problem(
-                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                            f"the body has more than {most} bytes",
-                        )
-                    lease.grow(len(body))
-        except TimeoutError:
-            raise Problem(
-                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_S:g} s"
-            ) from None
-        except web.RequestPayloadError:
-            raise bad_request("the length of the body does not match its headers") from None
-        decoder.end()
-        return bytes(body)
 
     def _headers(self, http: web.Request) -> dict[str, str]:
         passed = http.headers.get(headers.ROUTERS, "")
