@@ -118,6 +118,23 @@ TOO_MUCH = [
     {"$ref": "#/enum/0", "enum": [{"pattern": BOMB}]},
     {"$ref": "#/$defs/a/items", "$defs": {"a": {"items": {"type": "string"}}}},
     {"type": "integer", "maximum": 10**30},
+    {"type": "integer", "maxLength": 10**400},
+    {"type": "string", "maxLength": 10**9},
+    {"type": "object", "properties": {str(n): {} for n in range(5_001)}},
+    {"$dynamicRef": "http://127.0.0.1/schema"},
+    {"title": "a", "definitions": {"a": nested(33)}, "$ref": "#/definitions/a"},
+]
+
+
+DEEP_VALUE = {"enum": [json.loads("[" * 500 + "]" * 500)]}
+FORBIDDEN = [
+    PATTERN,
+    {"patternProperties": {BOMB: {}}},
+    {"$defs": {"a": {"pattern": BOMB}}, "$ref": "#/$defs/a"},
+    {"dependencies": {"description": {"pattern": BOMB}}},
+    {"dependentSchemas": {"enum": {"pattern": BOMB}}},
+    {"title": {"pattern": BOMB}},
+    {"anyOf": [{"not": [{"contentSchema": {"Pattern": BOMB}}]}]},
 ]
 
 
@@ -127,6 +144,113 @@ def test_schemas_have_bounds(schema, how):
     status, said, reached = ask(CHAT, how(schema), patterns=True)
     assert (status, reached) == (400, None)
     assert json.loads(said)["error"]["message"].startswith(*how({}))
+
+
+def system(**fields):
+    return {"messages": [{"role": "system", "content": "a", **fields}]}
+
+
+def beside(schema):
+    return {"response_format": {"type": "json_schema", "schema": schema}}
+
+
+PLACES = {
+    "beside": beside,
+    "beside an empty one": lambda schema: {
+        "response_format": {"type": "json_schema", "json_schema": {}, "schema": schema}
+    },
+    "under a field's Python name": lambda schema: {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema_": schema}}
+    },
+    "as the format itself": lambda schema: {
+        "response_format": {"type": "json_schema", "json_schema": schema}
+    },
+    "of a JSON object": lambda schema: {"response_format": {"type": "json_object", "s": schema}},
+    "of plain text": lambda schema: {"response_format": {"type": "text", "value": [schema]}},
+    "as text beside": lambda schema: beside(" " + json.dumps(schema)),
+    "of a result": lambda schema: {
+        "tools": [{"type": "function", "function": {"name": "a", "response": schema}}]
+    },
+    "of a flat tool": lambda schema: {"tools": [{"name": "a", "input_schema": schema}]},
+    "of a custom tool": lambda schema: {"tools": [{"type": "custom", "custom": {"f": schema}}]},
+    "of a choice": lambda schema: {
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": tool(schema)}
+    },
+    "of a message": lambda schema: system(**tool(schema)),
+    "of a message's format": lambda schema: system(**beside(schema)),
+    "of a message's functions": lambda schema: system(functions=[{"parameters": schema}]),
+    "of a stream": lambda schema: {"stream_options": {"guided_json": schema}},
+    "in a text": lambda schema: {"json_schema": json.dumps(schema)},
+}
+
+
+def statuses(path, bodies, **router):
+    """Return the status of each body, and how many reached the worker."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, (worker,)):
+            found = []
+            for fields in bodies:
+                async with under_test.post(path, {**PATHS[path], **fields}) as answer:
+                    await answer.read()
+                    found.append(answer.status)
+            return found, len(worker.seen)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_schema_has_the_same_bounds_wherever_it_stands(place):
+    bodies = [PLACES[place](schema) for schema in [*TOO_MUCH, DEEP_VALUE]]
+    assert statuses(CHAT, bodies, patterns=True) == ([400] * len(bodies), 0)
+    assert statuses(CHAT, map(PLACES[place], FORBIDDEN)) == ([400] * len(FORBIDDEN), 0)
+    ordinary = [PLACES[place](ORDINARY)]
+    assert statuses(CHAT, ordinary) == ([200], 1)
+
+
+def test_a_long_list_of_ordinary_tools_is_forwarded_unchanged():
+    tools = [tool(ORDINARY)["tools"][0] for _ in range(100)]
+    for fields in ({"tools": tools}, system(tools=tools)):
+        status, _, reached = ask(CHAT, fields)
+        assert (status, reached) == (200, {**PATHS[CHAT], **fields})
+
+
+GRAMMARS = [
+    {"tools": [{"type": "custom", "custom": {"format": {"type": "grammar", "definition": BOMB}}}]},
+    {"tools": [{"type": "custom", "format": {"syntax": "lark", "type": "Grammar"}}]},
+    {"tools": [{"type": "function", "function": {"name": "a", "regex": BOMB}}]},
+    {"tool_choice": {"structural_tag": {}}},
+    {"response_format": {"type": "text", "guided_regex": BOMB}},
+    {"response_format": {"type": "json_schema", "json_schema": {"ebnf": BOMB}}},
+    {"response_format": {"type": "json_object", "whitespace_pattern": BOMB}},
+    {"response_format": ["regex", BOMB]},
+    {"response_format": BOMB},
+    formatted({"x-guidance": {"item_separator": BOMB}}),
+    system(response_format={"type": "regex", "value": BOMB}),
+    system(structured_outputs={"grammar": BOMB}),
+    system(structural_tag=json.dumps({"format": {"type": "regex"}})),
+]
+
+
+def test_grammars_need_permission_wherever_they_stand():
+    assert statuses(CHAT, GRAMMARS) == ([400] * len(GRAMMARS), 0)
+    found, reached = statuses(CHAT, GRAMMARS, patterns=True)
+    assert (found, reached) == ([200] * len(GRAMMARS), len(GRAMMARS))
+
+
+def test_of_a_messages_repeated_key_the_worker_reads_the_checked_value():
+    text = (
+        '{"model": "m", "messages": [{"role": "user", "content": "a", "tools": [1], "tools": []}]}'
+    )
+
+    async def run():
+        async with (
+            cluster(1) as (under_test, (worker,)),
+            under_test.session.post(under_test.url + CHAT, data=text) as answer,
+        ):
+            return answer.status, worker.seen[0][2]["messages"]
+
+    assert asyncio.run(run()) == (200, [{"role": "user", "content": "a", "tools": []}])
 
 
 def test_schemas_given_as_text_have_the_same_bounds():

@@ -163,7 +163,7 @@ class ServeFlags(TypedDict, total=False):
     max_body_memory: Annotated[
         int | None,
         Flag(
-            "Limit on the memory of large request bodies, in MiB; a single client may use "
+            "Limit on the memory of request bodies, in MiB; a single client may use "
             "only a part of it. [default: a quarter of the machine's memory]",
             metavar="MIB",
             least=1,

@@ -28,7 +28,7 @@ class RouterConfig:
     tokenizer.json, without which tokens are approximated. ``max_queue`` limits the unfinished
     requests, most of which wait at the workers, and ``max_queue_per_client`` those of each client
     (None: limited only when other clients need slots). ``max_body_bytes`` limits a body,
-    ``max_bodies_bytes`` all long bodies together (None: a quarter of the machine's memory).
+    ``max_bodies_bytes`` all bodies together (None: a quarter of the machine's memory).
     ``vocab_size`` is the model's, None if the workers report it. ``patterns`` lets clients send
     regular expressions and grammars, which engines evaluate. A worker that fails a health check, or
     does not answer it within ``health_timeout_s``, is out of rotation until it passes one; so is a

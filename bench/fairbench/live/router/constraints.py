@@ -7,9 +7,8 @@ is therefore refused, unless the operator allows it, and other text is limited.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,7 +19,15 @@ from fairbench.live.router.fields import Fields
 ALLOW_FLAG = "--allow-regex"
 # Regular expressions, and grammars, which may contain some and may be ambiguous.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-SCHEMAS = frozenset({"json_schema", "response_format", "tools"})
+# Fields that hold no schema. All others may, whatever an engine calls them.
+PROMPTS = frozenset({"prompt", "input_ids", "text", "image_data", "audio_data", "video_data"})
+CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "sampling_params"})
+CHECKED |= {"chat_template_kwargs"}
+MESSAGES = "messages"
+# The fields of a message that hold no schema. Some templates and engines read a message's tools.
+TEXTS = frozenset(
+    {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "name"}
+)
 
 MOST_STOPS = 32
 # characters of a stop text; SGLang decodes that much output again at every step
@@ -35,24 +42,35 @@ MOST_DEPTH = 32
 MOST_REPEATS = 10_000  # limit on lengths and counts, which are multiplied if nested
 LARGEST_NUMBER = 2**63
 ANY_OBJECT = "$$ANY$$"  # SGLang's own word for a schema that allows any object
-PLAIN_FORMATS = ("text", "json_object")
-SCHEMA_FORMAT = "json_schema"
+FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
+SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})  # these may be JSON in a string
+# Levels of a field around its schemas; in a list of tools they are parameters of a tool's function.
+WRAPPINGS = {"json_schema": 1, FORMAT: 3}
+MOST_WRAPPINGS = 4
 
-_PATTERN_KEYWORDS = ("pattern", "patternProperties")
-_NAMED_SCHEMAS = ("properties", "$defs", "definitions", "dependentSchemas")
+# Words in the names of keywords that hold regular expressions or grammars, and their types.
+_PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
+_NAMED_SCHEMAS = (
+    *("properties", "$defs", "definitions", "dependentSchemas", "dependencies"),
+    "patternProperties",
+)
 _VALUES = ("enum", "const", "default", "examples", "required")
 _PROSE = ("description", "title", "$comment")
 _REPEATS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
-_DEFINITIONS = ("#/$defs", "#/definitions")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_DEFINITIONS = ("$defs", "definitions")
+
+
+_messages = msgspec.json.Decoder(list[Fields])
 
 
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
     """Raise Problem for a constraint that may slow an engine's steps.
 
-    Schemas in ``given`` are replaced by their parsed form, so that a repeated key means the same to
+    Tables in ``given`` are replaced by their parsed form, so that a repeated key means the same to
     the engine. ``patterns`` is true if the operator allows regular expressions and grammars;
     ``where`` precedes a field's name in a message.
     """
@@ -60,22 +78,39 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
         for name in sorted(PATTERNS & given.keys()):
             raise _refused(f"{where}{name}")
     budget = _Budget(patterns)
-    for name in sorted(SCHEMAS & given.keys()):
-        value = _decoded(bytes(given[name]), f"{where}{name}")
-        given[name] = _raw(value)
-        if name == "json_schema":
-            if value == ANY_OBJECT:
-                continue
-            if isinstance(value, str):
-                value = _decoded(value.encode("utf-8", "surrogatepass"), f"{where}{name}")
-                given[name] = _raw(msgspec.json.encode(value).decode())
-            schemas: Iterable[Any] = [value]
-        elif name == "response_format":
-            schemas = _of_format(value, patterns, f"{where}{name}")
-        else:
-            schemas = _of_tools(value, f"{where}{name}")
-        for schema in schemas:
-            budget.spend_schema(schema, f"{where}{name}")
+    for name in sorted(given.keys() - PROMPTS - CHECKED - {MESSAGES}):
+        _check_field(given, name, budget, f"{where}{name}")
+    if MESSAGES in given:
+        _check_messages(given, budget)
+
+
+def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
+    """Check the schemas in a field; a number or a switch holds none."""
+    is_table = bytes(memoryview(given[name])[:1]) in (b"{", b"[")
+    if not (is_table or name in SCHEMA_TEXTS or name == FORMAT):
+        return
+    value = _decoded(bytes(given[name]), where)
+    given[name] = _raw(value)
+    if name in SCHEMA_TEXTS and isinstance(value, str):
+        if value == ANY_OBJECT:
+            return
+        value = _decoded(value.encode("utf-8", "surrogatepass"), where)
+        given[name] = _raw(msgspec.json.encode(value).decode())
+    if name == FORMAT:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind not in FORMATS:
+            budget.check_pattern(f"{where} of type {str(kind)[:64]!r}")
+    _Walk(budget, where).schema(value, _Place(-WRAPPINGS.get(name, MOST_WRAPPINGS)))
+
+
+def _check_messages(given: Fields, budget: _Budget) -> None:
+    """Check the schemas in messages, such as the tools of a system message."""
+    messages = _messages.decode(given[MESSAGES])
+    for message in messages:
+        for name in sorted(message.keys() - TEXTS):
+            _check_field(message, name, budget, f"{MESSAGES}: {name[:64]}")
+    if any(message.keys() - TEXTS for message in messages):
+        given[MESSAGES] = _raw(messages)
 
 
 def check_stops(stop: str | list[str] | None) -> None:
@@ -100,115 +135,123 @@ class _Budget:
         self._patterns = patterns
         self._left = MOST_VALUES
 
-    def spend_schema(self, schema: Any, where: str) -> None:
-        """Count a schema as an engine expands it, with each reference replaced by its target."""
-        _Walk(self, schema, where).schema(schema, 0, 1, frozenset({"#"}))
-
     def spend(self, values: int, where: str) -> None:
         self._left -= values
         if self._left < 0:
             raise bad_request(f"{where}: the schemas have more than {MOST_VALUES} values")
 
-    def check_keyword(self, name: str, where: str) -> None:
-        if name in _PATTERN_KEYWORDS and not self._patterns:
-            raise _refused(f"{where}: {name}")
+    def check_pattern(self, what: str) -> None:
+        """Raise Problem for a regular expression or a grammar, unless they are allowed."""
+        if not self._patterns:
+            raise _refused(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a value: its level, the tables around it, and how often it may be repeated.
+
+    The references ``within``, each with its table, are being followed already.
+    """
+
+    depth: int
+    around: tuple[dict[str, Any], ...] = ()
+    times: int = 1
+    within: frozenset[tuple[int, str]] = frozenset()
 
 
 @dataclass(eq=False)
 class _Walk:
-    """A single pass over a JSON schema, beginning at its ``root``."""
+    """A single pass over a value that holds JSON schemas; each reference stands for its target.
+
+    Engines move schemas between levels and spell their keys differently. The whole value is
+    therefore walked as if it were itself a schema.
+    """
 
     budget: _Budget
-    root: Any
     where: str
 
-    def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
-        """Check a schema, or a list of schemas, that may be repeated ``times`` times.
-
-        ``depth`` is its level below the root. The references ``within`` are being followed already.
-        """
-        if depth > MOST_DEPTH:
-            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
-        self._values(node, deep=False)
+    def schema(self, node: Any, place: _Place, levels: int = 1) -> None:
+        """Check a schema, or a list of schemas, which is ``levels`` below the place."""
+        place = replace(place, depth=place.depth + levels)
+        self._count(node, place.depth)
+        if isinstance(node, str) and node.lstrip().startswith("{"):
+            self.schema(_decoded(node.encode("utf-8", "surrogatepass"), self.where), place, 0)
         if isinstance(node, list):
             for one in node:
-                self.schema(one, depth + 1, times, within)
+                self.schema(one, place)
         if not isinstance(node, dict):
             return
-        times = self._times(node, times)
+        inner = replace(place, around=(*place.around, node), times=self._times(node, place.times))
+        if _is_pattern(node.get("type")):
+            self.budget.check_pattern(f"{self.where}: type {node['type'][:64]!r}")
         for name, value in node.items():
-            self.budget.check_keyword(name, self.where)
-            if name == "$ref":
-                self._follow(value, depth, times, within)
-            elif name in _PROSE:
-                continue
-            elif name in _VALUES:
-                self._values(value)
-            elif name in _NAMED_SCHEMAS and isinstance(value, dict):
-                for key, one in value.items():
-                    self._values(key)
-                    self.schema(one, depth + 2, times, within)
-            else:
-                self.schema(value, depth + 1, times, within)
+            if _is_pattern(name):
+                self.budget.check_pattern(f"{self.where}: {name[:64]}")
+            self._keyword(name, value, inner)
+
+    def _keyword(self, name: str, value: Any, place: _Place) -> None:
+        if name in _REFERENCES:
+            self._follow(name, value, place)
+        elif name in _PROSE and isinstance(value, str):
+            return
+        elif name in _VALUES:
+            self._literal(value, place.depth + 1)
+        elif name in _NAMED_SCHEMAS and isinstance(value, dict):
+            for key, one in value.items():
+                self._count(key, 0)
+                self.schema(one, place, 2)
+        else:
+            self.schema(value, place)
 
     def _times(self, node: Mapping[str, Any], times: int) -> int:
         given = [node[name] for name in _REPEATS if name in node]
-        numbers = [one for one in given if isinstance(one, int | float)]
-        most = max((one for one in numbers if isfinite(one)), default=1)
-        if times * most > MOST_REPEATS:
+        most = max((one for one in given if isinstance(one, int | float)), default=1)
+        if most > MOST_REPEATS or times * most > MOST_REPEATS:
             raise bad_request(f"{self.where}: more than {MOST_REPEATS} repetitions")
         return int(times * max(most, 1))
 
-    def _follow(self, target: Any, depth: int, times: int, within: frozenset[str]) -> None:
-        target = target if isinstance(target, str) else ""
-        if target in within:
+    def _follow(self, name: str, target: Any, place: _Place) -> None:
+        """Check the targets of a reference. Which of the tables around is the root is unknown."""
+        if target == "#":
             return  # a recursion, which grammars support
-        start, _, name = target.rpartition("/")
-        if start not in _DEFINITIONS:
+        path = str(target).split("/")
+        if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
-                f"{self.where}: $ref: must be # or a name in #/$defs or #/definitions"
+                f"{self.where}: {name}: must be # or a name in #/$defs or #/definitions"
             )
-        table = self.root.get(start.removeprefix("#/")) if isinstance(self.root, dict) else None
-        name = name.replace("~1", "/").replace("~0", "~")
-        found = table.get(name) if isinstance(table, dict) else None
-        if found is None:
-            raise bad_request(f"{self.where}: $ref: there is no {target[:64]!r}")
-        self.schema(found, depth + 1, times, within | {target})
+        key = path[2].replace("~1", "/").replace("~0", "~")
+        tables = [(n, one.get(path[1])) for n, one in enumerate(place.around)]
+        found = [(n, one[key]) for n, one in tables if isinstance(one, dict) and key in one]
+        if not found:
+            raise bad_request(f"{self.where}: {name}: there is no {str(target)[:64]!r}")
+        for n, schema in found:
+            around = place.around[: n + 1]
+            followed = id(around[-1]), str(target)
+            if followed not in place.within:
+                within = place.within | {followed}
+                self.schema(schema, replace(place, around=around, within=within))
 
-    def _values(self, value: Any, *, deep: bool = True) -> None:
-        """Subtract the size of a value from the budget, with all nested values if ``deep``."""
+    def _literal(self, value: Any, depth: int) -> None:
+        """Count a value that an answer may have, with all that it holds."""
+        self._count(value, depth)
+        if isinstance(value, dict):
+            value = [one for pair in value.items() for one in pair]
+        for one in value if isinstance(value, list) else ():
+            self._literal(one, depth + 1)
+
+    def _count(self, value: Any, depth: int) -> None:
+        """Subtract the size of a value from the budget, without nested values."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
             raise bad_request(f"{self.where}: a number must fit 64 bits")
-        if not deep:
-            return
-        if isinstance(value, dict):
-            value = [one for pair in value.items() for one in pair]
-        for one in value if isinstance(value, list) else ():
-            self._values(one)
+        if depth > MOST_DEPTH:
+            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
 
 
-def _of_format(value: Any, patterns: bool, where: str) -> list[Any]:
-    """Return the schema in a ``response_format``. Raises Problem for a grammar."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in PLAIN_FORMATS:
-        return []
-    if kind == SCHEMA_FORMAT:
-        inner = value.get(SCHEMA_FORMAT)
-        # Clients call the field ``schema``, some engines ``schema_``: both are checked.
-        return list(inner.values()) if isinstance(inner, dict) else [inner]
-    if not patterns:
-        raise _refused(f"{where} of type {str(kind)[:64]!r}")
-    return []
-
-
-def _of_tools(value: Any, where: str) -> list[Any]:
-    """Return the parameters of tools, which are schemas of their arguments."""
-    if not isinstance(value, list):
-        raise bad_request(f"{where}: must be a list of functions")
-    functions = [one.get("function", one) if isinstance(one, dict) else one for one in value]
-    return [one.get("parameters") for one in functions if isinstance(one, dict)]
+def _is_pattern(name: Any) -> bool:
+    """Return whether a keyword or a type is one of regular expressions or grammars."""
+    return isinstance(name, str) and any(word in name.lower() for word in _PATTERN_WORDS)
 
 
 def _decoded(raw: bytes, where: str) -> Any:
