@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,3 +209,41 @@ async def asked(port):
         url = f"http://127.0.0.1:{port}{GENERATE}"
         async with session.post(url, json=PATHS[GENERATE]) as answer:
             return answer.status
+
+
+@pytest.mark.parametrize("size", [30_000, 60_000, 100_000])
+def test_requests_sent_ahead_of_an_answer_take_little_memory(size, monkeypatch):
+    asked = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
+
+    async def run():
+        async with server(monkeypatch) as (port, slow):
+            found = [await opened(port, ASKED.replace(b"/ ", b"/slow ")) for _ in range(4)]
+            await until(lambda: slow.asked == 4)
+            tracemalloc.start()
+            for _, writer in found:
+                for _ in range(2**22 // size):
+                    writer.write(asked)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.1):
+                            await writer.drain()
+                            continue
+                    break
+            await asyncio.sleep(0)
+            kept, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            unsent = sum(writer.transport.get_write_buffer_size() for _, writer in found)
+            slow.released.set()
+            answers = [await reader.readline() for reader, _ in found]
+            assert answers == [b"HTTP/1.1 200 OK\r\n"] * 4
+            return kept - unsent
+
+    assert asyncio.run(run()) < 4 * 2**19
+
+
+def test_requests_sent_ahead_are_all_answered(monkeypatch):
+    async def run():
+        async with server(monkeypatch) as (port, _):
+            reader, _ = await opened(port, ASKED * 20)
+            return [await reader.readuntil(b"served") for _ in range(20)]
+
+    assert len(asyncio.run(run())) == 20

@@ -31,6 +31,7 @@ RETRY_S = 0.01  # seconds until a closed connection has ended
 AT_ONCE = 64  # connections accepted in one turn of the loop
 CLOSED_AT_ONCE = 16  # divisor of the limit: this part of it is closed at once if idle
 COMPLAIN_S = 60.0
+MOST_AHEAD = 2  # requests that are read before the answer to an earlier one on the connection
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +172,9 @@ class Connections:
         except OSError:  # there was no handshake, or the client has left
             accepted.close()
             return
+        # aiohttp would keep 32, whose bodies no limit counts. Other releases lack the attributes.
+        with suppress(AttributeError):
+            connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
 
     def _has_room(self) -> bool:

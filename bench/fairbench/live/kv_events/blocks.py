@@ -103,6 +103,8 @@ class BlockIndex:
     def _store(self, event: BlockStored) -> None:
         parent, group, size = event.parent_block_hash, event.group_idx, event.block_size
         run, start = None, 0
+        if size <= 0:
+            return
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
