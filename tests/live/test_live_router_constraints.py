@@ -178,6 +178,7 @@ PLACES = {
     },
     "of a message": lambda schema: system(**tool(schema)),
     "of a message's format": lambda schema: system(**beside(schema)),
+    "as text in a message": lambda schema: system(tools=json.dumps([tool(schema)])),
     "of a message's functions": lambda schema: system(functions=[{"parameters": schema}]),
     "of a stream": lambda schema: {"stream_options": {"guided_json": schema}},
     "in a text": lambda schema: {"json_schema": json.dumps(schema)},
@@ -213,6 +214,26 @@ def test_a_long_list_of_ordinary_tools_is_forwarded_unchanged():
     for fields in ({"tools": tools}, system(tools=tools)):
         status, _, reached = ask(CHAT, fields)
         assert (status, reached) == (200, {**PATHS[CHAT], **fields})
+
+
+ANSWERED = [
+    {
+        "role": "assistant",
+        "content": None,
+        "refusal": "{no}",
+        "audio": None,
+        "annotations": [{"type": "url_citation", "title": "a", "text": "{curly} and [square"}],
+        "function_call": {"name": "a", "arguments": '{"pattern": "x"}'},
+        "tool_calls": [{"id": "1", "function": {"name": "a", "arguments": '{"regex": "x"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": '{"pattern": "x"}'},
+]
+
+
+def test_messages_that_hold_earlier_answers_are_forwarded_unchanged():
+    fields = {"messages": [*ANSWERED, *({"role": "user", "content": "a", "id": "{"},) * 6_000]}
+    status, _, reached = ask(CHAT, fields)
+    assert (status, reached) == (200, {**PATHS[CHAT], **fields})
 
 
 GRAMMARS = [

@@ -7,6 +7,7 @@ is therefore refused, unless the operator allows it, and other text is limited.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +21,16 @@ ALLOW_FLAG = "--allow-regex"
 # Regular expressions, and grammars, which may contain some and may be ambiguous.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 # Fields that hold no schema. All others may, whatever an engine calls them.
-PROMPTS = frozenset({"prompt", "input_ids", "text", "image_data", "audio_data", "video_data"})
+PROMPTS = frozenset(
+    {"prompt", "suffix", "input_ids", "text", "image_data", "audio_data", "video_data"}
+)
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "sampling_params"})
 CHECKED |= {"chat_template_kwargs"}
 MESSAGES = "messages"
 # The fields of a message that hold no schema. Some templates and engines read a message's tools.
 TEXTS = frozenset(
-    {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "name"}
+    {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+    | {"name", "refusal"}
 )
 
 MOST_STOPS = 32
@@ -63,7 +67,7 @@ _REPEATS = (
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DEFINITIONS = ("$defs", "definitions")
 
-
+_OPENINGS = (b"{", b"[", b'"')  # the first byte of a table, a list, and a text that may hold one
 _messages = msgspec.json.Decoder(list[Fields])
 
 
@@ -85,21 +89,23 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the schemas in a field; a number or a switch holds none."""
-    is_table = bytes(memoryview(given[name])[:1]) in (b"{", b"[")
-    if not (is_table or name in SCHEMA_TEXTS or name == FORMAT):
+    """Check the schemas in a field; a number, a switch or a usual text holds none."""
+    opening = bytes(memoryview(given[name])[:1])
+    if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
         return
     value = _decoded(bytes(given[name]), where)
-    given[name] = _raw(value)
-    if name in SCHEMA_TEXTS and isinstance(value, str):
-        if value == ANY_OBJECT:
-            return
+    if not isinstance(value, str):
+        given[name] = _raw(value)
+    elif value == ANY_OBJECT:
+        return
+    elif name in SCHEMA_TEXTS:
         value = _decoded(value.encode("utf-8", "surrogatepass"), where)
         given[name] = _raw(msgspec.json.encode(value).decode())
-    if name == FORMAT:
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind not in FORMATS:
-            budget.check_pattern(f"{where} of type {str(kind)[:64]!r}")
+    elif (value := _table_in(value, where)) is None and name != FORMAT:
+        return
+    kind = value.get("type") if isinstance(value, dict) else None
+    if name == FORMAT and kind not in FORMATS:
+        budget.check_pattern(f"{where} of type {str(kind)[:64]!r}")
     _Walk(budget, where).schema(value, _Place(-WRAPPINGS.get(name, MOST_WRAPPINGS)))
 
 
@@ -174,8 +180,8 @@ class _Walk:
         """Check a schema, or a list of schemas, which is ``levels`` below the place."""
         place = replace(place, depth=place.depth + levels)
         self._count(node, place.depth)
-        if isinstance(node, str) and node.lstrip().startswith("{"):
-            self.schema(_decoded(node.encode("utf-8", "surrogatepass"), self.where), place, 0)
+        if isinstance(node, str) and (inner := _table_in(node, self.where)) is not None:
+            self.schema(inner, place, 0)
         if isinstance(node, list):
             for one in node:
                 self.schema(one, place)
@@ -247,6 +253,18 @@ class _Walk:
             raise bad_request(f"{self.where}: a number must fit 64 bits")
         if depth > MOST_DEPTH:
             raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
+
+
+def _table_in(text: str, where: str) -> Any:
+    """Return the table or list that a text holds as JSON, None for any other text."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+    except RecursionError:
+        raise bad_request(f"{where}: more than {MOST_DEPTH} levels") from None
 
 
 def _is_pattern(name: Any) -> bool:
