@@ -119,6 +119,21 @@ def headed(client, size, *more):
     return ("\r\n".join([*lines, f"Content-Length: {size}"]) + "\r\n\r\n").encode()
 
 
+def test_an_announced_length_over_the_limit_is_refused_unread():
+    async def test():
+        async with cluster(1, router={"max_body_bytes": 2**20}) as (under_test, _):
+            port = int(under_test.url.rpartition(":")[2])
+            found = []
+            for size, *more in [(2**20 + 1,), (10**15,), (2**20 + 1, "Content-Encoding: gzip")]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(headed("a", size, *more))
+                found.append(int((await reader.readline()).split()[1]))
+                writer.close()
+            return found
+
+    assert asyncio.run(test()) == [413] * 3
+
+
 ENDLESS = {
     "of spaces": headed("flood", 2**18 - 1) + b" " * 100_000,
     "of one byte": headed("flood", 2**18 - 1) + b"{",

@@ -87,6 +87,7 @@ async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
     The body may have ``most`` bytes, both as sent and decoded.
     """
     body, decoder, received = bytearray(), Decoder(http), 0
+    _check_size(http.content_length or 0, most)
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in http.content.iter_any():
