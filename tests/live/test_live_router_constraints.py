@@ -230,6 +230,21 @@ ANSWERED = [
 ]
 
 
+def test_names_that_a_client_chose_are_not_keywords():
+    named = {"$ref": "#/$defs/regex_search"}
+    schema = {
+        "$defs": {"regex_search": {"properties": {"grammar": {"type": "string"}}}},
+        "oneOf": [named],
+        "discriminator": {"propertyName": "pattern", "mapping": {"regex": "#/$defs/regex_search"}},
+        "properties": {"search_pattern": {"enum": ["regex", "ebnf"]}, "pattern": named},
+        "dependentRequired": {"pattern": ["search_pattern"]},
+        "description": "a pattern",
+    }
+    for how in (formatted, beside, tool):
+        status, _, reached = ask(CHAT, how(schema))
+        assert (status, reached) == (200, {**PATHS[CHAT], **how(schema)})
+
+
 def test_messages_that_hold_earlier_answers_are_forwarded_unchanged():
     fields = {"messages": [*ANSWERED, *({"role": "user", "content": "a", "id": "{"},) * 6_000]}
     status, _, reached = ask(CHAT, fields)

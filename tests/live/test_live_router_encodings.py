@@ -153,18 +153,30 @@ def test_the_admin_port_refuses_encodings():
     )
 
 
-def test_a_body_that_arrives_too_slowly_is_refused(monkeypatch):
+DRIPS = {
+    "plain": (b"", b" ", {}),
+    "announced": (b"", b" ", {"Content-Length": "1000000"}),
+    "compressed": (gzip.compress(BODY, mtime=0)[:15], b"", {"Content-Encoding": "gzip"}),
+    # a comment of the gzip header, which has no end
+    "compressed comment": (b"\x1f\x8b\x08\x10" + bytes(6), b"c", {"Content-Encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("kind", DRIPS)
+def test_a_body_that_arrives_too_slowly_is_refused(kind, monkeypatch):
     monkeypatch.setattr(bodies, "BODY_S", 0.2)
+    start, drop, sent = DRIPS[kind]
 
     async def drip():
+        yield start
         while True:
-            yield b" "
+            yield drop
             await asyncio.sleep(0.02)
 
     async def run():
         async with (
             cluster(1) as (under_test, (worker,)),
-            under_test.session.post(under_test.url + GENERATE, data=drip()) as answer,
+            under_test.session.post(under_test.url + GENERATE, data=drip(), headers=sent) as answer,
         ):
             return answer.status, worker.seen
 

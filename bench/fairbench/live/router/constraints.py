@@ -7,7 +7,6 @@ is therefore refused, unless the operator allows it, and other text is limited.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,9 +53,10 @@ MOST_WRAPPINGS = 4
 
 # Words in the names of keywords that hold regular expressions or grammars, and their types.
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
+# Their keys are names that the client chose, not keywords; "mapping" belongs to a discriminator.
 _NAMED_SCHEMAS = (
-    *("properties", "$defs", "definitions", "dependentSchemas", "dependencies"),
-    "patternProperties",
+    *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
+    *("dependencies", "patternProperties", "mapping"),
 )
 _VALUES = ("enum", "const", "default", "examples", "required")
 _PROSE = ("description", "title", "$comment")
@@ -180,8 +180,8 @@ class _Walk:
         """Check a schema, or a list of schemas, which is ``levels`` below the place."""
         place = replace(place, depth=place.depth + levels)
         self._count(node, place.depth)
-        if isinstance(node, str) and (inner := _table_in(node, self.where)) is not None:
-            self.schema(inner, place, 0)
+        if isinstance(node, str) and (held := _table_in(node, self.where)) is not None:
+            self.schema(held, place, 0)
         if isinstance(node, list):
             for one in node:
                 self.schema(one, place)
@@ -260,8 +260,8 @@ def _table_in(text: str, where: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return json.loads(text)
-    except ValueError:
+        return msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     except RecursionError:
         raise bad_request(f"{where}: more than {MOST_DEPTH} levels") from None
