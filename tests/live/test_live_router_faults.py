@@ -28,7 +28,8 @@ from tests.live.live_router import (
 )
 
 ROUTERS = ["round-robin", "client-round-robin", "least-loaded", "d2lpm", "preble-e2"]
-PADDING = [b": padding\n\n" * 6_000] * 900  # 59 MB, far beyond any socket's buffers
+# 59 MB, far beyond any socket's buffers; comments are passed on after the first output
+PADDING = [b'data: {"text": "a"}\n\n', *[b": padding\n\n" * 6_000] * 900]
 NEVER = {"health_interval_s": 1000.0}  # except for the check at the start
 
 

@@ -139,7 +139,8 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
 
 
 def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
-    padding = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
+    comments = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
+    padding = [b'data: {"text": "a"}\n\n', *comments]
 
     async def run():
         async with serving(padding=padding) as (url, process, worker), ClientSession() as session:

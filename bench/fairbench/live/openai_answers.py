@@ -5,7 +5,7 @@ Router and driver judge whole answers and the events of streams by the same rule
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,14 +40,6 @@ class Fault(NamedTuple):
 NO_OUTPUT = Fault("an answer without output")
 
 
-class Judgement(NamedTuple):
-    """Whether an answer or event holds output, has ended for a good reason, or shows a fault."""
-
-    output: bool = False
-    ended: bool = False
-    fault: Fault | None = None
-
-
 class Answered(msgspec.Struct):
     """The fields of an answer or event, and of an error in its place, that the judgement needs."""
 
@@ -62,6 +54,16 @@ class Answered(msgspec.Struct):
     detail: Any = None
     message: Any = None
     code: Any = None
+
+
+class Judgement(NamedTuple):
+    """Whether an answer or event holds output, has ended for a good reason, or shows a fault."""
+
+    answer: Answered | None
+    output: bool = False
+    ended: bool = False
+    fault: Fault | None = None
+    texts: Sequence[str] = ()  # of the model, in all choices
 
 
 _decode = msgspec.json.Decoder(Answered).decode
@@ -97,30 +99,38 @@ def reason_fault(reason: Any) -> Fault | None:
     return Fault(f"aborted: {str(said or 'no reason given')[:MOST_SHOWN]}", _status(code))
 
 
-def texts_of(part: Delta | None) -> Iterator[str]:
-    """Yield every text of the model in a message or delta: content, reasoning, tool calls."""
-    if part is not None:
-        # Servers that renamed the field of a thought send it under both names.
-        thought = part.reasoning_content or part.reasoning or part.reasoning_details
-        for value in (thought, part.content, part.refusal, part.tool_calls, part.function_call):
-            yield from _texts(value)
-        yield from _texts([part.audio, part.images])
+def texts_of(part: Delta) -> list[str]:
+    """Return every text of the model in a message or delta: content, reasoning, tool calls."""
+    # Servers that renamed the field of a thought send it under both names.
+    thought = part.reasoning_content or part.reasoning or part.reasoning_details
+    found: list[str] = []
+    for value in (
+        *(thought, part.content, part.refusal),
+        *(part.tool_calls, part.function_call, part.audio, part.images),
+    ):
+        if value:
+            found += (value,) if isinstance(value, str) else _texts(value)
+    return found
 
 
-def choice_texts(choice: Choice) -> Iterator[str]:
-    """Yield every text of the model in a choice."""
-    yield from _texts(choice.text)
-    yield from texts_of(choice.delta)
-    yield from texts_of(choice.message)
+def choice_texts(choice: Choice) -> list[str]:
+    """Return every text of the model in a choice."""
+    found = [choice.text] if choice.text else []
+    for part in (choice.delta, choice.message):
+        if part is not None:
+            found += texts_of(part)
+    return found
 
 
 def judge(answer: Answered | None, event: str = "") -> Judgement:
     """Judge an answer or the data of an event of this name; None stands for an unreadable one."""
     if answer is None:
-        return Judgement(fault=Fault("not an answer of this API"))
+        return Judgement(None, fault=Fault("not an answer of this API"))
+    texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
     reasons = _reasons(answer)
-    fault = _error_of(answer, event) or next(filter(None, map(reason_fault, reasons)), None)
-    return Judgement(_has_output(answer), any(reasons) and fault is None, fault)
+    fault = _error_of(answer, event) or _fault_in(reasons)
+    ended = fault is None and bool(reasons)
+    return Judgement(answer, bool(texts) or _has_tokens(answer), ended, fault, texts)
 
 
 def whole_fault(payload: bytes) -> Fault | None:
@@ -144,13 +154,13 @@ class StreamJudge:
 
     def take(self, payload: bytes, event: str = "") -> Judgement:
         """Judge the data of the next event; its ``output`` says whether new output has come."""
-        answer = answered(payload)
-        found = judge(answer, event)
-        if answer is not None:
-            found = found._replace(output=self._is_new(answer) and found.output)
-            self._may_be_empty |= _may_be_empty(answer)
+        found = judge(answered(payload), event)
+        if found.answer is not None and not self._is_new(found.answer):
+            found = found._replace(output=False)
+        if found.ended and found.answer is not None:
+            self.ended = True
+            self._may_be_empty |= _may_be_empty(found.answer)
         self.output |= found.output
-        self.ended |= found.ended
         return found
 
     def end(self) -> Fault | None:
@@ -172,7 +182,9 @@ def _status(code: Any) -> int | None:
 
 def _error_of(answer: Answered, event: str) -> Fault | None:
     """Return the error that an answer reports, under any of the names that servers use."""
-    error = answer.error or next((one.error for one in answer.choices or () if one.error), None)
+    error = answer.error
+    for choice in answer.choices or ():
+        error = error or choice.error
     is_error = ERROR in (answer.object, answer.type, event)
     if not error and (is_error or not _holds_answer(answer)):
         error = answer.message or answer.detail or (ERROR if is_error else None)
@@ -187,15 +199,21 @@ def _holds_answer(answer: Answered) -> bool:
 
 
 def _reasons(answer: Answered) -> list[Any]:
-    reasons = [choice.finish_reason for choice in answer.choices or ()]
-    if isinstance(answer.meta_info, dict):
-        reasons.append(answer.meta_info.get("finish_reason"))
+    """Return the finish reasons of an answer that has ended."""
+    reasons = [choice.finish_reason for choice in answer.choices or () if choice.finish_reason]
+    if isinstance(answer.meta_info, dict) and (reason := answer.meta_info.get("finish_reason")):
+        reasons.append(reason)
     return reasons
 
 
-def _has_output(answer: Answered) -> bool:
-    if any(text for choice in answer.choices or () for text in choice_texts(choice)):
-        return True
+def _fault_in(reasons: Sequence[Any]) -> Fault | None:
+    for reason in reasons:
+        if (fault := reason_fault(reason)) is not None:
+            return fault
+    return None
+
+
+def _has_tokens(answer: Answered) -> bool:
     return bool(answer.text or answer.output_ids or (answer.meta_info and _reported(answer)))
 
 
@@ -224,7 +242,7 @@ def _texts(value: Any) -> Iterator[str]:
     waiting = [value]  # a loop, because a server chooses the depth
     while waiting:
         one = waiting.pop()
-        if isinstance(one, str):
+        if one and isinstance(one, str):
             yield one
         elif isinstance(one, dict):
             waiting += [one[name] for name in reversed(one) if name not in _LABELS]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairbench.live.json_errors import Problem
+from fairbench.live.openai_answers import DONE, Fault, StreamJudge, choice_texts
 from fairbench.live.openai_shapes import Choice, ReportedUsage
 from fairbench.live.router.prompts import TOKEN_BYTES
 
@@ -18,7 +21,6 @@ MAX_EVENT_BYTES = 2**22
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 _LONGEST_END = 4
-_DONE = b"[DONE]"
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -81,6 +83,14 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join([line[5:].removeprefix(b" ") for line in lines])
 
 
+def name_of(event: bytes) -> str:
+    """Return an event's name, or "" if it has none."""
+    if b"event" not in event:
+        return ""
+    lines = [line[6:] for line in event.splitlines() if line.startswith(b"event:")]
+    return lines[-1].decode("utf-8", "replace").strip() if lines else ""
+
+
 class Usage(NamedTuple):
     """The tokens of one answer; None if the worker did not report them."""
 
@@ -127,7 +137,8 @@ def _decoded(answer: bytes) -> _Answer:
 def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
     told = answer.meta_info or answer.usage
     if told is None and answer.choices and whole:
-        return Usage(output_tokens=_tokens(sum(map(_text_bytes, answer.choices))))
+        texts = [text for choice in answer.choices for text in choice_texts(choice)]
+        return Usage(output_tokens=_tokens(_text_bytes(texts)))
     if told is None:
         return Usage(failed=answer.error is not None)
     return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -144,63 +155,64 @@ def usage_of(answer: bytes) -> Usage:
     return _usage_of(decoded, whole=True)
 
 
-def abort_of(answer: bytes) -> Problem | None:
-    """Return why the worker aborted an answer (status 200), or None if it did not."""
-    return _abort_of(_decoded(answer)) if b'"abort"' in answer else None
-
-
-def _abort_of(answer: _Answer) -> Problem | None:
-    reasons = [choice.finish_reason for choice in answer.choices or ()]
-    if answer.meta_info is not None:
-        reasons.append(answer.meta_info.finish_reason)
-    for reason in reasons:
-        if reason == "abort":
-            return Problem(HTTPStatus.BAD_GATEWAY, "the worker aborted this request")
-        if isinstance(reason, dict) and reason.get("type") == "abort":
-            said = str(reason.get("message") or "no reason given")[:200]
-            return Problem(
-                _status(reason.get("status_code")), f"the worker aborted this request: {said}"
-            )
-    return None
-
-
-def _status(code: Any) -> HTTPStatus:
-    try:
-        return HTTPStatus(code) if code >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
-    except (ValueError, TypeError):
-        return HTTPStatus.BAD_GATEWAY
+def problem_of(fault: Fault, worker: int | None = None) -> Problem:
+    """Return the error for a client whose ``worker`` has answered without an answer."""
+    status = HTTPStatus.BAD_GATEWAY
+    if fault.status is not None:
+        with suppress(ValueError):
+            status = HTTPStatus(fault.status)
+    said = f"the worker did not serve this request: {fault.text}"
+    return Problem(status, said, worker=worker)
 
 
 class StreamReader:
     """A reader of server-sent events that are passed on; it keeps only the facts about the end.
 
-    With ``hide_usage``, an event that contains only the usage is left out. An event by which the
-    worker aborts the request becomes an error. ``is_junk`` means that the first event is not part
-    of an answer, ``is_refusal`` that it is an error, ``is_complete`` that the last event has come.
+    Nothing is passed on before the first output, so that a stream without an answer can be tried at
+    another worker: earlier events wait, and comments are left out. With ``hide_usage``, an event
+    that contains only the usage is left out. ``fault`` is why the stream is no answer, if it is
+    none; an event that clients would not recognise as an error becomes one. ``is_complete`` means
+    that the last event has come, and ``has_new_output`` that the last chunk had output.
     """
 
     def __init__(self, *, hide_usage: bool) -> None:
         self._hide_usage = hide_usage
         self._splitter = EventSplitter()
+        self._judge = StreamJudge()
+        self._waiting = bytearray()
+        self._is_passing = False
         self._events = 0
         self._text_bytes = 0
         self._last = b""
-        self._aborted = False
-        self.is_junk = False
-        self.is_refusal = False
+        self.fault: Fault | None = None
         self.is_complete = False
+        self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the whole events that can be passed on after this chunk."""
-        return b"".join(
-            [self._passed(event) if whole else event for event, whole in self._splitter.feed(chunk)]
+        self.has_new_output = False
+        passed = b"".join(
+            [
+                self._passed(event) if whole else self._unread(event)
+                for event, whole in self._splitter.feed(chunk)
+            ]
         )
+        if self._is_passing and not self._waiting:
+            return passed
+        self._waiting += passed
+        if self._is_passing:
+            return self._take_waiting()
+        if len(self._waiting) > MAX_EVENT_BYTES:
+            self.fault = Fault("a stream without output")
+        return b""
 
     def rest(self) -> bytes:
         """Return the remaining bytes to pass on after the stream's end."""
         rest = self._splitter.rest()
-        self.is_complete |= data_of(rest) == _DONE
-        return rest
+        self.is_complete |= data_of(rest) == DONE
+        if self.fault is None and self.is_complete and not self._is_passing:
+            self.fault = self._judge.end()
+        return self._take_waiting() + rest
 
     def usage(self) -> Usage:
         """Return the tokens so far.
@@ -209,32 +221,42 @@ class StreamReader:
         least one.
         """
         told = _usage_of(_decoded(self._last), whole=False)
-        if self._aborted:
+        is_error = told.failed
+        if self.fault is not None:
             told = told._replace(failed=True)
         if told.output_tokens is not None:
             return told
-        texts = self._events - (told.failed and not self._aborted)
-        return told._replace(output_tokens=max(texts, _tokens(self._text_bytes)))
+        return told._replace(output_tokens=max(self._events - is_error, _tokens(self._text_bytes)))
+
+    def _take_waiting(self) -> bytes:
+        waiting, self._waiting = bytes(self._waiting), bytearray()
+        return waiting
+
+    def _unread(self, piece: bytes) -> bytes:
+        """Return a comment, or a piece of an oversized event, which counts as output."""
+        self._is_passing |= b"data" in piece
+        return piece if self._is_passing else b""
 
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
-        if not data or data == _DONE:
-            self.is_complete |= data == _DONE
+        if not data:
+            return event if self._is_passing else b""
+        if data == DONE:
+            self.is_complete = True
             return event
         self._events += 1
-        if self._events == 1 and not self.is_junk:
-            self.is_junk = not is_object(data)
-            self.is_refusal = b'"error"' in data and _decoded(data).error is not None
         self._last = data
-        if b'"choices"' in data:
-            answer = _decoded(data)
-            if answer.choices == [] and self._hide_usage:
-                self._events -= 1
-                return b""
-            self._text_bytes += sum(map(_text_bytes, answer.choices or ()))
-        if (problem := abort_of(data)) is not None:
-            self._aborted = True
-            return problem.event(done=False)
+        found = self._judge.take(data, name_of(event))
+        self.has_new_output |= found.output or found.ended
+        if found.fault is not None:
+            self.fault = found.fault
+            is_told = found.answer is not None and found.answer.error
+            return event if is_told else problem_of(found.fault).event(done=False)
+        self._is_passing |= found.output
+        if self._hide_usage and found.answer is not None and found.answer.choices == []:
+            self._events -= 1
+            return b""
+        self._text_bytes += _text_bytes(found.texts)
         return event
 
 
@@ -242,9 +264,5 @@ def _tokens(text_bytes: int) -> int:
     return -(-text_bytes // TOKEN_BYTES)
 
 
-def _text_bytes(choice: Choice) -> int:
-    texts = [choice.text]
-    for part in (choice.delta, choice.message):
-        if part is not None:
-            texts += [part.content, part.reasoning_content]
-    return sum(len(text.encode()) for text in texts if text)
+def _text_bytes(texts: Iterable[str]) -> int:
+    return sum([len(text.encode()) for text in texts])

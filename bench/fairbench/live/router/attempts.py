@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from fairbench.live import headers
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged
-from fairbench.live.router.breaker import Breakers
+from fairbench.live.router.breaker import Breakers, Refusals
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
 from fairbench.live.router.client_limits import Slot
@@ -75,6 +75,21 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
 log = logging.getLogger(__name__)
 
 UNSEEN = (How.UNREACHED, How.STALE)  # the worker has not seen the request, or may not have seen it
+FAILED = (How.BROKE, How.ANSWERED)  # the worker is up, but has failed the request
+# Statuses that concern the worker's load, or the router's key for this worker.
+OF_WORKERS = (401, 403, 407, 408, 425, 429)
+
+
+class Kind(NamedTuple):
+    """The properties of a request that a worker may be unable to serve.
+
+    ``key`` is the client's own key, if the worker checks it.
+    """
+
+    path: str
+    model: bytes
+    fields: frozenset[str]
+    key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,42 @@ class Asking:
     bill: Bill
     trace: Trace
 
+    @property
+    def kind(self) -> Kind:
+        fields = self.call.fields
+        model = bytes(fields.get("model", b""))
+        return Kind(self.api.path, model, frozenset(fields), self.sent.get("Authorization"))
+
+    @property
+    def size(self) -> int:
+        """The number of tokens that the request needs, as far as the client says."""
+        return len(self.call.ids) + (self.call.max_new_tokens or 0)
+
+
+@dataclass(slots=True)
+class Tries:
+    """A request's failed attempts so far, and the workers that refuse requests of its ``kind``."""
+
+    kind: Kind
+    size: int
+    refusers: Collection[int]
+    failures: list[WorkerFailed] = field(default_factory=list)
+
+    def is_refusal(self, failure: WorkerFailed) -> bool:
+        """Return whether a failure says only that the worker refuses this kind of request."""
+        status = 0 if failure.answer is None else failure.answer.status
+        of_worker = self.kind.key is None and status in OF_WORKERS
+        return 400 <= status < 500 and not of_worker
+
+    def given_up(self) -> web.Response:
+        """Return the client's answer: the last refusal, which says what to change, or an error."""
+        refusals = [one for one in self.failures if self.is_refusal(one)]
+        last = (refusals or self.failures)[-1]
+        if last.answer is not None:
+            return last.answer
+        said = "the worker of this request has failed"
+        raise Problem(HTTPStatus.BAD_GATEWAY, said, worker=last.worker)
+
 
 class Sessions(NamedTuple):
     """HTTP sessions: ``kept`` reuses connections; ``fresh`` makes a new one for each request."""
@@ -105,24 +156,28 @@ class Sessions(NamedTuple):
 
 @dataclass(eq=False)
 class Attempts:
-    """Sends a request to workers until one answers, at most two, and books the cost."""
+    """Sends a request to workers until one answers, and books the cost."""
 
     workers: Sequence[WorkerAddress]
     sessions: Sessions
     dispatcher: Dispatcher
     health: Health
     breakers: Breakers
+    refusals: Refusals
     metrics: RouterMetrics
     progress: Progress
     pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        self._doubted: set[int] = set()  # workers whose last request failed
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """Return the answer of a worker. Raises Problem if no worker has answered.
 
         A request is retried if its worker never saw it: an unreachable worker (up to one attempt
-        per worker), or a closed idle connection. Any other failure is retried at most once. A
-        request whose worker died is not retried. A worker's error answer is retried only if another
-        worker is up.
+        per worker), or a closed idle connection. Any other failure is retried once, and more often
+        only if workers have answered with errors and another worker has not failed its last
+        request. A request whose worker died is not retried.
         """
         probe = self.breakers.probe()
         try:
@@ -133,21 +188,30 @@ class Attempts:
             self.dispatcher.over(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
-        failures: list[WorkerFailed] = []
+        kind, size = asking.kind, asking.size
+        tries = Tries(kind, size, self.refusals.avoided(kind, size))
         while True:
-            failed = [failure.worker for failure in failures if failure.how is not How.STALE]
-            wish = Wish(failed, None if failures else probe)
+            wish = Wish(self._avoided(tries), None if tries.failures else probe)
             try:
                 flight = await self._sent(asking, wish)
-                return await self._attempt(asking, flight, failures)
+                return await self._attempt(asking, flight, tries)
             except WorkerFailed as failure:
-                failures.append(failure)
-                again = self._may_retry(failures)
+                tries.failures.append(failure)
+                if failure.how in FAILED:
+                    self._doubted.add(failure.worker)
+                again = self._may_retry(tries)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
                 self.metrics.totals.finished(asking.request.client, how, NOTHING)
                 asking.trace.ended(failure.worker, how)
                 if not again:
-                    return _given_up(failure)
+                    return tries.given_up()
+
+    def _avoided(self, tries: Tries) -> Collection[int]:
+        """Return workers that the next attempt avoids, as far as others are up."""
+        failed = {one.worker for one in tries.failures if one.how is not How.STALE}
+        refusing = failed.union(tries.refusers)
+        doubted = refusing | self._doubted if failed else refusing
+        return next((some for some in (doubted, refusing) if self.dispatcher.up - some), failed)
 
     async def _sent(self, asking: Asking, wish: Wish) -> Flight:
         now_s = asyncio.get_running_loop().time
@@ -159,25 +223,42 @@ class Attempts:
             self.metrics.totals.held(asking.request.client, held_s)
             asking.trace.held_s += held_s
 
-    def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
+    def _may_retry(self, tries: Tries) -> bool:
+        failures = tries.failures
         last = failures[-1]
         if last.how is How.UNREACHED:
             return len(failures) <= len(self.dispatcher.flights)
         if last.how is How.STALE:
             return True
-        if last.how is How.DIED or sum(one.how not in UNSEEN for one in failures) > 1:
-            return False
+        others = self.dispatcher.up - {one.worker for one in failures}
+        seen = [one.how for one in failures if one.how not in UNSEEN]
+        if len(seen) > 1:
+            is_cheap = all(how is How.ANSWERED for how in seen)
+            return is_cheap and bool(others - self._doubted)
         # A connection may break by itself, but an error would occur again.
-        return last.how is How.BROKE or bool(self.dispatcher.up - {last.worker})
+        return last.how is How.BROKE or (last.how is not How.DIED and bool(others))
 
-    def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
+    def _judge(self, worker: int, tries: Tries) -> None:
         """Record that a worker served a request that others failed."""
+        self._doubted.discard(worker)
+        self.refusals.served(worker, tries.kind, tries.size)
         if self.breakers.served(worker):
             log.warning("worker %d serves again", worker)
             self.dispatcher.join(worker)
-        for failure in failures:
-            if failure.how in (How.BROKE, How.ANSWERED) and failure.worker != worker:
-                self._blame(failure.worker)
+        for failure in tries.failures:
+            if failure.how in FAILED and failure.worker != worker:
+                if tries.is_refusal(failure):
+                    self._refuse(failure.worker, tries)
+                else:
+                    self._blame(failure.worker)
+
+    def _refuse(self, worker: int, tries: Tries) -> None:
+        if self.refusals.refused(worker, tries.kind, tries.size):
+            log.warning(
+                "worker %d refused requests that other workers served; requests of the same model "
+                "and fields that need at least %d tokens avoid this worker for a while",
+                *(worker, tries.size),
+            )
 
     def _blame(self, worker: int) -> None:
         if not self.breakers.failed(worker):
@@ -191,15 +272,13 @@ class Attempts:
         )
         self.dispatcher.eject(worker)
 
-    async def _attempt(
-        self, asking: Asking, flight: Flight, failures: Sequence[WorkerFailed]
-    ) -> web.StreamResponse:
+    async def _attempt(self, asking: Asking, flight: Flight, tries: Tries) -> web.StreamResponse:
         """Send the request to one worker. Raises WorkerFailed once the worker's health is known."""
 
         def begun() -> None:
             asking.slot.begin()
             self.dispatcher.began(flight)
-            self._judge(flight.worker, failures)
+            self._judge(flight.worker, tries)
 
         heard = partial(self.progress.heard, flight.worker)
         exchange = Exchange(asking.http, asking.call, flight, begun, heard)
@@ -208,7 +287,7 @@ class Attempts:
         asking.api.sign(asking.call, key)
         names = {headers.ROUTING_KEY: key, headers.SESSION: key}
         shown = {**asking.sent, **names, **worker.authorization}
-        session = self.sessions.fresh if failures else self.sessions.kept
+        session = self.sessions.fresh if tries.failures else self.sessions.kept
         begun_s = asyncio.get_running_loop().time()
         try:
             answer = await exchange.run(session, worker.url + asking.api.path, shown)
@@ -218,7 +297,7 @@ class Attempts:
                 healthy = await self._is_healthy(asking, flight.worker)
                 if not healthy and failure.how is not How.UNREACHED:
                     failure.how = How.DIED
-                elif failures and failure.how is How.STALE:
+                elif tries.failures and failure.how is How.STALE:
                     failure.how = How.BROKE  # its connection was a new one
             raise
         except BaseException:
@@ -268,11 +347,3 @@ class Attempts:
         if usage.input_tokens is None:
             usage = usage._replace(input_tokens=asking.asked.prompt_tokens)
         return reported(usage, asking.asked)
-
-
-def _given_up(failure: WorkerFailed) -> web.Response:
-    if failure.answer is not None:
-        return failure.answer
-    raise Problem(
-        HTTPStatus.BAD_GATEWAY, "the worker of this request has failed", worker=failure.worker
-    )

@@ -1,14 +1,19 @@
-"""The circuit breaker: a worker that fails requests that others serve is avoided for a while."""
+"""The circuit breaker: a worker that fails requests that others serve is avoided for a while.
+
+A refusal (4xx) concerns a kind of requests, not the worker: a model that only other workers have,
+or a prompt that is too long for this worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from math import inf
 
 TRIPS_AFTER = 3  # failures in succession
 FIRST_REST_S = 5.0
 LONGEST_REST_S = 60.0
+MOST_KINDS = 1024  # kinds of requests of which refusals are kept
 
 
 @dataclass(slots=True)
@@ -90,3 +95,71 @@ class Breakers:
                 state.probing = True
                 return worker
         return None
+
+
+@dataclass(slots=True)
+class _Refused:
+    sizes: list[int] = field(default_factory=list)  # the smallest refused sizes, ascending
+    rest_s: float = field(default_factory=lambda: FIRST_REST_S)
+    until_s: float = -inf
+
+    def covers(self, size: int) -> bool:
+        return len(self.sizes) == TRIPS_AFTER and size >= self.sizes[-1]
+
+    def rest(self, now_s: float) -> None:
+        self.until_s = now_s + self.rest_s
+        self.rest_s = min(2 * self.rest_s, LONGEST_REST_S)
+
+
+class Refusals:
+    """The kinds of requests that a worker refuses while other workers serve them. Pure.
+
+    A kind is anything by which requests are equal (model, fields); ``size`` is the number of tokens
+    that a request needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as
+    large avoid the worker, for as long as with a breaker; then a single request tries it again. A
+    served request clears the refusals of requests that are not larger.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._kinds: dict[Hashable, dict[int, _Refused]] = {}
+        self._now_s = now_s
+
+    def refused(self, worker: int, kind: Hashable, size: int) -> bool:
+        """Record a refusal of a request that another worker served.
+
+        Return whether such requests avoid the worker from now on.
+        """
+        while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
+            del self._kinds[next(iter(self._kinds))]
+        state = self._kinds.setdefault(kind, {}).setdefault(worker, _Refused())
+        covered = state.covers(size)
+        state.sizes = sorted([*state.sizes, size])[:TRIPS_AFTER]
+        if covered or not state.covers(size):
+            return False
+        state.rest(self._now_s())
+        return True
+
+    def served(self, worker: int, kind: Hashable, size: int) -> None:
+        """Record a served request."""
+        state = self._kinds.get(kind, {}).get(worker)
+        if state is not None:
+            state.sizes = [one for one in state.sizes if one > size]
+            if not state.sizes:
+                del self._kinds[kind][worker]
+
+    def avoided(self, kind: Hashable, size: int) -> Collection[int]:
+        """Return the workers that a request avoids; it tries one whose rest is over."""
+        now_s, found = self._now_s(), []
+        for worker, state in self._kinds.get(kind, {}).items():
+            if not state.covers(size):
+                continue
+            if state.until_s > now_s:
+                found.append(worker)
+            else:
+                state.rest(now_s)
+        return found
+
+    def forget(self, worker: int) -> None:
+        """Forget a worker's refusals, because another process serves at its address."""
+        for workers in self._kinds.values():
+            workers.pop(worker, None)

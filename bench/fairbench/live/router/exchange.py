@@ -22,7 +22,8 @@ from aiohttp import (
 from fairbench.live import headers
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.json_errors import Problem
-from fairbench.live.router.answers import StreamReader, Usage, abort_of, is_object, usage_of
+from fairbench.live.openai_answers import Fault, whole_fault
+from fairbench.live.router.answers import StreamReader, Usage, problem_of, usage_of
 from fairbench.live.router.calls import Call
 from fairbench.live.router.ingress import Flight
 
@@ -48,7 +49,7 @@ class How(Enum):
     STALE = auto()  # the connection ended before an answer, perhaps because it was idle
     HUNG = auto()  # the worker is up, but does not answer
     DIED = auto()  # the worker is down
-    ANSWERED = auto()  # the worker answered with an error
+    ANSWERED = auto()  # the worker answered with an error, or without an answer
 
 
 class WorkerFailed(Exception):
@@ -70,7 +71,7 @@ class Exchange:
     """Sends a request to a worker and answers the client; ``usage`` and ``outcome`` are results.
 
     ``on_begun`` is called when the client receives the first part of the answer, ``on_heard`` when
-    a part of a successful answer has arrived.
+    output has arrived.
     """
 
     request: web.Request
@@ -127,28 +128,32 @@ class Exchange:
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
             told = self._reader.feed(chunk)
-            if self._reader.is_refusal and self._stream is None:
-                told += self._reader.feed(await self._read(answer)) + self._reader.rest()
-                refused = web.Response(body=told, status=answer.status, headers=returned)
-                raise WorkerFailed(self.flight.worker, How.ANSWERED, refused)
-            self.on_heard()
-            if self._reader.is_junk and self._stream is None:
-                raise ClientPayloadError("the stream contains data that is not an event")
+            self._check_unsent()
+            if self._reader.has_new_output:
+                self.on_heard()
             # This waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
+        self._check_unsent()
         if not (self._reader.is_complete or failed):
             raise ClientPayloadError("the stream ends without its final event")
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
 
+    def _check_unsent(self) -> None:
+        """Raise WorkerFailed for a stream without an answer of which nothing was passed on."""
+        if self._reader.fault is not None and self._stream is None:
+            raise self._failed(self._reader.fault)
+
+    def _failed(self, fault: Fault) -> WorkerFailed:
+        worker = self.flight.worker
+        return WorkerFailed(worker, How.ANSWERED, problem_of(fault, worker).response())
+
     async def _read(self, answer: ClientResponse) -> bytes:
         body = bytearray()
         async for piece in answer.content.iter_any():
             body += piece
-            if answer.ok and answer.content_type != EVENTS:
-                self.on_heard()
             if len(body) > MAX_BODY_BYTES:
                 raise ClientPayloadError(f"the body has more than {MAX_BODY_BYTES} bytes")
         return bytes(body)
@@ -156,8 +161,8 @@ class Exchange:
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return an answer in one piece.
 
-        Raises WorkerFailed for an error of any status: only another worker's answer to the same
-        request reveals the cause.
+        Raises WorkerFailed for an error of any status, and for a success without an answer: only
+        another worker's answer to the same request reveals the cause.
         """
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
@@ -165,13 +170,10 @@ class Exchange:
         if status not in SERVED:  # redirects are not followed
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, How.ANSWERED, odd.response())
-        if not is_object(body):
-            junk = Problem(HTTPStatus.BAD_GATEWAY, "the answer of the worker is not JSON")
-            raise WorkerFailed(self.flight.worker, How.ANSWERED, junk.response())
+        if (fault := whole_fault(body)) is not None:
+            raise self._failed(fault)
+        self.on_heard()
         self.usage = usage_of(body)
-        if (problem := abort_of(body)) is not None:
-            self.outcome = ERROR
-            return problem.response()
         self.outcome = OK
         return response
 

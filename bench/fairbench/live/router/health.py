@@ -16,6 +16,7 @@ from http import HTTPStatus
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairbench.live import headers
+from fairbench.live.openai_answers import whole_fault
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
@@ -146,7 +147,9 @@ class Health:
                 headers=address.authorization,
                 allow_redirects=False,
             ) as response:
-                await response.read()
+                body = await response.read()
+                if response.ok:
+                    return whole_fault(body) is None
                 return response.status < HTTPStatus.INTERNAL_SERVER_ERROR
         except (ClientError, OSError):
             return False
@@ -174,8 +177,8 @@ class Health:
 class Progress:
     """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
-    A worker is silent while it has requests and no output arrives: no piece of a successful answer,
-    and no change of the production that its ``/metrics`` reports. Time without requests does not
+    A worker is silent while it has requests and no output arrives: no event with new output, no
+    whole answer, and no change of the production that its ``/metrics`` reports. Time without requests does not
     count, and a request that its client gives up changes nothing. The limit is ``stall_s`` seconds.
     For a worker that exports no such metrics and has only answers in one piece, the limit is the
     longest time that these may take.
@@ -192,7 +195,7 @@ class Progress:
         self._told: dict[int, list[str]] = {}  # as text, in which NaN equals NaN
 
     def heard(self, worker: int) -> None:
-        """Record that a part of an answer has arrived from the worker."""
+        """Record that output has arrived from the worker."""
         self._silent_s.pop(worker, None)
 
     async def watch(self) -> None:

@@ -22,7 +22,7 @@ from fairbench.live.router.background import (
     give_back_freed_memory,
     keep_large_buffers_apart,
 )
-from fairbench.live.router.breaker import Breakers
+from fairbench.live.router.breaker import Breakers, Refusals
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.gateway import hold_requests
@@ -74,7 +74,7 @@ async def running(
         dispatcher = _new_dispatcher(config, router, info, access.weights)
         warn_of_others(config.local, dict(enumerate(info.locals)))
         facts = WorkerFacts(session, workers, info, config)
-        breakers = Breakers(len(workers), time.monotonic)
+        breakers, refusals = Breakers(len(workers), time.monotonic), Refusals(time.monotonic)
         poll = await hold_requests(config, session, dispatcher, info, access.weights)
         access.on_weights = dispatcher.router.on_weights
         peering = peering_of(config, dispatcher)
@@ -100,6 +100,7 @@ async def running(
             subscribers.pop(worker, None)
 
         async def returned(worker: int) -> None:
+            refusals.forget(worker)
             await facts.learn(worker)
             if worker in subscribers:
                 subscribers[worker].restart()
@@ -109,7 +110,9 @@ async def running(
         )
         sessions = Sessions(session, fresh)
         progress = Progress(workers, dispatcher, session, config.stall_s, health.stalled)
-        attempts = Attempts(workers, sessions, dispatcher, health, breakers, metrics, progress)
+        attempts = Attempts(
+            *(workers, sessions, dispatcher, health, breakers, refusals, metrics, progress)
+        )
         membership = Membership(workers, dispatcher, health, breakers, follow, unfollow)
         async with aclosing(health):
             for worker in range(len(workers)):
