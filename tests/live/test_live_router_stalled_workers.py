@@ -1,6 +1,7 @@
 """Test workers that hang although their health checks pass, and workers that are only slow."""
 
 import asyncio
+import json
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp import web
 from fairbench.live import headers
 from fairbench.live.router.health import LONGEST_STALLS, PROOF
 from tests.live.live_router import (
+    CHAT,
     COMPLETIONS,
     GENERATE,
     PATHS,
@@ -102,6 +104,79 @@ def test_a_slow_stream_counts_as_progress():
             return answer.status, b"error" in said, under_test.up
 
     assert asyncio.run(run()) == (200, False, {0})
+
+
+class Dripping(Worker):
+    """A worker that begins an answer with ``first`` and then repeats ``drop`` without end.
+
+    The router's own request, which proves that a worker decodes, gets ``{}`` with status 200.
+    """
+
+    kind = "text/event-stream"
+    first = b""
+    drop = b""
+
+    async def answer(self, request):
+        body = await request.json()
+        self.seen.append((request.path, {}, body))
+        if body == PROOF:
+            return web.json_response({})
+        response = web.StreamResponse(headers={"Content-Type": self.kind})
+        await response.prepare(request)
+        await response.write(self.first)
+        while True:
+            await response.write(self.drop)
+            await asyncio.sleep(STALL_S / 20)
+
+
+def event(**fields):
+    return b"data: %b\n\n" % json.dumps(fields).encode()
+
+
+def delta(**fields):
+    return event(choices=[{"index": 0, "delta": fields}])
+
+
+ONE = {"text": "a", "meta_info": {"completion_tokens": 1}}
+DROPS = {
+    "comments": (CHAT, b"", b": processing\n\n"),
+    "comments after output": (CHAT, delta(content="a"), b": ping\n\n"),
+    "roles": (CHAT, b"", delta(role="assistant", content="")),
+    "empty deltas": (CHAT, delta(content="a"), delta(content="", tool_calls=[])),
+    "empty choices": (COMPLETIONS, event(choices=[{"text": "a"}]), event(choices=[])),
+    "pings": (CHAT, delta(content="a"), b'event: ping\ndata: {"type": "ping"}\n\n'),
+    "the same output": (GENERATE, event(**ONE), event(**ONE)),
+    "usage": (CHAT, delta(content="a"), event(choices=[], usage={"completion_tokens": 1})),
+    "half an event": (CHAT, delta(content="a"), b"data: "),
+    "spaces": (GENERATE, b'{"text":', b" "),
+    "lines": (CHAT, b"{", b"\r\n"),
+    "half an answer": (COMPLETIONS, b'{"choices": [', b'{"text": ""},'),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_only_output_counts_as_progress(name):
+    path, first, drop = DROPS[name]
+    stream = not first.startswith(b"{")
+
+    async def run():
+        bad, good = Dripping(), Worker()
+        bad.first, bad.drop = first, drop
+        bad.kind = "text/event-stream" if stream else "application/json"
+        for worker in (bad, good):
+            await worker.start()
+        body = {**PATHS[path], "stream": stream}
+        async with router_before([bad, good], stall_s=STALL_S / 2) as under_test:
+            async with asyncio.timeout(60), under_test.post(path, body) as answer:
+                said = await answer.read()
+            await until(lambda: any(seen[2] == PROOF for seen in bad.seen))
+            await asyncio.sleep(0.1)  # two more checks: an empty answer proves nothing
+            up = under_test.up
+        for worker in (bad, good):
+            await worker.stop()
+        return b'"code":502' in said, up
+
+    assert asyncio.run(run()) == (True, {1})
 
 
 class Telling(Worker):

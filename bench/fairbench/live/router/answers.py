@@ -247,7 +247,7 @@ class StreamReader:
         self._events += 1
         self._last = data
         found = self._judge.take(data, name_of(event))
-        self.has_new_output |= found.output or found.ended
+        self.has_new_output |= found.output
         if found.fault is not None:
             self.fault = found.fault
             is_told = found.answer is not None and found.answer.error

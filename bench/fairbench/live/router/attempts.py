@@ -17,7 +17,7 @@ from fairbench.live import headers
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged
-from fairbench.live.router.breaker import Breakers, Refusals
+from fairbench.live.router.breaker import Breakers, Doubts, Refusals
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
 from fairbench.live.router.client_limits import Slot
@@ -80,18 +80,6 @@ FAILED = (How.BROKE, How.ANSWERED)  # the worker is up, but has failed the reque
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 
-class Kind(NamedTuple):
-    """The properties of a request that a worker may be unable to serve.
-
-    ``key`` is the client's own key, if the worker checks it.
-    """
-
-    path: str
-    model: bytes
-    fields: frozenset[str]
-    key: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Asking:
     """A client's request with everything that is needed to send it to a worker.
@@ -111,10 +99,11 @@ class Asking:
     trace: Trace
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> int:
+        """A hash of what a worker may be unable to serve: API, model, fields, the client's key."""
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
-        return Kind(self.api.path, model, frozenset(fields), self.sent.get("Authorization"))
+        return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))
 
     @property
     def size(self) -> int:
@@ -124,17 +113,21 @@ class Asking:
 
 @dataclass(slots=True)
 class Tries:
-    """A request's failed attempts so far, and the workers that refuse requests of its ``kind``."""
+    """A request's failed attempts so far, and the workers that refuse requests of its ``kind``.
 
-    kind: Kind
+    ``has_key`` means that the worker checks the client's own key.
+    """
+
+    kind: int
     size: int
     refusers: Collection[int]
+    has_key: bool
     failures: list[WorkerFailed] = field(default_factory=list)
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
         """Return whether a failure says only that the worker refuses this kind of request."""
         status = 0 if failure.answer is None else failure.answer.status
-        of_worker = self.kind.key is None and status in OF_WORKERS
+        of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
@@ -169,7 +162,7 @@ class Attempts:
     pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self._doubted: set[int] = set()  # workers whose last request failed
+        self._doubts = Doubts()
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """Return the answer of a worker. Raises Problem if no worker has answered.
@@ -189,7 +182,8 @@ class Attempts:
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
         kind, size = asking.kind, asking.size
-        tries = Tries(kind, size, self.refusals.avoided(kind, size))
+        refusers = self.refusals.avoided(kind, size)
+        tries = Tries(kind, size, refusers, has_key="Authorization" in asking.sent)
         while True:
             wish = Wish(self._avoided(tries), None if tries.failures else probe)
             try:
@@ -198,7 +192,8 @@ class Attempts:
             except WorkerFailed as failure:
                 tries.failures.append(failure)
                 if failure.how in FAILED:
-                    self._doubted.add(failure.worker)
+                    kind = tries.kind if tries.is_refusal(failure) else None
+                    self._doubts.add(failure.worker, kind)
                 again = self._may_retry(tries)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
                 self.metrics.totals.finished(asking.request.client, how, NOTHING)
@@ -210,8 +205,11 @@ class Attempts:
         """Return workers that the next attempt avoids, as far as others are up."""
         failed = {one.worker for one in tries.failures if one.how is not How.STALE}
         refusing = failed.union(tries.refusers)
-        doubted = refusing | self._doubted if failed else refusing
+        doubted = refusing | self._doubted(tries) if failed else refusing
         return next((some for some in (doubted, refusing) if self.dispatcher.up - some), failed)
+
+    def _doubted(self, tries: Tries) -> set[int]:
+        return self._doubts.among(self.dispatcher.up, tries.kind)
 
     async def _sent(self, asking: Asking, wish: Wish) -> Flight:
         now_s = asyncio.get_running_loop().time
@@ -234,13 +232,13 @@ class Attempts:
         seen = [one.how for one in failures if one.how not in UNSEEN]
         if len(seen) > 1:
             is_cheap = all(how is How.ANSWERED for how in seen)
-            return is_cheap and bool(others - self._doubted)
+            return is_cheap and bool(others - self._doubted(tries))
         # A connection may break by itself, but an error would occur again.
         return last.how is How.BROKE or (last.how is not How.DIED and bool(others))
 
     def _judge(self, worker: int, tries: Tries) -> None:
         """Record that a worker served a request that others failed."""
-        self._doubted.discard(worker)
+        self._doubts.clear(worker, tries.kind)
         self.refusals.served(worker, tries.kind, tries.size)
         if self.breakers.served(worker):
             log.warning("worker %d serves again", worker)

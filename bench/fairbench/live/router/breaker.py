@@ -6,7 +6,7 @@ or a prompt that is too long for this worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
@@ -114,17 +114,17 @@ class _Refused:
 class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them. Pure.
 
-    A kind is anything by which requests are equal (model, fields); ``size`` is the number of tokens
-    that a request needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as
+    A kind is a hash of properties (model, fields); ``size`` is the number of tokens that a request
+    needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as
     large avoid the worker, for as long as with a breaker; then a single request tries it again. A
     served request clears the refusals of requests that are not larger.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        self._kinds: dict[Hashable, dict[int, _Refused]] = {}
+        self._kinds: dict[int, dict[int, _Refused]] = {}
         self._now_s = now_s
 
-    def refused(self, worker: int, kind: Hashable, size: int) -> bool:
+    def refused(self, worker: int, kind: int, size: int) -> bool:
         """Record a refusal of a request that another worker served.
 
         Return whether such requests avoid the worker from now on.
@@ -132,14 +132,14 @@ class Refusals:
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
         state = self._kinds.setdefault(kind, {}).setdefault(worker, _Refused())
-        covered = state.covers(size)
+        before = len(state.sizes)
         state.sizes = sorted([*state.sizes, size])[:TRIPS_AFTER]
-        if covered or not state.covers(size):
+        if before == TRIPS_AFTER or len(state.sizes) < TRIPS_AFTER:
             return False
         state.rest(self._now_s())
         return True
 
-    def served(self, worker: int, kind: Hashable, size: int) -> None:
+    def served(self, worker: int, kind: int, size: int) -> None:
         """Record a served request."""
         state = self._kinds.get(kind, {}).get(worker)
         if state is not None:
@@ -147,7 +147,7 @@ class Refusals:
             if not state.sizes:
                 del self._kinds[kind][worker]
 
-    def avoided(self, kind: Hashable, size: int) -> Collection[int]:
+    def avoided(self, kind: int, size: int) -> Collection[int]:
         """Return the workers that a request avoids; it tries one whose rest is over."""
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
@@ -163,3 +163,29 @@ class Refusals:
         """Forget a worker's refusals, because another process serves at its address."""
         for workers in self._kinds.values():
             workers.pop(worker, None)
+
+
+class Doubts:
+    """The workers that failed their last request, or their last one of a kind. Pure.
+
+    Nobody knows yet whether the worker or the request was at fault, so such a worker still gets
+    requests, but no request that others have failed. ``kind`` is None for any request.
+    """
+
+    def __init__(self) -> None:
+        self._doubts: dict[tuple[int, int | None], None] = {}
+
+    def add(self, worker: int, kind: int | None) -> None:
+        self._doubts[worker, kind] = None
+        if len(self._doubts) > MOST_KINDS:
+            del self._doubts[next(iter(self._doubts))]
+
+    def clear(self, worker: int, kind: int) -> None:
+        """Record that the worker served a request of the kind."""
+        self._doubts.pop((worker, None), None)
+        self._doubts.pop((worker, kind), None)
+
+    def among(self, workers: Collection[int], kind: int) -> set[int]:
+        """Return the doubted ones of the workers."""
+        doubts = self._doubts
+        return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -178,10 +178,10 @@ class Progress:
     """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
     A worker is silent while it has requests and no output arrives: no event with new output, no
-    whole answer, and no change of the production that its ``/metrics`` reports. Time without requests does not
-    count, and a request that its client gives up changes nothing. The limit is ``stall_s`` seconds.
-    For a worker that exports no such metrics and has only answers in one piece, the limit is the
-    longest time that these may take.
+    whole answer, and no change of the production that its ``/metrics`` reports. Time without
+    requests does not count, and a request that its client gives up changes nothing. The limit is
+    ``stall_s`` seconds. For a worker that exports no such metrics and has only answers in one
+    piece, the limit is the longest time that these may take.
     """
 
     workers: Sequence[WorkerAddress]
