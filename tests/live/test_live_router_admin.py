@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.http_server import listening_beside
-from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.processes.addresses import WorkerAddress, same_worker
 from fairbench.live.router import breaker
 from fairbench.live.router.admin import admin_app
 from fairbench.live.router.keys_file import WorkerKeys
@@ -290,6 +290,41 @@ def test_a_drained_idle_worker_gets_no_probe(monkeypatch):
             return await admin.states(), len(workers[0].seen) - reached
 
     assert asyncio.run(run()) == ({1: "up"}, 0)
+
+
+NAMES = [
+    *("http://localhost:{}", "http://LOCALHOST:{}//", "http://127.0.0.1:0{}/", "http://127.1:{}"),
+    *(
+        "http://[::1]:{}",
+        "http://0.0.0.0:{}",
+        "http://[::ffff:127.0.0.1]:{}/./",
+        "HTTP://localhost:{}",
+    ),
+    f"http://{socket.gethostname()}:{{}}",
+]
+
+
+def test_a_worker_is_not_added_again_under_another_name():
+    async def run():
+        async with cluster(1) as (under_test, (known,)), administered(under_test) as admin:
+            found = [await admin.add(name.format(known.port)) for name in NAMES]
+            found += [await admin.add(f"http://127.0.0.1:{known.port}/other")]  # a gateway's path
+            async with worker() as other:
+                names = (f"http://localhost:{other.port}", other.url, f"{other.url}/")
+                found += await asyncio.gather(*map(admin.add, names))  # at once
+            return [status for status, _ in found]
+
+    *known, other, first, second, third = asyncio.run(run())
+    assert known == [409] * len(NAMES)
+    assert (other, sorted((first, second, third))) == (201, [201, 409, 409])
+
+
+def test_addresses_of_different_machines_differ():
+    urls = ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://10.0.0.1:81", "http://127.0.0.2:80"]
+    for number, url in enumerate(urls):
+        assert same_worker(url, urls[:number] + urls[number + 1 :]) is None
+    assert same_worker("http://10.0.0.1/", urls) == "http://10.0.0.1:80"
+    assert same_worker("https://unknown.invalid/", ["https://unknown.invalid:443"]) is not None
 
 
 def test_the_last_worker_is_not_drained_and_no_worker_is_added_twice():

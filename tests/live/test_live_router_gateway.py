@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -347,6 +348,55 @@ def test_a_full_worker_gets_no_requests():
             assert await asked == 200
 
     run(test)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "vtc", "dlpm"])
+def test_requests_to_workers_that_report_no_load_are_refused_at_once(policy):
+    """Queued ones, too. A worker that reports later is used, and one that reports is enough."""
+
+    async def test():
+        router = {"gateway": policy, "saturation": "utilization"}
+        async with cluster(2, router=router) as (under_test, workers):
+            dispatcher = under_test.proxy.dispatcher
+            async with under_test.post(GENERATE) as answer:
+                told = answer.status, (await answer.json())["error"]["message"]
+            assert told[0] == 503
+            assert "no worker reports at /v1/loads or /metrics" in told[1]
+            assert dispatcher.under_way == 0
+            workers[0].load = [0, 0, 0.0]
+            await until(lambda: dispatcher.ingress.blocked() is None)
+            assert await ask(under_test, "ann") == 200
+            workers[0].load = [9, 1, 0.1]
+            before = workers[0].polls
+            await until(lambda: workers[0].polls >= before + 2)
+            asked = ask(under_test, "ann")
+            await until(lambda: dispatcher.under_way == 1)
+            workers[0].healthy = False  # the other one never reports
+            assert await asked == 503
+            workers[0].healthy = True
+            workers[0].load = [0, 0, 0.0]
+            await until(lambda: 0 in under_test.up and dispatcher.ingress.blocked() is None)
+            assert await ask(under_test, "ann") == 200
+
+    run(test)
+
+
+def test_a_worker_that_no_longer_reports_is_blind_only_after_a_while():
+    now_s, up = [0.0], [0]
+    fleet = SimpleNamespace(workers=lambda: up, release=lambda: None)
+    loads = PolledLoads(fleet, 1000, 0.2, lambda: now_s[0])
+    assert loads.blocked() is None, "it was not asked yet"
+    loads.hear(0, Told(0, 0, 0.0))
+    loads.hear(0, None)
+    assert loads.blocked() is None
+    now_s[0] = 5.1
+    assert "no worker reports" in loads.blocked()
+    up.append(1)  # a new one
+    assert loads.blocked() is None
+    loads.hear(1, None)
+    assert loads.blocked() is not None
+    up.clear()
+    assert loads.blocked() is None
 
 
 FLOOD, MODEST, AT_ONCE = 30, 6, 4

@@ -4,9 +4,10 @@ import asyncio
 import socket
 
 import pytest
+from multidict import CIMultiDict
 
 from fairbench.live import headers
-from tests.live.live_router import GENERATE, cluster
+from tests.live.live_router import GENERATE, PATHS, cluster
 from tests.live.test_live_router_admin import administered
 
 OWN = [
@@ -52,6 +53,44 @@ def statuses(sent, **router):
                 return [*found, answer.status], sum(path == GENERATE for path, *_ in worker.seen)
 
     return asyncio.run(run())
+
+
+TWICE = [
+    [("Authorization", "Bearer a"), ("Authorization", "Bearer b")],
+    [("Authorization", "Bearer a"), ("Authorization", "Bearer a")],
+    [(headers.CLIENT, "ann"), (headers.CLIENT, "bob")],
+    [("X-SMG-Routing-Key", "ann"), ("X-SMG-Routing-Key", "bob")],
+    [(headers.DEADLINE, "10"), (headers.DEADLINE, "10000")],
+    [(headers.PROGRAM, "1"), (headers.PROGRAM, "2")],
+]
+
+
+@pytest.mark.parametrize("twice", TWICE)
+@pytest.mark.parametrize("keys", [None, {"a": "ann", "b": "bob"}])
+def test_a_deciding_header_is_given_once(twice, keys):
+    """A proxy before the router may have checked the other one."""
+    sent = CIMultiDict(twice)
+    sent.setdefault("Authorization", "Bearer a")
+
+    async def run():
+        async with cluster(1, router={"keys": keys}) as (under_test, (worker,)):
+            found = []
+            async with under_test.session.post(
+                under_test.url + GENERATE, json=PATHS[GENERATE], headers=sent
+            ) as answer:
+                found.append((answer.status, "given twice" in await answer.text()))
+            async with under_test.session.get(
+                f"{under_test.url}/v1/models", headers=sent
+            ) as answer:
+                found.append((answer.status, "given twice" in await answer.text()))
+            async with administered(under_test, key="a") as admin:
+                status, told = await admin.ask("GET", headers=sent)
+            found.append((status, "given twice" in told["error"]["message"]))
+            return found, len(worker.seen)
+
+    found, reached = asyncio.run(run())
+    assert found == [(400, True)] * 3
+    assert reached == 0
 
 
 @pytest.mark.parametrize("sent", OWN)

@@ -2,10 +2,12 @@
 
 import asyncio
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import ClientConnectorError, ClientError, ClientSession
@@ -29,15 +31,13 @@ def pair(tmp_path_factory):
     """Return a self-signed certificate of 127.0.0.1 and its key."""
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    name = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
-    openssl(*new, *name, "-keyout", key, "-out", cert)
+    certify(cert, key)
     return cert, key
 
 
 @asynccontextmanager
 async def serving(pair, worker):
-    """Run ``fairbench serve`` as a process; yield its URL, and its log after it has stopped."""
+    """Run ``fairbench serve``; yield its URL, its log after it has stopped, and its process."""
     flags = ("--port", "0", "--worker-url", worker.url, "--tls-cert", pair[0], "--tls-key", pair[1])
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fairbench", "serve", *map(str, flags)),
@@ -46,7 +46,7 @@ async def serving(pair, worker):
     )
     log = []
     try:
-        yield (await process.stdout.readline()).decode().strip(), log
+        yield (await process.stdout.readline()).decode().strip(), log, process
     finally:
         process.terminate()
         log.append((await process.communicate())[1].decode())
@@ -59,7 +59,7 @@ def test_only_https_requests_and_streams_are_served(pair):
     async def run():
         worker = Worker()
         await worker.start()
-        async with ClientSession() as session, serving(pair, worker) as (url, log):
+        async with ClientSession() as session, serving(pair, worker) as (url, log, _):
             assert url.startswith("https://127.0.0.1:")
             async with session.post(url + GENERATE, json=streamed(GENERATE), ssl=trust) as answer:
                 told = answer.status, payloads(await answer.read())
@@ -74,6 +74,56 @@ def test_only_https_requests_and_streams_are_served(pair):
 
     told, (log,) = asyncio.run(run())
     assert told == (200, list(events(GENERATE, {})))
+    assert "Traceback" not in log
+
+
+def certify(cert, key, kind=("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
+    name = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    openssl("req", "-x509", "-newkey", *kind, "-nodes", *name, "-keyout", key, "-out", cert)
+
+
+@needs_openssl
+def test_renewed_files_are_used_after_sighup_and_unusable_ones_are_not(pair, tmp_path):
+    """Certificates of another kind of key, too. A connection that is open continues."""
+    cert, key = (shutil.copy(file, tmp_path) for file in pair)
+    trust = ssl.create_default_context(cafile=cert)
+
+    async def run():
+        worker = Worker()
+        await worker.start()
+        async with ClientSession() as session, serving((cert, key), worker) as (url, log, process):
+            port = int(url.rpartition(":")[2])
+
+            def shown():
+                return ssl.get_server_certificate(("127.0.0.1", port))
+
+            async def renewed(expected):
+                process.send_signal(signal.SIGHUP)
+                async with asyncio.timeout(60):
+                    while (found := await asyncio.to_thread(shown)) != expected:
+                        await asyncio.sleep(0.01)
+                return found
+
+            async with session.get(f"{url}/health", ssl=trust) as answer:
+                assert answer.status == 200
+            seen = [await renewed(Path(cert).read_text())]
+            for kind in (("rsa:2048",), ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
+                certify(cert, key, kind)
+                seen.append(await renewed(Path(cert).read_text()))
+            for text in ("torn", Path(pair[0]).read_text()):  # of another key
+                Path(cert).write_text(text)
+                seen.append(await renewed(seen[-1]))
+            Path(key).unlink()
+            seen.append(await renewed(seen[-1]))
+            async with session.get(f"{url}/health", ssl=trust) as answer:  # kept open
+                assert answer.status == 200
+        await worker.stop()
+        return seen, log
+
+    seen, (log,) = asyncio.run(run())
+    assert len(set(seen)) == 3
+    assert log.count("the TLS certificate and its key were read again") == 3
+    assert log.count("the previous certificate stays in force") == 3
     assert "Traceback" not in log
 
 

@@ -82,7 +82,8 @@ def serve(
     of_workers = worker_keys(flags.get("worker_key"), flags.get("worker_key_file"))
     promised = promises(flags.get("goodput"))
     traces = otel_traces() if flags.get("otel") else Traces()
-    tls = server_tls(flags.get("tls_cert"), flags.get("tls_key"))
+    read_tls = partial(server_tls, flags.get("tls_cert"), flags.get("tls_key"))
+    tls = read_tls()
     admin_port = flags.get("admin_port")
     admin_key = admin_key_of(admin_port, flags.get("admin_key_file"), known, of_workers)
     held = held_by(
@@ -166,6 +167,7 @@ def serve(
             grace_s=value("grace"),
             on_ready=typer.echo,
             tls=tls,
+            read_tls=read_tls,
             traces=traces,
         )
         try:

@@ -18,7 +18,7 @@ from fairbench.execute.interruption import interruptible
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
@@ -66,8 +66,12 @@ def named_workers(
     _check_settings(settings, *dict.fromkeys((name, *parts)))
     workers = [parse_worker(url) for url in urls]
     for number, worker in enumerate(workers):
-        if worker.url in (earlier.url for earlier in workers[:number]):
-            raise UsageError(f"--worker-url {worker.url}: given twice; give each worker once")
+        twin = same_worker(worker.url, [earlier.url for earlier in workers[:number]])
+        if twin is not None:
+            shown = "" if twin == worker.url else f" (as {twin})"
+            raise UsageError(
+                f"--worker-url {worker.url}: given twice{shown}; give each worker once"
+            )
     if all_named:  # the number of workers is fixed
         keys.check_named([worker.url for worker in workers])
     return Routed(

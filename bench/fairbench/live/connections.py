@@ -83,7 +83,7 @@ class Connections:
         self._opening: set[asyncio.Task[None]] = set()
         self._server: web.Server | None = None
         self._sockets: Sequence[socket.socket] = ()
-        self._tls: SSLContext | None = None
+        self.tls: SSLContext | None = None
         self._watching: asyncio.Task[None] | None = None
         self._complained_s: float | None = None
 
@@ -109,7 +109,7 @@ class Connections:
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
         """Accept connections at these sockets, which are closed at the end."""
-        self._server, self._sockets, self._tls = server, sockets, tls
+        self._server, self._sockets, self.tls = server, sockets, tls
         self._watching = asyncio.create_task(self._watch())
         self._resume()
 
@@ -166,8 +166,8 @@ class Connections:
             _, connection = await asyncio.get_running_loop().connect_accepted_socket(
                 self._server,
                 accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=HEADER_S if self._tls else None,
+                ssl=self.tls,
+                ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
         except OSError:  # there was no handshake, or the client has left
             accepted.close()

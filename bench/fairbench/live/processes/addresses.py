@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+USUAL_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,65 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 def _canonical(url: str) -> str:
     """Return the address in canonical form, so that equal addresses have equal texts."""
     parts = urlsplit(url)
-    usual = {"http": ":80", "https": ":443"}[parts.scheme]
+    usual = f":{USUAL_PORTS[parts.scheme]}"
     return parts._replace(netloc=parts.netloc.lower().removesuffix(usual)).geturl().rstrip("/")
+
+
+def door_of(url: str) -> tuple[int, str]:
+    """Return the port and the path of a worker's URL, which are equal under each of its names."""
+    parts = urlsplit(url)
+    path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
+    return parts.port or USUAL_PORTS[parts.scheme], path
+
+
+def hosts_of(url: str) -> frozenset[str]:
+    """Look up the IP addresses of a URL's host; a name of this machine has ``LOOPBACK``, too.
+
+    Returns the host itself if the name is unknown. May take seconds.
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return frozenset((host,))
+    addresses = set(map(_address, found))
+    if not _is_ip(host) and any(map(_is_own, found)):
+        addresses.add(LOOPBACK)
+    return frozenset(addresses)
+
+
+def same_worker(url: str, others: Collection[str]) -> str | None:
+    """Return another URL that leads to the same server, under any name. May take seconds."""
+    beside = [other for other in others if door_of(other) == door_of(url)]
+    hosts = hosts_of(url) if beside else frozenset()
+    return next((other for other in beside if other == url or hosts & hosts_of(other)), None)
+
+
+def _address(text: str) -> str:
+    """Return an IP address in one form; addresses that mean this machine become ``LOOPBACK``."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return LOOPBACK if address.is_unspecified or address == IPv6Address(1) else str(address)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_own(address: str) -> bool:
+    """Return whether an IP address belongs to this machine: only these can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _is_endpoint(text: str) -> bool:

@@ -16,12 +16,12 @@ from aiohttp.typedefs import Handler
 from fairbench.errors import UsageError
 from fairbench.files.reader import is_key
 from fairbench.live.json_errors import Problem, bad_request, errors_as_json, problems_as_answers
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
 from fairbench.live.router.bodies import check_plain
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.identity import LOOPBACK_HOSTS, check_bearer, check_host
+from fairbench.live.router.identity import LOOPBACK_HOSTS, check_bearer, check_host, check_single
 from fairbench.live.router.keys_file import WorkerKeys
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ class Membership:
     breakers: Breakers
     follow: Callable[[int], None]
     unfollow: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        self._adding = asyncio.Lock()  # two calls may add the same worker
 
     def rows(self) -> list[dict[str, Any]]:
         return [self.row(worker) for worker in self.dispatcher.flights]
@@ -81,16 +84,25 @@ class Membership:
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):
             raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
-        for worker in self.dispatcher.flights:
-            if self.workers[worker].url == address.url:
-                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is already worker {worker}")
+        async with self._adding:
+            worker = await self._numbered(address)
+        await asyncio.wait([self.health.suspect(worker)], timeout=patience_s)
+        return worker
+
+    async def _numbered(self, address: WorkerAddress) -> int:
+        """Make a worker known. Raises Problem if it is known under any name."""
+        known = {self.workers[worker].url: worker for worker in self.dispatcher.flights}
+        twin = await asyncio.to_thread(same_worker, address.url, tuple(known))
+        if twin is not None:
+            shown = "" if twin == address.url else f" ({twin})"
+            said = f"{address.url} is already worker {known[twin]}{shown}"
+            raise Problem(HTTPStatus.CONFLICT, said)
         worker = self.dispatcher.add(followed=address.kv_events is not None)
         self.workers.append(address)
         assert self.workers[worker] is address
         self.breakers.add(worker)
         self.follow(worker)
         log.info("worker %d is added: %s", worker, address.url)
-        await asyncio.wait([self.health.suspect(worker)], timeout=patience_s)
         return worker
 
     def drain(self, worker: int) -> None:
@@ -138,6 +150,7 @@ def admin_app(
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check_single(request)
         check_host(request, LOOPBACK_HOSTS, addresses=False)
         if key is not None:
             check_bearer(request, key, "the admin key")
@@ -159,7 +172,11 @@ def admin_app(
     middlewares = [errors_as_json, problems_as_answers, guard]
     app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
     app.add_routes(
-        [web.get(PATH, show), web.post(PATH, add), web.delete(PATH + r"/{worker:\d{1,9}}", drain)]
+        [
+            web.get(PATH, show),
+            web.post(PATH, add),
+            web.delete(PATH + "/{worker:[0-9]{1,9}}", drain),
+        ]
     )
     return app
 

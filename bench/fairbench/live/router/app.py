@@ -15,7 +15,7 @@ from fairbench.live.http_server import metrics_page
 from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.identity import ANY_HOST, LOOPBACK_HOSTS, check_host
+from fairbench.live.router.identity import ANY_HOST, LOOPBACK_HOSTS, check_host, check_single
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
 from fairbench.live.router.prompts import load_text_tokens
@@ -102,12 +102,13 @@ async def _models(request: web.Request) -> web.StreamResponse:
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
-    """Return a middleware that refuses requests from web pages of other sites."""
+    """Return a middleware that refuses ambiguous requests, and those of other sites' pages."""
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check_single(request)
         if not (is_open or request.path == PEERS_PATH):
             check_host(request, allowed, addresses=True)
         return await handler(request)

@@ -192,8 +192,8 @@ class Attempts:
             except WorkerFailed as failure:
                 tries.failures.append(failure)
                 if failure.how in FAILED:
-                    kind = tries.kind if tries.is_refusal(failure) else None
-                    self._doubts.add(failure.worker, kind)
+                    is_refusal = tries.is_refusal(failure)
+                    self._doubts.add(failure.worker, tries.kind if is_refusal else None)
                 again = self._may_retry(tries)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
                 self.metrics.totals.finished(asking.request.client, how, NOTHING)

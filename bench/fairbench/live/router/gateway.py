@@ -129,6 +129,9 @@ async def hold_requests(
         queue = with_admission(queue, admission, router=router, setup=setup)
     if queue is not None:
         dispatcher.hold(queue, asyncio.get_running_loop().call_later)
+        if polls:
+            assert dispatcher.ingress is not None
+            dispatcher.ingress.blocked = loads.blocked
     return follow
 
 

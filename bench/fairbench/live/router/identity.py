@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.json_errors import Problem
+from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
 MAX_LENGTH = 128
@@ -26,6 +26,11 @@ MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
 ANY_HOST = "*"
+# Headers that decide about a request; proxies differ in which of two equal names they read.
+SINGLE = (
+    *("Authorization", "Host", "Origin", *headers.CLIENT_ALIASES, *headers.OBJECTIVE_ALIASES),
+    *(headers.DEADLINE, headers.PROGRAM, headers.DEPTH, headers.OUTPUT_TOKENS),
+)
 
 
 class Keyring:
@@ -99,6 +104,13 @@ def _owner(authorization: str, keys: Keyring) -> str:
     if client is None:
         raise Problem(HTTPStatus.UNAUTHORIZED, "unknown API key: send Authorization: Bearer KEY")
     return client
+
+
+def check_single(http: web.Request) -> None:
+    """Raise Problem (400) for a request that has a deciding header twice."""
+    for name in SINGLE:
+        if len(http.headers.getall(name, ())) > 1:
+            raise bad_request(f"the header {name} is given twice: send it once")
 
 
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:

@@ -79,7 +79,8 @@ class Ingress:
 
     ``send`` creates the flight of a released request; ``is_open`` returns whether any worker is up;
     ``alarm`` wakes the queue at the times that it asks for, and is None for a queue that needs
-    none.
+    none. ``blocked`` returns why the queue will not release any request, or None: such requests do
+    not wait.
     """
 
     queue: HoldsRequests
@@ -87,6 +88,7 @@ class Ingress:
     now_s: Callable[[], float]
     is_open: Callable[[], bool]
     alarm: Alarm | None = None
+    blocked: Callable[[], str | None] = lambda: None
 
     def __post_init__(self) -> None:
         self._ringing: Ringing | None = None
@@ -171,7 +173,15 @@ class Ingress:
         for request, end in ends:
             on_sent, _ = self._held.pop(request)
             on_sent(end)
+        if self._held and (why := self.blocked()) is not None:
+            self._refuse_all(unavailable(why))
         self._set_alarm(now_s)
+
+    def _refuse_all(self, problem: Problem) -> None:
+        held, self._held = self._held, {}
+        for request, (on_sent, _) in held.items():
+            self.queue.withdraw(request)
+            on_sent(problem)
 
     def _set_alarm(self, now_s: float) -> None:
         if self._ringing is not None:

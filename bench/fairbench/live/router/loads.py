@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,11 +20,13 @@ from fairbench.schedulers.views import WorkerLoad
 # SGLang's own page of loads, and the names of these facts in the metrics of SGLang, the emulator
 # and vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
+PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
 TIMEOUT = ClientTimeout(total=1.0)
+BLIND_S = 5.0  # seconds without a report after which a worker that has reported counts as blind
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,11 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class PolledLoads:
-    """A ``FleetView`` of the last reports; reports older than ``stale_s`` are ignored."""
+    """A ``FleetView`` of the last reports; reports older than ``stale_s`` are ignored.
+
+    A worker is blind if it answers without a report: at once if it has never reported, and after
+    ``BLIND_S`` otherwise.
+    """
 
     dispatcher: Dispatcher
     pool_tokens: int
@@ -47,6 +54,7 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
+        self._asked: set[int] = set()  # workers whose last answer held no report
 
     def workers(self) -> Collection[int]:
         return self.dispatcher.workers()
@@ -60,9 +68,25 @@ class PolledLoads:
         tokens = round(told.usage * self.pool_tokens)
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
-    def hear(self, worker: int, told: Told) -> None:
-        self._told[worker] = self.now_s(), told
+    def hear(self, worker: int, told: Told | None) -> None:
+        """Record a worker's answer: a report, or None for an answer without one."""
+        if told is None:
+            self._asked.add(worker)
+        else:
+            self._asked.discard(worker)
+            self._told[worker] = self.now_s(), told
         self.dispatcher.release()
+
+    def blocked(self) -> str | None:
+        """Return why no request will be sent, or None if one worker at least reports its load."""
+        up = self.workers()
+        if not up or not all(map(self._is_blind, up)):
+            return None
+        return f"the saturation detector needs the workers' loads, but no worker reports {PLACES}"
+
+    def _is_blind(self, worker: int) -> bool:
+        at_s, _ = self._told.get(worker, (-inf, None))
+        return worker in self._asked and self.now_s() - at_s > BLIND_S
 
 
 async def poll(
@@ -75,13 +99,11 @@ async def poll(
         if told is None:
             page = METRICS if page == LOADS else LOADS
             told = await _ask(session, address, page)
-        if told is not None:
+        if told is not None or worker in loads.workers():
             loads.hear(worker, told)
-        elif not complained and worker in loads.workers():
+        if told is None and not complained and worker in loads.workers():
             complained = True
-            log.warning(
-                "worker %d reports no load at %s or %s; it counts as full", worker, LOADS, METRICS
-            )
+            log.warning("worker %d reports no load %s; it counts as full", worker, PLACES)
         await asyncio.sleep(poll_s)
 
 

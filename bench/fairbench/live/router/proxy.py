@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from fairbench.live.router.traces import Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
+_WHOLE = re.compile("-?[0-9]{1,18}")
 # A client's own headers that a worker or the next hop may want.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
@@ -150,10 +152,9 @@ def _number(http: web.Request, name: str, default: int) -> int:
     text = http.headers.get(name)
     if text is None:
         return default
-    try:
-        return int(text)
-    except ValueError:
-        raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {text!r} is not a number") from None
+    if not _WHOLE.fullmatch(text):
+        raise bad_request(f"{name}: {text[:40]!r} is not a number")
+    return int(text)
 
 
 class _Listed(msgspec.Struct):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from ssl import SSLContext
 
 from aiohttp import web
 
+from fairbench.errors import FairbenchError
+from fairbench.live.connections import Connections
 from fairbench.live.http_server import listening, listening_beside
 from fairbench.live.router.admin import PATH, admin_app
 from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
@@ -29,17 +33,22 @@ async def serve_router(
     grace_s: float,
     on_ready: Callable[[str], None],
     tls: SSLContext | None = None,
+    read_tls: Callable[[], SSLContext | None] = lambda: None,
     traces: Traces = NO_TRACES,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
 
-    ``on_ready`` receives the URL. Raises UsageError if a setting or the address cannot be used.
+    ``on_ready`` receives the URL. With ``tls``, SIGHUP calls ``read_tls`` for new connections.
+    Raises UsageError if a setting or the address cannot be used.
     """
     app = router_app(config, traces)
     async with (
         listening(app, host, port, tls, decompress=False) as server,
         _administered(app, config),
     ):
+        if tls is not None:
+            renew = partial(_renew_tls, server.site, read_tls)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
         on_ready(server.url)
         await server.stop.wait()
         server.stop.clear()
@@ -48,6 +57,16 @@ async def serve_router(
             async with asyncio.timeout(grace_s):
                 while app[SERVICE].dispatcher.under_way and not server.stop.is_set():
                     await asyncio.sleep(POLL_S)
+
+
+def _renew_tls(site: Connections, read_tls: Callable[[], SSLContext | None]) -> None:
+    """Use the renewed files for new connections; unusable files are reported and change nothing."""
+    try:
+        site.tls = read_tls()
+    except FairbenchError as error:
+        log.warning("%s: the previous certificate stays in force", error)
+        return
+    log.info("the TLS certificate and its key were read again")
 
 
 @asynccontextmanager
