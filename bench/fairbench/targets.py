@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from fairbench.errors import UsageError, unknown_name
 
 LATENCIES = ("ttft", "tpot", "e2el")  # the names of vLLM and AIPerf
-SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)")
+SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
 

@@ -1,5 +1,6 @@
 """Test that servers start in parallel, report when ready, and all end."""
 
+import errno
 import logging
 import os
 import re
@@ -71,6 +72,29 @@ def test_a_server_that_ends_is_named_with_the_end_of_its_log(tmp_path):
     assert str(caught.value) == f"bad ended with exit code 3 (with this server); {where}"
     assert caught.value.__notes__ == ["starting\nsomething is wrong\nwith this server"]
     assert not any(map(runs, pids_in(pids)))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_cannot_be_written_is_named_before_the_server(tmp_path, monkeypatch, code):
+    """A server that cannot write its log ends, and its log is empty."""
+
+    def refused(**_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(servers_module, "TemporaryFile", refused)
+    with pytest.raises(RunFailed) as failed:
+        start_all([recipe("worker-0", "--exit", "1")], tmp_path, timeout_s=WAIT_S)
+    said = f"{tmp_path}: cannot be written: {os.strerror(code)}, so worker-0 ended with exit code 1"
+    assert str(failed.value).startswith(said)
+    assert list(tmp_path.iterdir()) == [tmp_path / "worker-0.log"]
+
+
+def test_a_server_that_finds_another_disk_full_is_shown_with_that_line(tmp_path):
+    script = "print('OSError: [Errno 28] No space left on device: /cache'); print('bye'); exit(1)"
+    full = Recipe("worker-0", lambda ports: [sys.executable, "-c", script])
+    with pytest.raises(RunFailed, match=r"^worker-0 .* \(OSError: .* device: /cache\); its log"):
+        start_all([full], tmp_path, timeout_s=WAIT_S)
+    assert list(tmp_path.iterdir()) == [tmp_path / "worker-0.log"], "the check leaves no file"
 
 
 def test_a_server_that_is_never_ready_is_stopped(tmp_path, caplog, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ from fairbench.version import __version__
 
 # Typer's own errors, which derive from click's class or from Typer's copy of it.
 WrongUsage: Any = typer.BadParameter.__base__
+
+
+_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # between the numbers of a value
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
 
 
 class _Commands(TyperGroup):
@@ -66,12 +71,28 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
+        check_digits(rest)
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
                 # Most likely a variable of a script that was never set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
+
+
+def check_digits(words: list[str]) -> None:
+    """Raise UsageError for a number in digits of another script, which Python would read."""
+    for flag, value in pairwise(["", *words]):
+        name, equals, inner = value.partition("=")
+        if equals and name.startswith("-"):
+            flag, value = name, inner
+        if not value.isascii() and any(map(_is_foreign_number, _BETWEEN.split(value))):
+            shown = f"{flag} {value}" if flag.startswith("-") else value
+            raise UsageError(f"{shown}: write numbers with the digits 0 to 9")
+
+
+def _is_foreign_number(word: str) -> bool:
+    return not word.isascii() and _NUMBER.fullmatch(word) is not None
 
 
 def _home(module: str, entry: Entry, name: str) -> Any:

@@ -17,7 +17,9 @@ from fairbench.metrics.metric import Better
 from fairbench.results.paired import Decision, Difference, difference
 from fairbench.results.values import Value, more_is_better
 
-SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
+SHAPE = re.compile(
+    r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
+)
 
 MOST_PERCENT = 100  # the largest fall of a number that is never negative
 

@@ -32,7 +32,7 @@ def names_in(word: str) -> list[str]:
 
     Raises ValueError for a range that ends before it begins or is larger than any workload.
     """
-    found = re.fullmatch(r"(client-)(\d{1,6})\.\.(\d{1,6})", word)
+    found = re.fullmatch(r"(client-)([0-9]{1,6})\.\.([0-9]{1,6})", word)
     if found is None:
         return [word]
     first, last = int(found[2]), int(found[3])

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.workloads.inherit import SPECS
+from fairbench.workloads.traces import write
 from fairbench.workloads.traces.change import COMBINED, anonymized, combined, cut, scaled
 from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.read import TraceParams, read_trace
@@ -72,6 +73,34 @@ def test_a_written_value_reads_back_equal(table, tmp_path):
     assert columns_of(read_again(table, tmp_path)) == columns_of(table)
     with pytest.raises(UsageError, match="the file exists already; choose another name"):
         write_trace(table, tmp_path / "written.jsonl")
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError("NaN")]
+)
+@pytest.mark.parametrize("lines", [0, 2])
+def test_an_interrupted_or_failed_writer_leaves_no_file(table, tmp_path, monkeypatch, error, lines):
+    def until_the_end(table):
+        yield from [{"time": 0.0}] * lines
+        raise error
+
+    monkeypatch.setattr(write, "lines_of", until_the_end)
+    with pytest.raises((KeyboardInterrupt, UsageError)):
+        write_trace(table, tmp_path / "written.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_command_leaves_no_file(tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"time": 0, "client": "a", "input_tokens": 9, "output_tokens": 3}\n' * 3)
+
+    def terminated(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(write, "lines_of", terminated)
+    words = ["trace", "cut", str(log), "--to", "9", "--output-file", str(tmp_path / "cut.jsonl")]
+    assert CliRunner().invoke(app, words).exit_code == 130
+    assert list(tmp_path.iterdir()) == [log]
 
 
 def test_every_line_follows_the_published_schema(table, tmp_path):

@@ -161,7 +161,8 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        weights = {name.strip(): float(weight) for name, _, weight in pairs}
+        # An encoding of bytes has no digits of other scripts.
+        weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
     if "" in weights or len(weights) < len(pairs):

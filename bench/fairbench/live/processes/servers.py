@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Event, Thread
 from typing import NamedTuple, TypeAlias
 
@@ -21,6 +22,7 @@ POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
 # words in a server's log, in lower case, for a port that is taken
 TAKEN = ("address already in use", "address in use")
+PROBE_BYTES = 2**16
 TELL_S = 30.0  # seconds between two lines about servers that are not ready
 MAX_STARTS = 5  # attempts to start one server whose port was taken each time
 LOOK_S = 0.5
@@ -119,7 +121,7 @@ class Server:
 
     def how_it_ended(self) -> str:
         """Describe the server's end in a line, with its cause. Precondition: it has ended."""
-        return f"{self.recipe.name} ended with {self.last_words()}; its log is {self._log_path}"
+        return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
         """Return the ending and its cause. Precondition: the server has ended."""
@@ -133,19 +135,36 @@ class Server:
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         return f" ({printable(said[-1].strip())[:200]})" if said else ""
 
+    def _shown(self, how: str) -> str:
+        """Return what happened, and first the disk if it cannot be written, which ends servers."""
+        shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
+        directory = self._log_path.parent
+        why = unwritable(directory)
+        return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
+
     def failed(self, how: str) -> RunFailed:
         """Return an error with the log's line that explains the end; a note has the log's end.
 
         The message shows control characters as escapes; the note shows the log unchanged.
         """
-        cause = self._cause()
-        error = RunFailed(f"{self.recipe.name} {how}{cause}; its log is {self._log_path}")
+        error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
         """Log that the server is not ready yet, with the last line of its log."""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, self._said())
+
+
+def unwritable(directory: Path) -> str | None:
+    """Return why a few bytes cannot be written in a directory, such as a full disk, or None."""
+    try:
+        with TemporaryFile(dir=directory) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def start_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,9 +89,14 @@ def write_trace(table: Table, path: Path) -> None:
     try:
         if path.exists():
             raise UsageError(f"--output-file {path}: the file exists already; choose another name")
-        with part.open("w", encoding="utf-8") as file:
-            for line in lines_of(table):
-                file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
-        part.rename(path)
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                for line in lines_of(table):
+                    file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+            part.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
     except (OSError, ValueError) as error:
         raise UsageError(f"--output-file {path}: cannot be written: {error}") from None
