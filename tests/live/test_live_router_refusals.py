@@ -261,3 +261,28 @@ def test_a_worker_whose_bad_answer_meets_a_refusal_leaves_the_client_the_refusal
                 await worker.stop()
 
     assert {status for status, _ in asyncio.run(run())} == {400}
+
+
+@pytest.mark.parametrize("odd", [{}, {"error": "no"}, {"data": "x"}, None])
+def test_models_are_listed_by_any_worker_that_can(odd):
+    class Odd(Worker):
+        async def models(self, request):
+            return web.json_response(odd, status=200 if odd is not None else 500)
+
+    async def run():
+        workers = [Odd(), Worker(listed=[{"id": "x"}]), Worker(listed=[{"id": "y"}])]
+        for worker in workers:
+            await worker.start()
+        try:
+            async with router_before(workers) as under_test:
+                found = []
+                for page in ("", "/x", "/y", "/z"):
+                    url = f"{under_test.url}/v1/models{page}"
+                    async with under_test.session.get(url) as answer:
+                        found.append((answer.status, (await answer.json()).get("id")))
+                return found
+        finally:
+            for worker in workers:
+                await worker.stop()
+
+    assert asyncio.run(run()) == [(200, None), (200, "x"), (200, "y"), (404, None)]

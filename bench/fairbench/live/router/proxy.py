@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
@@ -60,9 +60,10 @@ class Proxy:
         self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """Return ``/v1/models``, or a named model, from the first worker that answers."""
+        """Return ``/v1/models``, or a named model, from the first worker that lists it."""
         client_of(http.headers, None, self.access.keys)
         timeout = ClientTimeout(total=self.config.health_timeout_s)
+        name, last = http.match_info.get("model"), None
         for worker in sorted(self.dispatcher.up):
             address = self.workers[worker]
             sent = {**self._authorization(http), **address.authorization}
@@ -70,15 +71,15 @@ class Proxy:
                 async with self.session.get(
                     address.url + "/v1/models", headers=sent, timeout=timeout, allow_redirects=False
                 ) as answer:
-                    listed = await answer.read()
-                    if answer.ok and (name := http.match_info.get("model")) is not None:
-                        return named_model(listed, name)
-                    return web.Response(
-                        body=listed, status=answer.status, content_type="application/json"
-                    )
+                    last = await _models_of(answer, name)
             except (ClientError, OSError):
                 self.health.suspect(worker)
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
+            else:
+                if last.status == HTTPStatus.OK:
+                    break
+        if last is None:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
+        return last
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         sent = self._headers(http)
@@ -161,12 +162,22 @@ class _Listed(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-def named_model(listed: bytes, name: str) -> web.Response:
-    """Return a model from a worker's list, else 404. Raises Problem for an invalid list."""
+async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
+    listed = await answer.read()
+    if not answer.ok:
+        return web.Response(body=listed, status=answer.status, content_type="application/json")
+    return models_in(listed, name)
+
+
+def models_in(listed: bytes, name: str | None) -> web.Response:
+    """Return a worker's list, or the named model from the list, else 404; 502 without a list."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Problem(HTTPStatus.BAD_GATEWAY, "the worker does not list its models") from None
+        said = "the worker does not list its models"
+        return Problem(HTTPStatus.BAD_GATEWAY, said).response()
+    if name is None:
+        return web.Response(body=listed, content_type="application/json")
     for model in models:
         if model.get("id") == name:
             return web.Response(body=msgspec.json.encode(model), content_type="application/json")
