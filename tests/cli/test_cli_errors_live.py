@@ -27,6 +27,10 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
             ["--worker-url", WORKER, "--worker-url", f"{WORKER}/"],
             f"--worker-url {WORKER}: given twice; give each worker once",
         ),
+        (
+            ["--worker-url", "http://127.0.0.1:9", "--worker-url", "http://localhost:9/"],
+            "http://localhost:9: given twice (as http://127.0.0.1:9); give each worker once",
+        ),
         (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale needs --dp"),
         (
             ["--worker-url", WORKER, "--dp", "2"],

@@ -319,6 +319,22 @@ def test_a_worker_is_not_added_again_under_another_name():
     assert (other, sorted((first, second, third))) == (201, [201, 409, 409])
 
 
+def test_names_that_a_gateway_tells_apart_are_different_workers(monkeypatch):
+    """Behind one address of an ingress there are many workers."""
+
+    def resolved(host, _):
+        return [(None, None, None, "", ("203.0.113.7", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    known = ["http://a.example", "http://node1:80"]
+    assert same_worker("http://b.example", known) is None
+    assert same_worker("http://a.example:81", known) is None
+    assert same_worker("http://a.example.:80", known) == known[0]
+    assert same_worker("http://203.0.113.7", known) == known[0]
+    assert same_worker("http://node1.cluster.local", known) == known[1]
+    assert same_worker("http://node10", known) is None
+
+
 def test_addresses_of_different_machines_differ():
     urls = ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://10.0.0.1:81", "http://127.0.0.2:80"]
     for number, url in enumerate(urls):

@@ -65,8 +65,9 @@ def named_workers(
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((name, *parts)))
     workers = [parse_worker(url) for url in urls]
+    found: dict[str, frozenset[str]] = {}
     for number, worker in enumerate(workers):
-        twin = same_worker(worker.url, [earlier.url for earlier in workers[:number]])
+        twin = same_worker(worker.url, [earlier.url for earlier in workers[:number]], found)
         if twin is not None:
             shown = "" if twin == worker.url else f" (as {twin})"
             raise UsageError(

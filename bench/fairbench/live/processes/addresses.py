@@ -79,7 +79,7 @@ def hosts_of(url: str) -> frozenset[str]:
 
     Returns the host itself if the name is unknown. May take seconds.
     """
-    host = urlsplit(url).hostname or ""
+    host = _host(url)
     try:
         found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
@@ -90,11 +90,37 @@ def hosts_of(url: str) -> frozenset[str]:
     return frozenset(addresses)
 
 
-def same_worker(url: str, others: Collection[str]) -> str | None:
-    """Return another URL that leads to the same server, under any name. May take seconds."""
+def same_worker(
+    url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
+) -> str | None:
+    """Return another URL that leads to the same server, under any name. May take seconds.
+
+    Two full names that share an address differ, because a gateway may tell them apart.
+    ``found`` keeps the addresses of URLs between calls.
+    """
+    known = {} if found is None else found
+
+    def hosts(one: str) -> frozenset[str]:
+        if one not in known:
+            known[one] = hosts_of(one)
+        return known[one]
+
+    def is_same(one: str) -> bool:
+        return _may_be_same(_host(one), _host(url)) and bool(hosts(one) & hosts(url))
+
     beside = [other for other in others if door_of(other) == door_of(url)]
-    hosts = hosts_of(url) if beside else frozenset()
-    return next((other for other in beside if other == url or hosts & hosts_of(other)), None)
+    return next((one for one in beside if one == url or is_same(one)), None)
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").rstrip(".")
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    """Return whether a host is an address, this machine, or a name without the other's domain."""
+    short, full = sorted((one, other), key=len)
+    is_own = {one, other} & {"localhost", socket.gethostname().lower()}
+    return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
 
 
 def _address(text: str) -> str:
@@ -106,11 +132,15 @@ def _address(text: str) -> str:
 
 
 def _is_ip(host: str) -> bool:
+    """Return whether a host is an IP address, in any notation such as 127.1."""
     try:
-        ip_address(host.partition("%")[0])
+        return bool(ip_address(host.partition("%")[0]))
     except ValueError:
+        pass
+    try:
+        return bool(socket.inet_aton(host))
+    except (OSError, UnicodeError):
         return False
-    return True
 
 
 def _is_own(address: str) -> bool:

@@ -137,6 +137,8 @@ class Exchange:
         self._check_unsent()
         if not (self._reader.is_complete or failed):
             raise ClientPayloadError("the stream ends without its final event")
+        if not failed:
+            self.on_heard()  # an answer may end without output
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
