@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairbench.live import headers
 from fairbench.live.router import breaker
 from fairbench.live.router.breaker import Refusals
-from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, Worker, router_before
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, Worker, router_before, until
 
 
 class Clock:
@@ -261,6 +261,22 @@ def test_a_worker_whose_bad_answer_meets_a_refusal_leaves_the_client_the_refusal
                 await worker.stop()
 
     assert {status for status, _ in asyncio.run(run())} == {400}
+
+
+def test_a_refusal_does_not_hide_that_the_worker_that_could_serve_has_died():
+    async def run():
+        workers = [Choosy(refuses=lambda *_: True), Worker(held_at=0)]
+        for worker in workers:
+            await worker.start()
+        async with router_before(workers, health_interval_s=1000.0) as under_test:
+            request = asyncio.create_task(asked(under_test, GENERATE, {}, 1))
+            await until(lambda: workers[1].seen)
+            await workers[1].stop()
+            found = await request
+        await workers[0].stop()
+        return found
+
+    assert asyncio.run(run()) == [(502, "1")]
 
 
 @pytest.mark.parametrize("odd", [{}, {"error": "no"}, {"data": "x"}, None])

@@ -132,8 +132,9 @@ class Tries:
 
     def given_up(self) -> web.Response:
         """Return the client's answer: the last refusal, which says what to change, or an error."""
-        refusals = [one for one in self.failures if self.is_refusal(one)]
-        last = (refusals or self.failures)[-1]
+        last = self.failures[-1]
+        if last.how is How.ANSWERED:
+            last = next(filter(self.is_refusal, reversed(self.failures)), last)
         if last.answer is not None:
             return last.answer
         said = "the worker of this request has failed"

@@ -115,9 +115,9 @@ class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them. Pure.
 
     A kind is a hash of properties (model, fields); ``size`` is the number of tokens that a request
-    needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as
-    large avoid the worker, for as long as with a breaker; then a single request tries it again. A
-    served request clears the refusals of requests that are not larger.
+    needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as large avoid the
+    worker, for as long as with a breaker; then a single request tries the worker again. A served
+    request clears the refusals of requests that are not larger.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
