@@ -16,7 +16,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, w
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
-from fairbench.live.json_errors import Problem, no_such_model
+from fairbench.live.json_errors import Problem, bad_request, no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
