@@ -29,11 +29,17 @@ class Message(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """Text of a choice, or new text of a streamed one."""
+    """Output of a choice, or new output of a streamed one; texts, parts or objects."""
 
-    content: str | None = None
-    reasoning_content: str | None = None
+    content: Any = None
+    reasoning_content: Any = None
     reasoning: Any = None  # the name since vLLM 0.19.1, and in Ollama
+    reasoning_details: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+    images: Any = None
 
 
 class Choice(msgspec.Struct):
@@ -43,6 +49,7 @@ class Choice(msgspec.Struct):
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: Any = None
+    error: Any = None
 
 
 class UsageDetails(msgspec.Struct):

@@ -1,0 +1,250 @@
+"""The one judgement of answers in OpenAI's and SGLang's formats: output, a good end, or a fault.
+
+Router and driver judge whole answers and the events of streams by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairbench.live.openai_shapes import Choice, Delta
+
+# OpenAI's finish reasons, and the words of other servers for the same: vLLM's "repetition", TGI's
+# and Mistral's names, and Anthropic's names behind gateways.
+GOOD_REASONS = frozenset(
+    (
+        *("stop", "length", "tool_calls", "function_call", "content_filter"),
+        *("repetition", "eos", "eos_token", "stop_sequence", "model_length"),
+        *("end_turn", "max_tokens", "tool_use"),
+    )
+)
+# Reasons for which an answer may end before the server has produced a token.
+_MAY_BE_EMPTY = ("length", "max_tokens", "model_length", "content_filter")
+ABORTED = "abort"
+ERROR = "error"
+DONE = b"[DONE]"  # the payload that follows a stream's last event
+_LABELS = frozenset(("type", "id", "index", "role", "format"))  # fields that are no output
+MOST_SHOWN = 200  # characters of a server's words in a message
+
+
+class Fault(NamedTuple):
+    """The reason why an answer holds no answer; ``status`` is the HTTP status that it names."""
+
+    text: str
+    status: int | None = None
+
+
+NO_OUTPUT = Fault("an answer without output")
+
+
+class Answered(msgspec.Struct):
+    """The fields of an answer or event, and of an error in its place, that the judgement needs."""
+
+    choices: list[Choice] | None = None
+    text: Any = None
+    output_ids: Any = None
+    meta_info: Any = None
+    usage: Any = None
+    error: Any = None
+    object: Any = None
+    type: Any = None
+    detail: Any = None
+    message: Any = None
+    code: Any = None
+
+
+class Judgement(NamedTuple):
+    """Whether an answer or event holds output, has ended for a good reason, or shows a fault."""
+
+    answer: Answered | None
+    output: bool = False
+    ended: bool = False
+    fault: Fault | None = None
+    texts: Sequence[str] = ()  # of the model, in all choices
+
+
+_decode = msgspec.json.Decoder(Answered).decode
+
+
+def answered(payload: bytes) -> Answered | None:
+    """Return the fields of a JSON payload, or None if it is no answer of these APIs."""
+    try:
+        return _decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an API's error, which is a text or an object with a text."""
+    if isinstance(error, dict):
+        return str(error.get("message", error))
+    return str(error)
+
+
+def reason_fault(reason: Any) -> Fault | None:
+    """Return the fault that a finish reason names, or None for a good reason or no reason.
+
+    SGLang's own API has the reason as an object, OpenAI's as a text.
+    """
+    kind = reason.get("type") if isinstance(reason, dict) else reason
+    if not kind or (isinstance(kind, str) and kind.lower() in GOOD_REASONS):
+        return None
+    if kind != ABORTED:
+        return Fault(f"finish reason {str(kind)[:MOST_SHOWN]!r}")
+    said = reason.get("message") if isinstance(reason, dict) else None
+    code = reason.get("status_code") if isinstance(reason, dict) else None
+    return Fault(f"aborted: {str(said or 'no reason given')[:MOST_SHOWN]}", _status(code))
+
+
+def texts_of(part: Delta) -> list[str]:
+    """Return every text of the model in a message or delta: content, reasoning, tool calls."""
+    # Servers that renamed the field of a thought send it under both names.
+    thought = part.reasoning_content or part.reasoning or part.reasoning_details
+    found: list[str] = []
+    for value in (
+        *(thought, part.content, part.refusal),
+        *(part.tool_calls, part.function_call, part.audio, part.images),
+    ):
+        if value:
+            found += (value,) if isinstance(value, str) else _texts(value)
+    return found
+
+
+def choice_texts(choice: Choice) -> list[str]:
+    """Return every text of the model in a choice."""
+    found = [choice.text] if choice.text else []
+    for part in (choice.delta, choice.message):
+        if part is not None:
+            found += texts_of(part)
+    return found
+
+
+def judge(answer: Answered | None, event: str = "") -> Judgement:
+    """Judge an answer or the data of an event of this name; None stands for an unreadable one."""
+    if answer is None:
+        return Judgement(None, fault=Fault("not an answer of this API"))
+    texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
+    reasons = _reasons(answer)
+    fault = _error_of(answer, event) or _fault_in(reasons)
+    ended = fault is None and bool(reasons)
+    return Judgement(answer, bool(texts) or _has_tokens(answer), ended, fault, texts)
+
+
+def whole_fault(payload: bytes) -> Fault | None:
+    """Return why a whole answer of status 200 holds no answer, or None if it holds one."""
+    answer = answered(payload)
+    found = judge(answer)
+    if answer is None or found.fault is not None:
+        return found.fault
+    idle = _reported(answer) == 0 and not _may_be_empty(answer)
+    return None if found.output or (found.ended and _has_place(answer) and not idle) else NO_OUTPUT
+
+
+class StreamJudge:
+    """A judge of a stream's events in order; ``output`` and ``ended`` hold for the whole stream."""
+
+    def __init__(self) -> None:
+        self.output = False
+        self.ended = False
+        self._may_be_empty = False
+        self._told: int | None = None  # tokens so far, if the server reports them
+
+    def take(self, payload: bytes, event: str = "") -> Judgement:
+        """Judge the data of the next event; its ``output`` says whether new output has come."""
+        found = judge(answered(payload), event)
+        if found.answer is not None and not self._is_new(found.answer):
+            found = found._replace(output=False)
+        if found.ended and found.answer is not None:
+            self.ended = True
+            self._may_be_empty |= _may_be_empty(found.answer)
+        self.output |= found.output
+        return found
+
+    def end(self) -> Fault | None:
+        """Return why the stream, which has ended without a fault, holds no answer, if it does."""
+        ended = self.ended and (self._told != 0 or self._may_be_empty)
+        return None if self.output or ended else NO_OUTPUT
+
+    def _is_new(self, answer: Answered) -> bool:
+        """Return whether the tokens grow; SGLang's own API repeats the output in every event."""
+        before, told = self._told, _reported(answer)
+        if told is not None:
+            self._told = told
+        return answer.meta_info is None or told is None or told > (before or 0)
+
+
+def _status(code: Any) -> int | None:
+    return code if type(code) is int and 400 <= code < 600 else None
+
+
+def _error_of(answer: Answered, event: str) -> Fault | None:
+    """Return the error that an answer reports, under any of the names that servers use."""
+    error = answer.error
+    for choice in answer.choices or ():
+        error = error or choice.error
+    is_error = ERROR in (answer.object, answer.type, event)
+    if not error and (is_error or not _holds_answer(answer)):
+        error = answer.message or answer.detail or (ERROR if is_error else None)
+    if not error:
+        return None
+    named = error.get("code") if isinstance(error, dict) else None
+    return Fault(error_text(error)[:MOST_SHOWN], _status(named) or _status(answer.code))
+
+
+def _holds_answer(answer: Answered) -> bool:
+    return any((answer.choices, answer.text, answer.output_ids, answer.meta_info, answer.usage))
+
+
+def _reasons(answer: Answered) -> list[Any]:
+    """Return the finish reasons of an answer that has ended."""
+    reasons = [choice.finish_reason for choice in answer.choices or () if choice.finish_reason]
+    if isinstance(answer.meta_info, dict) and (reason := answer.meta_info.get("finish_reason")):
+        reasons.append(reason)
+    return reasons
+
+
+def _fault_in(reasons: Sequence[Any]) -> Fault | None:
+    for reason in reasons:
+        if (fault := reason_fault(reason)) is not None:
+            return fault
+    return None
+
+
+def _has_tokens(answer: Answered) -> bool:
+    return bool(answer.text or answer.output_ids or (answer.meta_info and _reported(answer)))
+
+
+def _has_place(answer: Answered) -> bool:
+    """Return whether there is a text or message, which may be empty."""
+    places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
+    return any(place is not None for place in (*places, answer.text, answer.output_ids))
+
+
+def _may_be_empty(answer: Answered) -> bool:
+    """Return whether an answer may end before its first token; other ends need one token.
+
+    A server that stops an answer and reports no token has not run the model.
+    """
+    kinds = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
+    return any(kind in _MAY_BE_EMPTY for kind in kinds)
+
+
+def _reported(answer: Answered) -> int | None:
+    told = answer.meta_info or answer.usage
+    count = told.get("completion_tokens") if isinstance(told, dict) else None
+    return count if type(count) is int else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    waiting = [value]  # a loop, because a server chooses the depth
+    while waiting:
+        one = waiting.pop()
+        if one and isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += [one[name] for name in reversed(one) if name not in _LABELS]
+        elif isinstance(one, list):
+            waiting += reversed(one)
