@@ -26,7 +26,7 @@ _MAY_BE_EMPTY = ("length", "max_tokens", "model_length", "content_filter")
 ABORTED = "abort"
 ERROR = "error"
 DONE = b"[DONE]"  # the payload that follows a stream's last event
-_LABELS = frozenset(("type", "id", "index", "role", "format"))  # fields that are no output
+_LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))  # fields that are no output
 MOST_SHOWN = 200  # characters of a server's words in a message
 
 
@@ -43,6 +43,7 @@ NO_OUTPUT = Fault("an answer without output")
 class Answered(msgspec.Struct):
     """The fields of an answer or event, and of an error in its place, that the judgement needs."""
 
+    id: Any = None
     choices: list[Choice] | None = None
     text: Any = None
     output_ids: Any = None
@@ -149,7 +150,7 @@ class StreamJudge:
     def __init__(self) -> None:
         self.output = False
         self.ended = False
-        self._may_be_empty = False
+        self.may_be_empty = False
         self._told: int | None = None  # tokens so far, if the server reports them
 
     def take(self, payload: bytes, event: str = "") -> Judgement:
@@ -159,13 +160,13 @@ class StreamJudge:
             found = found._replace(output=False)
         if found.ended and found.answer is not None:
             self.ended = True
-            self._may_be_empty |= _may_be_empty(found.answer)
+            self.may_be_empty |= _may_be_empty(found.answer)
         self.output |= found.output
         return found
 
     def end(self) -> Fault | None:
         """Return why the stream, which has ended without a fault, holds no answer, if it does."""
-        ended = self.ended and (self._told != 0 or self._may_be_empty)
+        ended = self.ended and (self._told != 0 or self.may_be_empty)
         return None if self.output or ended else NO_OUTPUT
 
     def _is_new(self, answer: Answered) -> bool:

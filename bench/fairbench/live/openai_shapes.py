@@ -63,9 +63,9 @@ class UsageDetails(msgspec.Struct):
 
 def _count(value: Any) -> int | None:
     """Return a count as an int, or None if it is missing. Raises ValueError if it is invalid."""
-    if value is None or type(value) is int:
+    if value is None or (type(value) is int and value >= 0):
         return value
-    if not isinstance(value, float) or value % 1:
+    if not isinstance(value, float) or value % 1 or value < 0:
         raise ValueError("a count of tokens must be a whole number")
     return int(value)
 
@@ -89,3 +89,41 @@ class ReportedUsage(msgspec.Struct):
         details = self.prompt_tokens_details
         cached: int | None = None if details is None else details.cached_tokens
         return cached
+
+
+# The names of counts in a usage, in the chat API and in the responses API.
+_NAMES = {
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "prompt_tokens_details": "input_tokens_details",
+}
+_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+
+
+def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
+    """Return the usage of an event: its ``usage``, or counts that the server put elsewhere.
+
+    Other places are choices and objects of the server's own, such as ``x_groq``. Raises
+    ``msgspec.MsgspecError`` for counts that are no numbers of tokens.
+    """
+    if not isinstance(usage, dict):
+        if b'_tokens"' not in payload:
+            return None
+        usage = _counts_in(msgspec.json.decode(payload))
+    told = {name: usage.get(name, usage.get(other)) for name, other in _NAMES.items()}
+    if told["prompt_tokens"] is None and told["completion_tokens"] is None:
+        return None
+    return msgspec.convert(told, ReportedUsage)
+
+
+def _counts_in(value: Any) -> dict[str, Any]:
+    """Return the outermost object with counts, or an empty one."""
+    waiting = [value]
+    for one in waiting:
+        if isinstance(one, dict):
+            if any(one.get(name) is not None for name in _COUNTS):
+                return one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return {}

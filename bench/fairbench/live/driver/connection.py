@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+FIRST_FINAL_STATUS = 200
+
 
 class Disconnected(Exception):
     """The connection could not be made, broke, or carried something that is not HTTP."""
@@ -83,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self._listener is not None:
+        if self._listener is not None and not self._is_interim():
             self._listener.on_head(self._parser.get_status_code(), self._headers)
 
     def on_body(self, data: bytes) -> None:
@@ -91,8 +93,15 @@ class Connection(asyncio.Protocol):
             self._listener.on_body(data)
 
     def on_message_complete(self) -> None:
+        if self._is_interim():
+            self._headers = {}
+            return
         self.reusable = self._parser.should_keep_alive()
         self._end(None)
+
+    def _is_interim(self) -> bool:
+        """Return whether the response precedes the answer (100 Continue, 103 Early Hints)."""
+        return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
