@@ -45,14 +45,22 @@ def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
     The values are NaN if no request was sent.
     """
     late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
-    if not len(late_ms):
-        late_ms = np.array([np.nan])
-    p50, p99 = np.percentile(late_ms, [50, 99])
-    return {
-        "lateness_p50_ms": float(p50),
-        "lateness_p99_ms": float(p99),
-        "lateness_max_ms": float(late_ms.max()),
-    }
+    return _percentiles("lateness", "ms", late_ms)
+
+
+def _percentiles(name: str, unit: str, values: Floats) -> dict[str, float]:
+    found = np.percentile(values, [50, 99, 100]).tolist() if len(values) else [np.nan] * 3
+    keys = (f"{name}_{statistic}_{unit}" for statistic in ("p50", "p99", "max"))
+    return dict(zip(keys, found, strict=True))
+
+
+def held_s(requests: Iterable[RequestRecord]) -> dict[str, float]:
+    """Return ``held_{p50,p99,max}_s``: how long requests waited for a slot before they were sent.
+
+    The values are NaN if no request was sent.
+    """
+    waits_s = np.array([r.held_s for r in requests if r.sent_s is not None])
+    return _percentiles("held", "s", waits_s)
 
 
 def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
@@ -83,7 +91,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
     for request in requests:
         if request.error is not None:
             kind, _, said = request.error.partition(":")
-            by_server = kind.startswith(("HTTP", "stream error"))
+            by_server = kind.startswith(("HTTP", "stream error", "no answer"))
             if not messages.get(kind) and by_server:
                 messages[kind] = printable(shortened(_message(said.strip())))
     return messages
@@ -130,6 +138,8 @@ def summary_of(
         **metrics,
         **_finite(lateness_ms(records.requests)),
         "held": sum(request.held_s > 0 for request in records.requests),
+        **_finite(held_s(records.requests)),
+        "estimated": sum(request.estimated for request in _finished(records)),
         "errors": error_counts(records.requests),
     }
 
@@ -209,9 +219,29 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
             f"{number} x {kind}" + (f" ({said[kind]})" if said.get(kind) else "")
             for kind, number in errors.items()
         )
+    finished = _finished(records)
+    if estimated := sum(request.estimated for request in finished):
+        remarks["estimated"] = (
+            f"the server sent no usage for {estimated} of {len(finished)} answers; an event with "
+            "output counts as one token there, and a word of the prompt as another"
+        )
+    if short := sum(map(_is_short, finished)):
+        remarks["min_tokens"] = (
+            f"{short} of {len(finished)} answers are shorter than the min_tokens of their requests, "
+            "which the server ignores; --output-lengths free does not send it"
+        )
     if spec.dataset_path:
         remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
     return remarks
+
+
+def _finished(records: LiveRecords) -> list[RequestRecord]:
+    return [request for request in records.requests if request.status == FINISHED]
+
+
+def _is_short(request: RequestRecord) -> bool:
+    """Return whether a counted answer is shorter than its request asked for."""
+    return not request.estimated and request.output_tokens < (request.min_new_tokens or 0)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 
 FIRST_FINAL_STATUS = 200
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that say where a body ends
 
 
 class Disconnected(Exception):
@@ -39,6 +40,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.reusable = True
         self._transport: asyncio.Transport
+        self._ends_with_connection = False
         self._listener: Listener | None = None
         self._headers: dict[bytes, bytes] = {}
 
@@ -50,6 +52,7 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         self._listener = listener
         self._headers = {}
+        self._ends_with_connection = False
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
 
@@ -72,7 +75,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.reusable = False
-        self._end(Disconnected(f"disconnected: {error or 'closed by the server'}"))
+        is_whole = error is None and self._ends_with_connection
+        said = f"disconnected: {error or 'closed by the server'}"
+        self._end(None if is_whole else Disconnected(said))
 
     def _end(self, error: Disconnected | None) -> None:
         listener, self._listener = self._listener, None
@@ -86,6 +91,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self._listener is not None and not self._is_interim():
+            self._ends_with_connection = not self._headers.keys() & _LENGTHS
             self._listener.on_head(self._parser.get_status_code(), self._headers)
 
     def on_body(self, data: bytes) -> None:
