@@ -4,10 +4,7 @@ import json
 
 import pytest
 
-from fairbench.config.resolve import resolve
-from fairbench.live.backends.base import LiveOptions
 from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, BadEvent
-from fairbench.live.records import LiveRecords, tables_of
 from fairbench.live.summary import error_counts, first_messages
 from tests.live.live_driving import VOCAB, answered_by
 

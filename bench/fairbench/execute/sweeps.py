@@ -20,7 +20,8 @@ from fairbench.results.sweep_store import SweepStore
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
 
-REMARKS = ("workers", "errors", "cache", "lateness")  # keys of the notes of a run
+# keys of the notes of a run
+REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,15 +54,6 @@ def _percentiles(name: str, unit: str, values: Floats) -> dict[str, float]:
     return dict(zip(keys, found, strict=True))
 
 
-def held_s(requests: Iterable[RequestRecord]) -> dict[str, float]:
-    """Return ``held_{p50,p99,max}_s``: how long requests waited for a slot before they were sent.
-
-    The values are NaN if no request was sent.
-    """
-    waits_s = np.array([r.held_s for r in requests if r.sent_s is not None])
-    return _percentiles("held", "s", waits_s)
-
-
 def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
     """Return ``{mean,median,std,p50,p99}_itl_ms`` over the token gaps of completed requests.
 
@@ -137,11 +128,20 @@ def summary_of(
         **header,
         **metrics,
         **_finite(lateness_ms(records.requests)),
-        "held": sum(request.held_s > 0 for request in records.requests),
-        **_finite(held_s(records.requests)),
-        "estimated": sum(request.estimated for request in _finished(records)),
+        **_held(records),
+        **({"estimated": estimated} if (estimated := _estimated(records)) else {}),
         "errors": error_counts(records.requests),
     }
+
+
+def _held(records: LiveRecords) -> dict[str, float]:
+    """Return ``held``, and how long all requests waited for a slot if some did.
+
+    Requests that were still waiting at the end are left out.
+    """
+    waits_s = [r.held_s for r in records.requests if r.held_s or r.sent_s is not None]
+    held = sum(wait_s > 0 for wait_s in waits_s)
+    return {"held": held, **(_percentiles("held", "s", np.array(waits_s)) if held else {})}
 
 
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
@@ -220,15 +220,15 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
             for kind, number in errors.items()
         )
     finished = _finished(records)
-    if estimated := sum(request.estimated for request in finished):
+    if estimated := _estimated(records):
         remarks["estimated"] = (
             f"the server sent no usage for {estimated} of {len(finished)} answers; an event with "
             "output counts as one token there, and a word of the prompt as another"
         )
     if short := sum(map(_is_short, finished)):
-        remarks["min_tokens"] = (
-            f"{short} of {len(finished)} answers are shorter than the min_tokens of their requests, "
-            "which the server ignores; --output-lengths free does not send it"
+        remarks["lengths"] = (
+            f"the server ignores min_tokens: {short} of {len(finished)} answers are shorter than "
+            "their requests asked for; --output-lengths free does not send it"
         )
     if spec.dataset_path:
         remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
@@ -237,6 +237,11 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
 
 def _finished(records: LiveRecords) -> list[RequestRecord]:
     return [request for request in records.requests if request.status == FINISHED]
+
+
+def _estimated(records: LiveRecords) -> int:
+    """Return the number of answers whose tokens the server did not report."""
+    return sum(request.estimated for request in _finished(records))
 
 
 def _is_short(request: RequestRecord) -> bool:
