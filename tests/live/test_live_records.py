@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fairbench.errors import DataError
+from fairbench.execute.sweeps import remarks_on
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.outcome import SERVED_FILE, recover, recovered
@@ -377,6 +378,12 @@ def test_estimated_counts_are_marked_in_summary_note_and_table():
     assert "estimated" not in summary(DONE).keys() | summary(DONE)["notes"].keys()
 
 
+def test_estimated_counts_are_marked_in_the_table_of_requests():
+    table = tables_of(records_of(DONE, changed(request_id=2, estimated=True)), CLIENTS)
+    assert table.columns().requests["estimated"].tolist() == [0, 1]
+    assert "estimated" not in tables_of(records_of(DONE), CLIENTS).columns().requests
+
+
 @pytest.mark.parametrize(
     ("fields", "short"),
     [
@@ -410,3 +417,9 @@ def test_records_of_earlier_versions_are_read(tmp_path):
     del row["estimated"], row["min_new_tokens"]
     path.write_text(json.dumps(row) + "\n")
     assert read_records(tmp_path).requests == [DONE]
+
+
+def test_every_run_of_a_repetition_says_what_is_estimated():
+    live = summary(changed(estimated=True, min_new_tokens=9), changed(request_id=2), FAILED)
+    assert [text.partition(": ")[0] for text in remarks_on(live)] == ["seed 0", "seed 0"]
+    assert [text for text in remarks_on(live, "chat, ") if "no usage for 1 of 2" in text]

@@ -114,5 +114,5 @@ def test_a_probe_ends_at_an_answer_that_a_server_gave_up(event):
         async with server, session_of(url, {}) as session:
             await Server(session, url, "m").measure(64, lambda said: None)
 
-    with pytest.raises(RunFailed, match="ended a stream with an error: .*broke"):
+    with pytest.raises(RunFailed, match=r"ended a stream with an error: .*broke"):
         asyncio.run(probe())

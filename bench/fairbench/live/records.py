@@ -107,6 +107,8 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     columns = _columns(rows, RequestRecord, clients)
     # the time of the client; in a simulation the column says when KV memory was sent
     del columns["sent_s"]
+    if not columns["estimated"].any():
+        del columns["estimated"]
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
     unknown = np.isnan(columns["admitted_s"])

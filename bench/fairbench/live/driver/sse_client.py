@@ -169,7 +169,8 @@ class Stream:
             self._timer = self._loop.call_later(left_s, self._check_idle)
             return
         self._connection.abort()
-        self._finish(f"timeout: silent for {self._idle_timeout_s:g} s")
+        silent = f"timeout: silent for {self._idle_timeout_s:g} s"
+        self._finish(self.answer.fault() if self.answer.finished else silent)
 
     def _finish(self, error: str | None) -> None:
         self.error = error
