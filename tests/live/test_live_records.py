@@ -373,7 +373,7 @@ def test_estimated_counts_are_marked_in_summary_note_and_table():
     under_way = changed(UNDER_WAY, estimated=True)
     live = summary(changed(estimated=True), changed(request_id=2), under_way)
     assert live["estimated"] == 1  # usage comes at the end of an answer
-    assert "no usage for 1 of 2 answers" in live["notes"]["estimated"]
+    assert "the tokens of 1 of 2 answers" in live["notes"]["estimated"]
     assert "1 have estimated token counts" in printed(live)
     assert "estimated" not in summary(DONE).keys() | summary(DONE)["notes"].keys()
 
@@ -422,4 +422,4 @@ def test_records_of_earlier_versions_are_read(tmp_path):
 def test_every_run_of_a_repetition_says_what_is_estimated():
     live = summary(changed(estimated=True, min_new_tokens=9), changed(request_id=2), FAILED)
     assert [text.partition(": ")[0] for text in remarks_on(live)] == ["seed 0", "seed 0"]
-    assert [text for text in remarks_on(live, "chat, ") if "no usage for 1 of 2" in text]
+    assert [text for text in remarks_on(live, "chat, ") if "the tokens of 1 of 2" in text]

@@ -222,8 +222,8 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
     finished = _finished(records)
     if estimated := _estimated(records):
         remarks["estimated"] = (
-            f"the server sent no usage for {estimated} of {len(finished)} answers; an event with "
-            "output counts as one token there, and a word of the prompt as another"
+            f"the server did not report the tokens of {estimated} of {len(finished)} answers; an "
+            "event with output counts as one token there, and a word of the prompt as another"
         )
     if short := sum(map(_is_short, finished)):
         remarks["lengths"] = (
