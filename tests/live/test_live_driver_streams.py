@@ -201,14 +201,14 @@ def test_a_final_usage_may_count_fewer_tokens_than_events():
 
 
 @pytest.mark.parametrize("place", ["usage", "x_groq"])
-@pytest.mark.parametrize("count", [-1, -2.0, "7", 1.5, False])
+@pytest.mark.parametrize("count", [-1, -2.0, "7", 1.5, False, 2**60, 1e300])
 def test_an_impossible_count_is_a_failure_wherever_it_stands(place, count):
     usage = {"prompt_tokens": 3, "completion_tokens": count}
     with pytest.raises(BadEvent, match="not an event of this API"):
         answer_of([TEXT, {**STOP, place: usage if place == "usage" else {"usage": usage}}])
 
 
-@pytest.mark.parametrize("tokens", [-1, "3", 2.5])
+@pytest.mark.parametrize("tokens", [-1, "3", 2.5, 2**60])
 def test_an_impossible_count_of_sglang_is_a_failure(tokens):
     meta = {"prompt_tokens": 3, "completion_tokens": tokens, "finish_reason": None}
     with pytest.raises(BadEvent, match="not an event of this API"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+MOST_TOKENS = 2**53  # the largest count that a float holds exactly
 DEFAULT_NEW_TOKENS = 128  # SGLang's default for a request that does not say
 
 
@@ -63,9 +64,9 @@ class UsageDetails(msgspec.Struct):
 
 def _count(value: Any) -> int | None:
     """Return a count as an int, or None if it is missing. Raises ValueError if it is invalid."""
-    if value is None or (type(value) is int and value >= 0):
-        return value
-    if not isinstance(value, float) or value % 1 or value < 0:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
         raise ValueError("a count of tokens must be a whole number")
     return int(value)
 

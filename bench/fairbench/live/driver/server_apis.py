@@ -13,12 +13,12 @@ import msgspec
 from fairbench.core import Prompt, Segment
 from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
 from fairbench.live.openai_answers import DONE, NO_OUTPUT, Answered, Judgement, StreamJudge
-from fairbench.live.openai_shapes import ReportedUsage, usage_in
+from fairbench.live.openai_shapes import MOST_TOKENS, ReportedUsage, usage_in
 
 # Siblings of a tree send the identical prompt. With equal answers they would share a cached prefix
 # that the workload does not have.
 TEMPERATURE = 1.0
-Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
