@@ -165,6 +165,7 @@ PARTS = [ROLE, TEXT, TEXT, TEXT]
         [*PARTS, {**STOP, "x_groq": {"id": "q", "usage": USAGE}}],
         [*PARTS, {**STOP, "usage": None, "metadata": {"model": {"usage": USAGE}}}],
         [*PARTS, chat({"usage": USAGE}, "stop")],
+        [*PARTS, {**chat({}, "stop", usage=USAGE), "usage": {}}],
         [*PARTS[:2], {"choices": [], "usage": USAGE}, *PARTS[2:], STOP],  # in the middle
         [{**ROLE, "usage": USAGE}, *PARTS[1:], STOP],
         [*PARTS, STOP, {"usage": {"input_tokens": 11, "output_tokens": 7}}],
@@ -193,6 +194,20 @@ def test_counts_that_are_not_reported_are_estimated(events, output):
     assert (answer.output_tokens, answer.estimated) == (output, True)
 
 
+@pytest.mark.parametrize(
+    "cached",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 5}},
+        {"input_tokens_details": {"cached_tokens": 5.0}},
+        {"cached_tokens": 5},
+        {"prompt_cache_hit_tokens": 5, "prompt_cache_miss_tokens": 6},
+    ],
+)
+def test_cached_tokens_are_read_under_any_name(cached):
+    assert answer_of([TEXT, {**STOP, "usage": USAGE | cached}])[0].cached_tokens == 5
+    assert answer_of([TEXT, {**STOP, "usage": USAGE}])[0].cached_tokens is None
+
+
 def test_a_final_usage_may_count_fewer_tokens_than_events():
     answer, _ = answer_of(
         [*PARTS, STOP, {"choices": [], "usage": {**USAGE, "completion_tokens": 2}}]
@@ -206,6 +221,12 @@ def test_an_impossible_count_is_a_failure_wherever_it_stands(place, count):
     usage = {"prompt_tokens": 3, "completion_tokens": count}
     with pytest.raises(BadEvent, match="not an event of this API"):
         answer_of([TEXT, {**STOP, place: usage if place == "usage" else {"usage": usage}}])
+
+
+def test_a_usage_that_is_nested_too_deeply_is_a_failure():
+    deep = b'{"choices": [], "more": ' + b"[" * 5_000 + b"]" * 5_000 + b', "a_tokens": 1}'
+    with pytest.raises(BadEvent, match="not an event of this API"):
+        answer_of([TEXT, deep])
 
 
 @pytest.mark.parametrize("tokens", [-1, "3", 2.5, 2**60])

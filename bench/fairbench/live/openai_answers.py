@@ -26,9 +26,8 @@ _MAY_BE_EMPTY = ("length", "max_tokens", "model_length", "content_filter")
 ABORTED = "abort"
 ERROR = "error"
 DONE = b"[DONE]"  # the payload that follows a stream's last event
-_LABELS = frozenset(
-    ("type", "id", "index", "role", "format", "effort")
-)  # fields that are no output
+# Fields that are no output.
+_LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 MOST_SHOWN = 200  # characters of a server's words in a message
 
 

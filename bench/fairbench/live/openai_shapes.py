@@ -94,11 +94,12 @@ class ReportedUsage(msgspec.Struct):
 
 # The names of counts in a usage, in the chat API and in the responses API.
 _NAMES = {
-    "prompt_tokens": "input_tokens",
-    "completion_tokens": "output_tokens",
-    "prompt_tokens_details": "input_tokens_details",
+    "prompt_tokens": ("prompt_tokens", "input_tokens"),
+    "completion_tokens": ("completion_tokens", "output_tokens"),
+    "prompt_tokens_details": ("prompt_tokens_details", "input_tokens_details"),
 }
-_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens")  # Moonshot's and DeepSeek's names
+_COUNTS = (*_NAMES["prompt_tokens"], *_NAMES["completion_tokens"])
 
 
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
@@ -107,24 +108,29 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     Other places are choices and objects of the server's own, such as ``x_groq``. Raises
     ``msgspec.MsgspecError`` for counts that are no numbers of tokens.
     """
-    if not isinstance(usage, dict):
-        if b'_tokens"' not in payload:
-            return None
-        usage = _counts_in(msgspec.json.decode(payload))
-    told = {name: usage.get(name, usage.get(other)) for name, other in _NAMES.items()}
-    if told["prompt_tokens"] is None and told["completion_tokens"] is None:
+    found = _counts_in(usage) if usage else None
+    if found is None and b'_tokens"' in payload:
+        found = _counts_in(msgspec.json.decode(payload))
+    if found is None:
         return None
+    told = {field: _first(found, names) for field, names in _NAMES.items()}
+    if told["prompt_tokens_details"] is None:
+        told["prompt_tokens_details"] = {"cached_tokens": _first(found, _CACHED)}
     return msgspec.convert(told, ReportedUsage)
 
 
-def _counts_in(value: Any) -> dict[str, Any]:
-    """Return the outermost object with counts, or an empty one."""
+def _counts_in(value: Any) -> dict[str, Any] | None:
+    """Return the outermost object with counts of tokens."""
     waiting = [value]
     for one in waiting:
         if isinstance(one, dict):
-            if any(one.get(name) is not None for name in _COUNTS):
+            if _first(one, _COUNTS) is not None:
                 return one
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
-    return {}
+    return None
+
+
+def _first(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)

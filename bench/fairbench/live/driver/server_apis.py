@@ -62,7 +62,7 @@ class Answer(ABC):
         self.answer_id = self.answer_id or str(found.answer.id or "")
         try:
             return self._read(found, found.answer, payload)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadEvent(f"not an event of this API: {error}") from None
 
     @property
@@ -179,7 +179,10 @@ class GenerateAnswer(Answer):
         self.retractions = meta.num_retractions
         total = meta.completion_tokens
         self.estimated = total is None
-        self._ids = ids if len(ids) == total else self._ids + ids
+        if len(ids) == total:
+            self._ids = ids
+        else:
+            self._ids += ids
         if total is None:
             total = len(self._ids) or self.output_tokens + found.output
         new, self.output_tokens = total - self.output_tokens, total
