@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-MOST_TOKENS = 2**53  # the largest count that a float holds exactly
 DEFAULT_NEW_TOKENS = 128  # SGLang's default for a request that does not say
 
 
@@ -60,6 +59,9 @@ class UsageDetails(msgspec.Struct):
 
     def __post_init__(self) -> None:
         self.cached_tokens = _count(self.cached_tokens)
+
+
+MOST_TOKENS = 2**53  # the largest count that a float holds exactly
 
 
 def _count(value: Any) -> int | None:
