@@ -51,3 +51,28 @@ def driven(spec, *, target=None, interrupted=lambda server: False, **server_sett
     with tempfile.TemporaryDirectory() as folder:
         server, result = asyncio.run(run(Path(folder)))
         return read_records(Path(folder)), server, result
+
+
+def answered_by(replies, later, *, spec=None, **target):
+    """Return records and number of requests of a server with these replies to its connections.
+
+    Connections after these get the reply ``later``. Without a spec, two requests are sent.
+    """
+    left, asked = list(replies), []
+
+    async def run(folder):
+        async def answer(reader, writer):
+            asked.append(await reader.read(2**16))
+            writer.write(left.pop(0) if left else later)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        given = spec or small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=1)
+        async with server:
+            await drive(given, Target(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+        return read_records(Path(folder)), len(asked)

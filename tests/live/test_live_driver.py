@@ -192,7 +192,7 @@ FAULTS = {
     "disconnected": Fault("disconnect", after=1),
     "stream error: it broke": Fault("error", after=1),
     "stream error: aborted: too long": Fault("abort", status=400),
-    "stream error: it ended too early": Fault("cut", after=1),
+    "stream cut: it ended": Fault("cut", after=1),
     "stream error: not an event": Fault("junk", after=1),
     "timeout: silent for 0.5 s": Fault("hang", after=1),
 }
@@ -276,7 +276,7 @@ def test_a_refusal_counts_for_the_worker_that_the_router_names(header, worker):
 
 
 def test_an_answer_may_be_empty_and_end_with_the_connection():
-    meta = {"prompt_tokens": 9, "completion_tokens": 0, "finish_reason": {"type": "stop"}}
+    meta = {"prompt_tokens": 9, "completion_tokens": 0, "finish_reason": {"type": "length"}}
     event = json.dumps({"output_ids": [], "meta_info": meta}).encode()
     reply = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: %b\n\n" % event
     records = driven_against(reply)

@@ -1,12 +1,9 @@
 """Test answers peculiar to each server, and the other requests that servers get."""
 
-import asyncio
 import json
-import tempfile
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from math import inf, nan
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +13,6 @@ from fairbench.config.resolve import resolve
 from fairbench.core import Segment
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import live_backend
-from fairbench.live.driver.drive import drive
 from fairbench.live.driver.server_apis import (
     AskChat,
     AskCompletions,
@@ -25,10 +21,8 @@ from fairbench.live.driver.server_apis import (
     Question,
 )
 from fairbench.live.driver.sse_client import waiting_s
-from fairbench.live.driver.target import Target
-from fairbench.live.records import read_records
 from fairbench.live.summary import first_messages
-from tests.live.live_driving import SCALE, VOCAB, small_spec
+from tests.live.live_driving import SCALE, VOCAB, answered_by
 
 QUESTION = Question((Segment("a", 3),), {}, "ann", 7, 7)
 
@@ -153,34 +147,12 @@ def refusal(status, body, *headers):
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
 
-def driven_by(replies, **target):
-    """Return records and request counts of a server with these replies, followed by good ones."""
-    left, asked = list(replies), []
-
-    async def run(folder):
-        async def answer(reader, writer):
-            asked.append(await reader.read(2**16))
-            writer.write(left.pop(0) if left else OK)
-            await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        spec = small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=1)
-        async with server:
-            await drive(spec, Target(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
-
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run(Path(folder)))
-        return read_records(Path(folder)), len(asked)
-
-
 BUSY = refusal(429, '{"error": {"message": "slow down"}}', "Retry-After: 0")
 
 
 @pytest.mark.parametrize(("choice", "asked", "finished"), [("fail", 2, 0), ("wait", 4, 2)])
 def test_a_request_to_a_busy_server_fails_or_is_sent_again(choice, asked, finished):
-    records, count = driven_by([BUSY, BUSY], rate_limited=choice)
+    records, count = answered_by([BUSY, BUSY], OK, rate_limited=choice)
     assert count == asked
     assert [r.status for r in records.requests].count("finished") == finished
     # A retried request counts as sent when it was sent first, at least 0.1 s before the retry.
@@ -192,7 +164,7 @@ def test_a_request_to_a_busy_server_fails_or_is_sent_again(choice, asked, finish
 def test_the_total_retry_time_is_limited(asks, least, most):
     """The server always refuses: two requests retry at least 0.1 s apart."""
     busy = refusal(429, "busy", f"Retry-After: {asks}")
-    records, count = driven_by([busy] * 99, rate_limited="wait", longest_wait_s=0.5)
+    records, count = answered_by([busy] * 99, OK, rate_limited="wait", longest_wait_s=0.5)
     assert least <= count <= most
     assert {(r.status, r.error) for r in records.requests} == {("refused", "HTTP 429: busy")}
 
@@ -211,7 +183,9 @@ def test_an_impossible_wait_is_named(wrong):
 
 
 def test_other_refusals_are_not_retried():
-    records, count = driven_by([refusal(503, "busy", "Retry-After: 0")] * 2, rate_limited="wait")
+    records, count = answered_by(
+        [refusal(503, "busy", "Retry-After: 0")] * 2, OK, rate_limited="wait"
+    )
     assert (count, {record.status for record in records.requests}) == (2, {"refused"})
 
 
@@ -230,5 +204,5 @@ def test_other_refusals_are_not_retried():
     ],
 )
 def test_the_message_of_a_server_is_reported(body, said):
-    records, _ = driven_by([refusal(400, body)] * 2)
+    records, _ = answered_by([refusal(400, body)] * 2, OK)
     assert first_messages(records.requests) == {"HTTP 400": said}

@@ -1,14 +1,17 @@
 """Test records of live runs: reading, conversion to tables, and summaries."""
 
+import json
 import re
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 from fairbench.errors import DataError
+from fairbench.execute.sweeps import remarks_on
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.outcome import SERVED_FILE, recover, recovered
@@ -32,6 +35,7 @@ from fairbench.live.summary import (
     token_gaps_s,
 )
 from fairbench.metrics.metric import QUEUE_ESTIMATED
+from fairbench.report.run_table import summary_text
 from fairbench.sim.run import simulate
 from tests.live.live_driving import driven, small_spec
 
@@ -359,3 +363,63 @@ def test_a_driven_run_can_be_summarised_for_every_workload():
         length_s = live["window_end_s"] - live["window_start_s"]
         assert live["service_rate_tok_s"] * length_s == pytest.approx(total)
         assert live["time_to_100pct_s"] <= live["duration"]
+
+
+def printed(live):
+    return " ".join(summary_text(live, path=Path("run")).split())
+
+
+def test_estimated_counts_are_marked_in_summary_note_and_table():
+    under_way = changed(UNDER_WAY, estimated=True)
+    live = summary(changed(estimated=True), changed(request_id=2), under_way)
+    assert live["estimated"] == 1  # usage comes at the end of an answer
+    assert "the tokens of 1 of 2 answers" in live["notes"]["estimated"]
+    assert "1 have estimated token counts" in printed(live)
+    assert "estimated" not in summary(DONE).keys() | summary(DONE)["notes"].keys()
+
+
+def test_estimated_counts_are_marked_in_the_table_of_requests():
+    table = tables_of(records_of(DONE, changed(request_id=2, estimated=True)), CLIENTS)
+    assert table.columns().requests["estimated"].tolist() == [0, 1]
+    assert "estimated" not in tables_of(records_of(DONE), CLIENTS).columns().requests
+
+
+@pytest.mark.parametrize(
+    ("fields", "short"),
+    [
+        ({"min_new_tokens": 6}, True),
+        ({"min_new_tokens": 5}, False),
+        ({"min_new_tokens": None}, False),
+        ({"min_new_tokens": 9, "estimated": True}, False),  # an event may have several tokens
+        ({"min_new_tokens": 9, "status": "refused", "error": "no"}, False),
+    ],
+)
+def test_an_ignored_minimum_length_is_one_note(fields, short):
+    live = summary(changed(**fields), changed(request_id=2, **fields))
+    assert ("2 of 2 answers are shorter" in live["notes"].get("lengths", "")) == short
+    assert sum("shorter" in text for text in live["notes"].values()) == short
+
+
+def test_the_wait_for_a_slot_is_printed():
+    waits_s = [0.0, 1.0, 2.0, 3.0, 4.0]
+    live = summary(*(changed(request_id=n, held_s=wait_s) for n, wait_s in enumerate(waits_s)))
+    assert (live["held"], live["held_p50_s"], live["held_max_s"]) == (4, 2.0, 4.0)
+    assert live["held_p99_s"] == pytest.approx(3.96)
+    assert "4 requests waited for a slot of --max-concurrency: P50 2.00 s" in printed(live)
+    assert "slots" not in printed(summary(DONE))
+
+
+def test_records_of_earlier_versions_are_read(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.request(DONE)
+    path = tmp_path / "requests.jsonl"
+    row = json.loads(path.read_text())
+    del row["estimated"], row["min_new_tokens"]
+    path.write_text(json.dumps(row) + "\n")
+    assert read_records(tmp_path).requests == [DONE]
+
+
+def test_every_run_of_a_repetition_says_what_is_estimated():
+    live = summary(changed(estimated=True, min_new_tokens=9), changed(request_id=2), FAILED)
+    assert [text.partition(": ")[0] for text in remarks_on(live)] == ["seed 0", "seed 0"]
+    assert [text for text in remarks_on(live, "chat, ") if "the tokens of 1 of 2" in text]

@@ -148,7 +148,7 @@ def test_every_number_of_a_summary_has_an_entry():
         if value.is_number and key not in settings:
             assert metric_of(key), key
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
-    live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
+    live = {key for key in of_run if key.startswith(("lateness_", "held", "estimated"))}
     live |= {key for key in of_run if key.startswith("tree_")}  # only if clients have tenants
     live |= {key for key in of_run if key.startswith(("victim_session_", "victim_ttft_"))}
     live |= {metric.key for metric in SIDES}  # keys of disaggregated runs

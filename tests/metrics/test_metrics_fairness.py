@@ -88,6 +88,10 @@ def test_a_client_entitled_to_nothing_has_no_ratio():
     assert ratios[1] == 0.75
 
 
+def computed(tokens):
+    return {"extend_charged_tokens": tokens, "extend_tokens": tokens}
+
+
 def test_shares_of_a_small_run():
     """The due amount is the served one plus the shortage at the end; the window is [10, 20)."""
     never = {"status": UNFINISHED, "arrival_s": 9.0}
@@ -111,9 +115,9 @@ def test_shares_of_a_small_run():
     )
     served = log(
         {"client": 1, "start_s": 0, "end_s": 1, "input_tokens": 20},  # before the window
-        {"client": 0, "start_s": 10, "end_s": 11, "input_tokens": 130, "extend_tokens": 13},
+        {"client": 0, "start_s": 10, "end_s": 11, "input_tokens": 130, **computed(13)},
         {"client": 1, "start_s": 11, "end_s": 12, "input_tokens": 10, "output_tokens": 5},
-        {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, "extend_tokens": 40},
+        {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, **computed(40)},
     )
     got = shares(asked, table, served, facts(clients=3), Window(10, 20))
     assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 tokens in all

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Window
-from fairbench.metrics.service import View, cumulative, window_service
+from fairbench.metrics.service import View, booked_in, cumulative, window_service
 from tests.metrics.metrics_helpers import log, step_ends
 
 WEIGHTS = ServiceWeights()
@@ -155,3 +155,48 @@ def test_the_services_of_adjacent_windows_add_up(entries, times, view):
     ]
     whole = window_service(table, view, Window(cuts[0], cuts[-1]), 3, WEIGHTS)
     assert sum(parts) == pytest.approx(whole)
+
+
+def one_clock(start, end, *rows):
+    """Return (input, computed input) of each of two clients in a window of hand-written rows."""
+    booked = booked_in(log(*rows), Window(start, end), 2).on_one_clock()
+    return list(zip(booked.input.tolist(), booked.extend.tolist(), strict=True))
+
+
+def prompt(start, end, tokens, cached=0, client=0):
+    """Return the row of a prompt that is computed in one iteration."""
+    fresh = tokens - cached
+    row = {"client": client, "start_s": start, "end_s": end, "input_tokens": tokens}
+    return row | {"extend_charged_tokens": fresh, "extend_tokens": fresh}
+
+
+LATER_CHUNK = {"start_s": 12, "end_s": 14, "extend_tokens": 600}
+
+
+@pytest.mark.parametrize(
+    ("rows", "booked"),
+    [
+        # the window [10, 20) begins or ends in the middle of a prompt, or between its chunks
+        ([prompt(9, 11, 800), prompt(12, 13, 50)], (50, 50)),
+        ([prompt(12, 13, 50), prompt(19, 21, 800)], (850, 850)),
+        ([prompt(9, 11, 800), prompt(12, 13, 100, cached=70)], (100, 30)),
+        ([prompt(8, 12, 1000) | {"extend_tokens": 400}, LATER_CHUNK], (0, 0)),
+        ([prompt(9, 11, 800), prompt(19, 21, 700)], (700, 700)),
+        # prompts within the window, and edges that divide less than a tenth of its tokens
+        ([prompt(11, 12, 300, cached=100)], (300, 200)),
+        ([prompt(9, 11, 30), prompt(12, 13, 900, cached=100)], (900, 830)),
+    ],
+)
+def test_a_prompt_at_the_edge_of_a_short_window_is_booked_when_it_was_admitted(rows, booked):
+    assert one_clock(10, 20, *rows, prompt(11, 12, 7, client=1)) == [booked, (7, 7)]
+
+
+@given(st.lists(rows, max_size=6), instants)
+def test_no_window_has_more_computed_than_input(entries, times):
+    booked = booked_in(log(*entries), Window(min(times), max(times)), 3)
+    mended = booked.on_one_clock()
+    assert (mended.extend <= booked.input).all()
+    for place, extend in enumerate(mended.extend):
+        assert extend in (booked.extend[place], booked.charged[place])
+    for view in (View.CLIENT, View.CHARGED, View.OUTPUT):
+        assert (mended.seen(view, WEIGHTS) == booked.seen(view, WEIGHTS)).all()

@@ -1,15 +1,27 @@
 """Test that the probe of an emulator finds the emulator's own profile."""
 
+import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.errors import RunFailed
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.profile_file import read_profile
 from fairbench.profiling.derived_profile import derive
-from fairbench.profiling.probe import BATCHES, Batch, Probed, Prompt, fit_probe, prompt_lengths
+from fairbench.profiling.probe import (
+    BATCHES,
+    Batch,
+    Probed,
+    Prompt,
+    Server,
+    fit_probe,
+    prompt_lengths,
+    session_of,
+)
 from tests.live.test_live_emulator_process import emulating
 
 DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # largest error of a probe's fit
@@ -78,3 +90,29 @@ def test_a_probe_of_the_emulator_finds_its_profile(tmp_path):
     assert decode < DECODE
     assert prefill < PREFILL
     assert short < SHORT_PREFILL
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"error": {"message": "broke"}},
+        {"object": "error", "message": "broke"},
+        {"choices": [{"text": "", "finish_reason": "broke"}]},
+        {"choices": [{"text": "a", "error": {"message": "broke"}}]},
+    ],
+)
+def test_a_probe_ends_at_an_answer_that_a_server_gave_up(event):
+    async def probe():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\ndata: %b\n\n" % json.dumps(event).encode())
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, session_of(url, {}) as session:
+            await Server(session, url, "m").measure(64, lambda said: None)
+
+    with pytest.raises(RunFailed, match=r"ended a stream with an error: .*broke"):
+        asyncio.run(probe())

@@ -202,6 +202,7 @@ def _repeatedly(
     """Run several seeds and print their combined summary; exit if they are incomplete."""
     from fairbench.cli.output import print_json
     from fairbench.execute.repeats import repeat
+    from fairbench.execute.sweeps import remarks_on
     from fairbench.metrics.shown_percentiles import shown_tail
     from fairbench.report.interval_lines import repeat_lines
 
@@ -216,6 +217,9 @@ def _repeatedly(
     else:
         tail = shown_tail(run.summary for run in repeats.runs)
         typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
+    for run in repeats.runs:
+        for remark in remarks_on(run.summary):
+            typer.echo(f"fairbench: {remark}", err=True)
     if not repeats.combined["complete"]:
         if context.interrupted():
             raise context.interrupted.ended("interrupted; the finished requests are saved")

@@ -13,14 +13,23 @@ from fairbench.execute.live_options import live_points_left
 from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.new_directories import run_folder
-from fairbench.results.store import write_json
+from fairbench.results.store import Summary, write_json
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore
 
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
 
-REMARKS = ("workers", "errors", "cache", "lateness")  # keys of the notes of a run
+# keys of the notes of a run
+REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
+
+
+def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
+    """Yield the notes on a run that make comparison difficult, with its place and seed."""
+    notes = summary["notes"]
+    for key in REMARKS:
+        if key in notes:
+            yield f"{place}seed {summary['seed']}: {notes[key]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +45,7 @@ class SweepOutcome:
         """Yield the notes on runs on real servers that make comparison difficult."""
         for cell in self.cells:
             for one in cell.runs:
-                name = f"{cell.place}, {cell.scheduler}, seed {one.summary['seed']}"
-                notes = one.summary["notes"]
-                yield from (f"{name}: {notes[key]}" for key in REMARKS if key in notes)
+                yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
 
     def require_whole(self) -> None:
         """Raise RunFailed if a point failed."""

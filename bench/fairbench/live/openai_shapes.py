@@ -61,11 +61,14 @@ class UsageDetails(msgspec.Struct):
         self.cached_tokens = _count(self.cached_tokens)
 
 
+MOST_TOKENS = 2**53  # the largest count that a float holds exactly
+
+
 def _count(value: Any) -> int | None:
     """Return a count as an int, or None if it is missing. Raises ValueError if it is invalid."""
-    if value is None or type(value) is int:
-        return value
-    if not isinstance(value, float) or value % 1:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
         raise ValueError("a count of tokens must be a whole number")
     return int(value)
 
@@ -89,3 +92,47 @@ class ReportedUsage(msgspec.Struct):
         details = self.prompt_tokens_details
         cached: int | None = None if details is None else details.cached_tokens
         return cached
+
+
+# The names of counts in a usage, in the chat API and in the responses API.
+_NAMES = {
+    "prompt_tokens": ("prompt_tokens", "input_tokens"),
+    "completion_tokens": ("completion_tokens", "output_tokens"),
+    "prompt_tokens_details": ("prompt_tokens_details", "input_tokens_details"),
+}
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens")  # Moonshot's and DeepSeek's names
+_COUNTS = (*_NAMES["prompt_tokens"], *_NAMES["completion_tokens"])
+
+
+def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
+    """Return the usage of an event: its ``usage``, or counts that the server put elsewhere.
+
+    Other places are choices and objects of the server's own, such as ``x_groq``. Raises
+    ``msgspec.MsgspecError`` for counts that are no numbers of tokens.
+    """
+    found = _counts_in(usage) if usage else None
+    if found is None and b'_tokens"' in payload:
+        found = _counts_in(msgspec.json.decode(payload))
+    if found is None:
+        return None
+    told = {field: _first(found, names) for field, names in _NAMES.items()}
+    if told["prompt_tokens_details"] is None:
+        told["prompt_tokens_details"] = {"cached_tokens": _first(found, _CACHED)}
+    return msgspec.convert(told, ReportedUsage)
+
+
+def _counts_in(value: Any) -> dict[str, Any] | None:
+    """Return the outermost object with counts of tokens."""
+    waiting = [value]
+    for one in waiting:
+        if isinstance(one, dict):
+            if _first(one, _COUNTS) is not None:
+                return one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return None
+
+
+def _first(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)

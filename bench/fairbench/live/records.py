@@ -35,7 +35,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
     when it was sent, None if it was not. ``admitted_s`` is None unless the server says how long it
     queued. ``cached_tokens`` is None if the server does not say. ``chunk_s`` and ``chunk_tokens``
     are the times and sizes of the chunks of output. ``error`` says why a request was refused or
-    broke off.
+    broke off. ``min_new_tokens`` is the smallest length that the request asked for. ``estimated``
+    is true if the server did not report the tokens of the prompt or of the answer.
     """
 
     request_id: Count
@@ -58,6 +59,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
     error: str | None
     chunk_s: list[Time]
     chunk_tokens: list[Count]
+    min_new_tokens: Count | None = None
+    estimated: bool = False
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
@@ -104,6 +107,8 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     columns = _columns(rows, RequestRecord, clients)
     # the time of the client; in a simulation the column says when KV memory was sent
     del columns["sent_s"]
+    if not columns["estimated"].any():
+        del columns["estimated"]
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
     unknown = np.isnan(columns["admitted_s"])

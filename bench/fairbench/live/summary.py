@@ -45,14 +45,13 @@ def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
     The values are NaN if no request was sent.
     """
     late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
-    if not len(late_ms):
-        late_ms = np.array([np.nan])
-    p50, p99 = np.percentile(late_ms, [50, 99])
-    return {
-        "lateness_p50_ms": float(p50),
-        "lateness_p99_ms": float(p99),
-        "lateness_max_ms": float(late_ms.max()),
-    }
+    return _percentiles("lateness", "ms", late_ms)
+
+
+def _percentiles(name: str, unit: str, values: Floats) -> dict[str, float]:
+    found = np.percentile(values, [50, 99, 100]).tolist() if len(values) else [np.nan] * 3
+    keys = (f"{name}_{statistic}_{unit}" for statistic in ("p50", "p99", "max"))
+    return dict(zip(keys, found, strict=True))
 
 
 def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
@@ -83,7 +82,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
     for request in requests:
         if request.error is not None:
             kind, _, said = request.error.partition(":")
-            by_server = kind.startswith(("HTTP", "stream error"))
+            by_server = kind.startswith(("HTTP", "stream error", "no answer"))
             if not messages.get(kind) and by_server:
                 messages[kind] = printable(shortened(_message(said.strip())))
     return messages
@@ -129,9 +128,20 @@ def summary_of(
         **header,
         **metrics,
         **_finite(lateness_ms(records.requests)),
-        "held": sum(request.held_s > 0 for request in records.requests),
+        **_held(records),
+        **({"estimated": estimated} if (estimated := _estimated(records)) else {}),
         "errors": error_counts(records.requests),
     }
+
+
+def _held(records: LiveRecords) -> dict[str, float]:
+    """Return ``held``, and how long all requests waited for a slot if some did.
+
+    Requests that were still waiting at the end are left out.
+    """
+    waits_s = [r.held_s for r in records.requests if r.held_s or r.sent_s is not None]
+    held = sum(wait_s > 0 for wait_s in waits_s)
+    return {"held": held, **(_percentiles("held", "s", np.array(waits_s)) if held else {})}
 
 
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
@@ -209,9 +219,34 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
             f"{number} x {kind}" + (f" ({said[kind]})" if said.get(kind) else "")
             for kind, number in errors.items()
         )
+    finished = _finished(records)
+    if estimated := _estimated(records):
+        remarks["estimated"] = (
+            f"the server did not report the tokens of {estimated} of {len(finished)} answers; an "
+            "event with output counts as one token there, and a word of the prompt as another"
+        )
+    if short := sum(map(_is_short, finished)):
+        remarks["lengths"] = (
+            f"the server ignores min_tokens: {short} of {len(finished)} answers are shorter than "
+            "their requests asked for; --output-lengths free does not send it"
+        )
     if spec.dataset_path:
         remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
     return remarks
+
+
+def _finished(records: LiveRecords) -> list[RequestRecord]:
+    return [request for request in records.requests if request.status == FINISHED]
+
+
+def _estimated(records: LiveRecords) -> int:
+    """Return the number of answers whose tokens the server did not report."""
+    return sum(request.estimated for request in _finished(records))
+
+
+def _is_short(request: RequestRecord) -> bool:
+    """Return whether a counted answer is shorter than its request asked for."""
+    return not request.estimated and request.output_tokens < (request.min_new_tokens or 0)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -87,7 +87,7 @@ def shares(
 ) -> Shares:
     """Return each client's service in the window, and its entitlement."""
     weights = facts.weights
-    booked = booked_in(log, window, len(facts.clients))
+    booked = booked_in(log, window, len(facts.clients)).on_one_clock()
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
     short = shortfall(requests, programs, facts, window.end_s) if window.length_s else 0 * service
     demand = service + short

@@ -99,6 +99,7 @@ class Requests(Table):
     - ``decode_worker`` generates the answer where ``worker`` only computes the prompt (-1 before it
     is chosen), ``reserved_s`` is when it reserved memory, ``computed_s`` when the prompt was ready,
     ``sent_s`` and ``received_s`` are the transfer of the KV cache. None if one worker does both.
+    - ``estimated`` is 1 if a server did not report the request's tokens; None if all are known.
     """
 
     request_id: Ints
@@ -128,6 +129,7 @@ class Requests(Table):
     computed_s: Floats | None = None
     sent_s: Floats | None = None
     received_s: Floats | None = None
+    estimated: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,8 @@ from fairbench.metrics.records import Floats, Ints, Service, Window
 from fairbench.metrics.stretches import Stretches, steps_before, steps_by
 from fairbench.metrics.tables import ServiceLog
 
+MOST_UNDER_WAY = 0.1  # largest part of a client's computed tokens at the edges of a window
+
 
 class View(Enum):
     """The view of service. Tokens are weighted in the first three views, raw in the last two."""
@@ -54,6 +56,17 @@ class Booked(NamedTuple):
                 return self.output
             case View.EXTEND:
                 return self.extend
+
+    def on_one_clock(self) -> Booked:
+        """Book computed tokens at admission, as input is, for clients for whom that matters.
+
+        Prompts that an edge of the window divides have their input on one side of it and their
+        computed tokens on the other. Either these are few, or the client's computed tokens become
+        those of the prompts admitted in the window. So no client has more computed than input.
+        """
+        apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
+        apart |= self.extend > self.input
+        return self._replace(extend=np.where(apart, self.charged, self.extend))
 
 
 def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:

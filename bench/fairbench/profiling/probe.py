@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.errors import RunFailed
-from fairbench.files.json_text import parsed
 from fairbench.hardware.timing import FitDomain, KVPool, TimingProfile
 from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
+
+    from fairbench.live.openai_answers import Answered
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
@@ -133,7 +134,7 @@ class Server:
                     f"status {answer.status}: {said}"
                 )
             events = _events(answer.content)
-            pieces_s = [time.monotonic() async for event in events if event.get("choices")]
+            pieces_s = [time.monotonic() async for event in events if event.choices]
         if not pieces_s:
             raise RunFailed(
                 f"{self._url}: the server streams no output for a prompt of {tokens:,} tokens"
@@ -192,17 +193,18 @@ def root_of(base_url: str) -> str:
     return base_url.rstrip("/").removesuffix("/v1")
 
 
-async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON of every server-sent event."""
+async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
+    """Yield every server-sent event. Raises RunFailed for an event that shows a fault."""
+    from fairbench.live.openai_answers import DONE, answered, judge
+
     async for line in lines:
         data = line.strip().removeprefix(b"data:").strip()
-        if line.startswith(b"data:") and data != b"[DONE]":
-            event = parsed(data, "the server's stream")
-            if "error" in event:
-                raise RunFailed(
-                    f"the server ended a stream with an error: {str(event['error'])[:200]}"
-                )
-            yield event
+        if line.startswith(b"data:") and data not in (b"", DONE):
+            found = judge(answered(data))
+            if found.fault is not None:
+                raise RunFailed(f"the server ended a stream with an error: {found.fault.text}")
+            if found.answer is not None:
+                yield found.answer
 
 
 PRIOR = 0.3  # residual of a coefficient e times its start; an error of 5% in a time is 1

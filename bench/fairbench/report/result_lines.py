@@ -68,14 +68,18 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
+    estimated = summary.get("estimated")
     yield (
         "requests",
         f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
         f"{number(summary['completed'])} completed, {number(summary['unfinished'])} unfinished, "
         f"{number(summary['refused'])} refused"
         + (f", {number(summary['demoted'])} demoted" if "demoted" in summary else "")
-        + (f", {number(summary['failed'])} failed" if summary["failed"] else ""),
+        + (f", {number(summary['failed'])} failed" if summary["failed"] else "")
+        + (f"; {number(estimated)} have estimated token counts" if estimated else ""),
     )
+    if summary.get("held_max_s"):
+        yield "slots", _slots(summary)
     if hides_backlog(summary):
         yield "backlog", hidden_backlog(summary)
     if is_extrapolated(summary):
@@ -85,6 +89,15 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
         yield column.title, f"{value} {unit}" if known and unit else value
+
+
+def _slots(summary: Summary) -> str:
+    """Return the wait that a limit on concurrency added before requests were sent."""
+    p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
+    return (
+        f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
+        f"P99 {p99} s, at most {most} s of all requests; latencies count from the slot"
+    )
 
 
 def hidden_backlog(summary: Summary) -> str:

@@ -95,6 +95,8 @@ class Attempt:
             error=self.error,
             chunk_s=stream.chunk_s,
             chunk_tokens=stream.chunk_tokens,
+            min_new_tokens=self.min_tokens,
+            estimated=answer.estimated and bool(answer.output_tokens),
         )
 
 
@@ -118,8 +120,10 @@ class Caller:
         Raises ProgramFailed if there is no complete answer. The record is written in any case, that
         of a cancelled call as unfinished.
         """
-        limits = call.limits(self.target.lengths)
-        attempt = Attempt(next(self.ids), call, *limits, self._stream())
+        most, least = call.limits(self.target.lengths)
+        if "min_tokens" in self.target.extra_body:  # the user's value is sent, or none
+            least = None
+        attempt = Attempt(next(self.ids), call, most, least, self._stream())
         try:
             await self._attempt(attempt, outputs)
         except Disconnected as error:

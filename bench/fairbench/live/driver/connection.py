@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
+FIRST_FINAL_STATUS = 200
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that say where a body ends
+
 
 class Disconnected(Exception):
     """The connection could not be made, broke, or carried something that is not HTTP."""
@@ -37,6 +40,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.reusable = True
         self._transport: asyncio.Transport
+        self._ends_with_connection = False
         self._listener: Listener | None = None
         self._headers: dict[bytes, bytes] = {}
 
@@ -48,6 +52,7 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         self._listener = listener
         self._headers = {}
+        self._ends_with_connection = False
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
 
@@ -70,7 +75,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.reusable = False
-        self._end(Disconnected(f"disconnected: {error or 'closed by the server'}"))
+        is_whole = error is None and self._ends_with_connection
+        said = f"disconnected: {error or 'closed by the server'}"
+        self._end(None if is_whole else Disconnected(said))
 
     def _end(self, error: Disconnected | None) -> None:
         listener, self._listener = self._listener, None
@@ -83,7 +90,8 @@ class Connection(asyncio.Protocol):
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self._listener is not None:
+        if self._listener is not None and not self._is_interim():
+            self._ends_with_connection = not self._headers.keys() & _LENGTHS
             self._listener.on_head(self._parser.get_status_code(), self._headers)
 
     def on_body(self, data: bytes) -> None:
@@ -91,8 +99,15 @@ class Connection(asyncio.Protocol):
             self._listener.on_body(data)
 
     def on_message_complete(self) -> None:
+        if self._is_interim():
+            self._headers = {}
+            return
         self.reusable = self._parser.should_keep_alive()
         self._end(None)
+
+    def _is_interim(self) -> bool:
+        """Return whether the response precedes the answer (100 Continue, 103 Early Hints)."""
+        return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:

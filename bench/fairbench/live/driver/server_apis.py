@@ -6,19 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 
 from fairbench.core import Prompt, Segment
 from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
-from fairbench.live.openai_shapes import Choice, ReportedUsage
+from fairbench.live.openai_answers import DONE, NO_OUTPUT, Answered, Judgement, StreamJudge
+from fairbench.live.openai_shapes import MOST_TOKENS, ReportedUsage, usage_in
 
 # Siblings of a tree send the identical prompt. With equal answers they would share a cached prefix
 # that the workload does not have.
 TEMPERATURE = 1.0
-ABORTED = "abort"  # reasons for which the server gave up an answer
-DONE = b"[DONE]"  # the payload that follows the last event
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
@@ -28,56 +29,62 @@ class BadEvent(Exception):
 class Answer(ABC):
     """The answer so far, updated by every event.
 
-    A count is None if the server does not report it. ``queue_s`` is the time from arrival to first
-    admission on the server's clock, and ``answer_id`` the server's name for its answer.
+    A count is None if the server does not report it. ``estimated`` is true while the server has not
+    reported all tokens of the answer. ``queue_s`` is the time from arrival to first admission on
+    the server's clock, and ``answer_id`` the server's name for its answer.
     """
 
     def __init__(self) -> None:
         self.input_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.output_tokens = 0
+        self.estimated = True
         self.queue_s: float | None = None
         self.retractions = 0
         self.answer_id = ""
-        self.finished = False
+        self._judge = StreamJudge()
+        self._done = False
 
-    def take(self, payload: bytes) -> int:
-        """Read an event's payload; return the number of its tokens, as far as known.
+    def take(self, payload: bytes, event: str = "") -> int:
+        """Read the payload of an event with this name; return its number of tokens, if known.
 
         Raises BadEvent.
         """
         if payload == DONE:
+            self._done = True
+        if payload in (DONE, b""):
             return 0
+        found = self._judge.take(payload, event)
+        if found.answer is None:
+            raise BadEvent("not an event of this API")
+        if found.fault is not None:
+            raise BadEvent(found.fault.text)
+        self.answer_id = self.answer_id or str(found.answer.id or "")
         try:
-            return self._read(payload)
-        except msgspec.MsgspecError as error:
+            return self._read(found, found.answer, payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadEvent(f"not an event of this API: {error}") from None
 
+    @property
+    def finished(self) -> bool:
+        """Whether the stream has announced its end, for a good reason."""
+        return self._judge.ended or self._done
+
+    def fault(self) -> str | None:
+        """Return why the stream, which has ended, holds no whole answer, if it does not."""
+        if not self.finished:
+            return CUT
+        if self.output_tokens or (self._judge.may_be_empty and self._judge.end() is None):
+            return None
+        return f"no answer: {NO_OUTPUT.text}"
+
     @abstractmethod
-    def _read(self, payload: bytes) -> int:
-        """Process the JSON payload of an event. Raises BadEvent or MsgspecError."""
+    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
+        """Process an event without a fault. Raises BadEvent or MsgspecError."""
 
     @abstractmethod
     def rendered(self) -> bytes:
         """Return the output in the form in which later prompts of this API contain the output."""
-
-
-def check_reason(reason: Any) -> None:
-    """Raise BadEvent if an answer ended because the server gave up the request.
-
-    SGLang's own API has the reason as an object, OpenAI's as a text.
-    """
-    kind = reason.get("type") if isinstance(reason, dict) else reason
-    if kind == ABORTED:
-        said = reason.get("message") if isinstance(reason, dict) else None
-        raise BadEvent(f"aborted: {said or 'no reason given'}")
-
-
-def error_text(error: Any) -> str:
-    """Return the message of an API's error, which is a text or an object with a text."""
-    if isinstance(error, dict):
-        return str(error.get("message", error))
-    return str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +153,11 @@ class AskGenerate:
 
 class _Meta(msgspec.Struct):
     id: Any = None
-    prompt_tokens: int | None = None
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
     queue_time: float | None = None
-    num_retractions: int = 0
-    finish_reason: Any = None
-
-
-class _GenerateEvent(msgspec.Struct):
-    output_ids: list[int] = []
-    meta_info: _Meta | None = None
-    error: Any = None
-
-
-_decode_generate = msgspec.json.Decoder(_GenerateEvent).decode
+    num_retractions: Tokens = 0
 
 
 class GenerateAnswer(Answer):
@@ -170,25 +167,25 @@ class GenerateAnswer(Answer):
         super().__init__()
         self._ids: list[int] = []
 
-    def _read(self, payload: bytes) -> int:
-        event = _decode_generate(payload)
-        if event.error is not None:
-            raise BadEvent(error_text(event.error))
-        meta = event.meta_info
-        if meta is None:
+    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
+        if answer.meta_info is None:
             raise BadEvent("an event without meta_info")
-        check_reason(meta.finish_reason)
+        meta = msgspec.convert(answer.meta_info, _Meta)
+        ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
         if self.queue_s is None:  # read only once, because later it grows with every retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
-        new = meta.completion_tokens - self.output_tokens
-        self.output_tokens, self.retractions = meta.completion_tokens, meta.num_retractions
-        self.finished = meta.finish_reason is not None
-        if len(event.output_ids) == meta.completion_tokens:
-            self._ids = event.output_ids
+        self.retractions = meta.num_retractions
+        total = meta.completion_tokens
+        self.estimated = total is None
+        if len(ids) == total:
+            self._ids = ids
         else:
-            self._ids += event.output_ids
+            self._ids += ids
+        if total is None:
+            total = len(self._ids) or self.output_tokens + found.output
+        new, self.output_tokens = total - self.output_tokens, total
         return max(0, new)
 
     def rendered(self) -> bytes:
@@ -250,51 +247,40 @@ def _text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
     return b"".join(rendered(segments, outputs, words_of)).decode()
 
 
-class _Event(msgspec.Struct):
-    id: Any = None
-    choices: list[Choice] | None = None
-    usage: ReportedUsage | None = None
-    error: Any = None
-
-
-_decode = msgspec.json.Decoder(_Event).decode
-
-
 class OpenAIAnswer(Answer):
-    """An answer in which an event with text counts as one token until the final usage.
+    """An answer in which an event with output counts as one token until a usage counts the tokens.
 
-    (If an event has several tokens, the time of each token is unknown.)
+    (If an event has several tokens, the time of each token is unknown.) Output is text, thoughts
+    and calls of tools.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
+        self._events = 0  # events with output
+        self._told = 0  # tokens of the output according to the latest usage
 
-    def _read(self, payload: bytes) -> int:
-        event = _decode(payload)
-        if event.error is not None:
-            raise BadEvent(error_text(event.error))
-        self.answer_id = self.answer_id or str(event.id or "")
-        new = sum(map(self._take_choice, event.choices or ()))
-        self.output_tokens += new
-        if event.usage is not None:
-            self._take_usage(event.usage)
-        return new
+    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
+        if found.output:
+            self._texts += found.texts
+            self._events += 1
+            self.output_tokens = max(self._told, self._events)
+            self.estimated = self._events > self._told
+        usage = usage_in(answer.usage, payload)
+        if usage is not None:
+            self._take(usage)
+        return int(found.output)
 
-    def _take_choice(self, choice: Choice) -> int:
-        text, delta = choice.text, choice.delta
-        if delta is not None:
-            thought = delta.reasoning_content or delta.reasoning
-            text = delta.content or (thought if isinstance(thought, str) else None)
-        if text:
-            self._texts.append(text)
-        check_reason(choice.finish_reason)
-        self.finished = self.finished or choice.finish_reason is not None
-        return 1 if text else 0
-
-    def _take_usage(self, usage: ReportedUsage) -> None:
-        self.input_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        self.output_tokens = usage.completion_tokens or self.output_tokens
+    def _take(self, usage: ReportedUsage) -> None:
+        self.input_tokens = _latest(usage.prompt_tokens, self.input_tokens)
+        self.cached_tokens = _latest(usage.cached_tokens, self.cached_tokens)
+        if usage.completion_tokens:
+            self._told = self.output_tokens = usage.completion_tokens
+            self.estimated = self.input_tokens is None
 
     def rendered(self) -> bytes:
         return "".join(self._texts).encode()
+
+
+def _latest(told: int | None, before: int | None) -> int | None:
+    return before if told is None else told

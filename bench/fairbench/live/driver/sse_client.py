@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 
 from fairbench.live.driver.clock import RunClock
@@ -14,19 +16,23 @@ from fairbench.live.headers import WORKER
 
 OK, TOO_MANY = 200, 429
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # bytes of a refusal's body that are kept for the error message
+MAX_ERROR_BYTES = 500  # bytes of a body without events that are kept for the error message
 _WORKER = WORKER.encode()
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 MAX_EVENT_BYTES = 16 * 2**20
 
 
 class EventSplitter:
-    """A splitter that takes bytes and returns the payloads of complete events."""
+    """A splitter that takes bytes and returns the payloads of complete events.
+
+    ``event`` is the name of the event whose payload was returned last, if it has a name.
+    """
 
     def __init__(self) -> None:
+        self.event = ""
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> Iterator[bytes]:
         """Return the payloads of ``data:`` lines in order; other fields and comments are skipped.
 
         Raises ValueError for an event of more than ``MAX_EVENT_BYTES``.
@@ -34,7 +40,16 @@ class EventSplitter:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise ValueError(f"an event has more than {MAX_EVENT_BYTES} bytes")
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        return self._payloads(lines)
+
+    def _payloads(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+            elif line.startswith(b"event:"):
+                self.event = line[6:].strip().decode(errors="replace")
+            elif not line.strip():
+                self.event = ""
 
 
 def waiting_s(retry_after: bytes) -> float:
@@ -72,7 +87,8 @@ class Stream:
         self._idle_timeout_s = idle_timeout_s
         self._events = EventSplitter()
         self._status = OK
-        self._refusal = b""
+        self._has_events = False
+        self._body = b""  # the beginning of a body without events
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -103,16 +119,12 @@ class Stream:
         self.worker = int(worker) if worker.isdigit() else -1
 
     def on_body(self, data: bytes) -> None:
+        if not self._has_events and len(self._body) < MAX_ERROR_BYTES:
+            self._body = (self._body + data)[:MAX_ERROR_BYTES]
         if self._status != OK:
-            self._refusal = (self._refusal + data)[:MAX_ERROR_BYTES]
             return
-        now_s = self._clock.now_s()
         try:
-            for payload in self._events.feed(data):
-                tokens = self.answer.take(payload)
-                if tokens:
-                    self.chunk_s.append(now_s)
-                    self.chunk_tokens.append(tokens)
+            self._take(data)
         except (BadEvent, ValueError) as error:
             self._connection.abort()
             self._finish(f"stream error: {error}")
@@ -121,14 +133,29 @@ class Stream:
         if self.chunk_s and self._timer is None:
             self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
 
+    def _take(self, data: bytes) -> None:
+        """Read the events that these bytes complete. Raises BadEvent and ValueError."""
+        now_s = self._clock.now_s()
+        for payload in self._events.feed(data):
+            self._has_events = True
+            tokens = self.answer.take(payload, self._events.event)
+            if tokens:
+                self.chunk_s.append(now_s)
+                self.chunk_tokens.append(tokens)
+
     def on_end(self, error: Disconnected | None) -> None:
+        body = self._body.decode(errors="replace")
         if self._status != OK:
-            said = self._refusal.decode(errors="replace")
-            self._finish(f"HTTP {self._status}: {said}")
-        elif self.answer.finished:
-            self._finish(None)
-        else:
-            self._finish(str(error) if error else "stream error: it ended too early")
+            self._finish(f"HTTP {self._status}: {body}")
+            return
+        with suppress(BadEvent):  # half an event, if the stream was cut off
+            self._take(b"\n")  # the last line may lack its end
+        fault = self.answer.fault()
+        if body and not self._has_events:
+            fault = f"no answer: {body}"
+        elif error is not None and not self.answer.finished:
+            fault = str(error)
+        self._finish(fault)
 
     @property
     def retry_after_s(self) -> float | None:
@@ -142,7 +169,8 @@ class Stream:
             self._timer = self._loop.call_later(left_s, self._check_idle)
             return
         self._connection.abort()
-        self._finish(f"timeout: silent for {self._idle_timeout_s:g} s")
+        silent = f"timeout: silent for {self._idle_timeout_s:g} s"
+        self._finish(self.answer.fault() if self.answer.finished else silent)
 
     def _finish(self, error: str | None) -> None:
         self.error = error

@@ -134,6 +134,12 @@ LATENCY = (
         for statistic in ("p50", "p99", "max")
     ),
     Metric("held", "requests queued by a limit on concurrency", kind=COUNT),
+    *(
+        Metric(f"held_{statistic}_s", f"{statistic} wait for a limit on concurrency", unit="s",
+            undefined=NOT_SENT)
+        for statistic in ("p50", "p99", "max")
+    ),
+    Metric("estimated", "answers with estimated token counts", kind=COUNT),
 )  # fmt: skip
 
 METRICS = (*TOTALS, *LATENCY)

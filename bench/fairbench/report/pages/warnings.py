@@ -14,7 +14,7 @@ from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
 
 # notes on the run itself
-REMARKS = ("complete", "workers", "lateness", "errors", "cache", "dataset")
+REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
