@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,16 @@ from fairbench.config.defaults import (
     table_of,
     text_of,
     used_parts,
-    without_defaults,
     workload_defaults,
 )
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
+from fairbench.config.given import chosen_part, given_values
 from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_for
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
-from fairbench.config.spec import Draft, ExperimentSpec, Origin
+from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.toml_text import read_toml
@@ -124,10 +125,14 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
     backend = None
     if "backend" in draft or "backend" in file:
         backend = resolve_backend(draft.get("backend"), file.get("backend"))
+    given = None
     if file:
         file = fitting(file, backend)
+    with suppress(UsageError):  # what is wrong is reported below
+        given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and not RULING.isdisjoint(draft):
-        file = without_defaults(file)
+        file = chosen_part(file, other_workload="workload" in draft)
+    file = without_given(file)
     draft.fill(file, Origin.FILE)
     draft.settings.fill(flat_settings(table_of(draft, "settings")), Origin.FILE)
     preset = _fill_usual(draft, backend)
@@ -151,7 +156,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
     engine = _checked_engine(draft, backend, workload, resolved)
     draft |= {"backend": backend, "workload": workload, "engine": engine}
     draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
-    draft |= _tables(draft, file, workload, resolved)
+    draft |= _tables(draft, file, workload, resolved) | {GIVEN: given}
     try:
         spec = ExperimentSpec.model_validate(dict(draft))
     except ValidationError as error:
