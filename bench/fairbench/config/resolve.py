@@ -87,22 +87,32 @@ def read_spec(path: Path) -> ExperimentSpec:
     return resolve({}, {}, read_experiment(path), path=path)
 
 
+def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
+    """Return the spec of a stored experiment in which only chosen values are kept.
+
+    All other values are today's defaults. Raises DataError naming the file.
+    """
+    return resolve({}, {}, file, path=path, new_defaults=True)
+
+
 def resolve(
     flags: Mapping[str, Any],
     assignments: Mapping[str, Any] | None = None,
     file: Mapping[str, Any] | None = None,
     *,
     path: Path | None = None,
+    new_defaults: bool = False,
 ) -> ExperimentSpec:
     """Return the full spec. ``flags`` override keys of ``file``, ``assignments`` its settings.
 
-    All three hold only explicit values. ``path`` is the location of ``file``. Raises UsageError
-    with one line that names the field, its value and what is allowed. If the file itself is wrong,
-    raises DataError, which also names the file.
+    All three hold only explicit values; of a stored ``file``, which spells out defaults, too,
+    ``new_defaults`` keeps only the values that somebody chose. ``path`` is the location of
+    ``file``. Raises UsageError with one line that names the field, its value and what is allowed.
+    If the file itself is wrong, raises DataError, which also names the file.
     """
     draft = Draft(flags, assignments or {})
     try:
-        return _resolve(draft, file or {})
+        return _resolve(draft, file or {}, new_defaults=new_defaults)
     except UsageError as error:
         if error.keys and error.keys <= draft.of_preset:
             raise _of_preset(str(draft["preset"]), error) from None
@@ -120,7 +130,7 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
     return DataError(f"preset {ref}: {text}")
 
 
-def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
+def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
     """Return the spec of a draft that flags have begun, over a file."""
     backend = None
     if "backend" in draft or "backend" in file:
@@ -130,7 +140,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
         file = fitting(file, backend)
     with suppress(UsageError):  # what is wrong is reported below
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
-    if file and not RULING.isdisjoint(draft):
+    if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
     file = without_given(file)
     draft.fill(file, Origin.FILE)
