@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
 GIVEN = "given"  # the key of the values that somebody chose, in specs and stored experiments
+AS_GIVEN = ("gpu", "weights", "workload")  # of which an experiment holds more than was given
 DIGEST = "digest"  # inside ``given``: tells a file that was edited by hand
 
 MAX_REPLICAS = 4096
@@ -296,8 +297,9 @@ def to_toml(spec: ExperimentSpec) -> str:
     data["settings"] = stored_tables(data["settings"])
     given = data.pop(GIVEN, None)
     if given is not None:
-        tables = {"settings": stored_tables(given["settings"])}
-        data[GIVEN] = {**given, DIGEST: digest_of(data), **tables}
+        settings = {"settings": stored_tables(given["settings"])}
+        plain = {key: one for key, one in data.items() if key in given and key not in AS_GIVEN}
+        data[GIVEN] = {**given, **plain, DIGEST: digest_of(data), **settings}
     return dumps(data)
 
 
@@ -312,9 +314,14 @@ def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 
+def file_tables(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the content of a spec's experiment file."""
+    return tomllib.loads(to_toml(spec))
+
+
 def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
     """Return the content of a spec's experiment file, without ``given``."""
-    return without_given(tomllib.loads(to_toml(spec)))
+    return without_given(file_tables(spec))
 
 
 def identity(spec: ExperimentSpec) -> str:

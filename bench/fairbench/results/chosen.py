@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import without_defaults
 from fairbench.config.given import AS_STORED
+from fairbench.config.resolve import resolve
 from fairbench.config.serving import SCHEDULING
 from fairbench.config.settings import as_toml, flat, flat_settings
-from fairbench.config.spec import experiment_tables
+from fairbench.config.spec import experiment_tables, file_tables
 from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
@@ -61,6 +62,16 @@ def chosen_of(spec: ExperimentSpec) -> list[str]:
     whole = given["workload"] == AS_STORED
     changed = whole or any(key.startswith(own) for key in values)
     return sorted([*found, *(_chosen_of_workload(experiment) if changed else ())])
+
+
+def old_defaults(spec: ExperimentSpec) -> list[str]:
+    """Return ``KEY OLD -> NEW`` for each value that nobody chose and that is no default today.
+
+    A stored experiment keeps such values when it runs again.
+    """
+    today = resolve({}, {}, file_tables(spec), new_defaults=True)
+    tables = experiment_tables(spec), experiment_tables(today)
+    return spec_changes(tables[0], chosen_of(spec), tables[1], chosen_of(today)).by_default
 
 
 def given_by(experiment: Experiment, chosen: Collection[str]) -> dict[str, Any]:
