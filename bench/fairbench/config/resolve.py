@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -45,6 +47,9 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import own_settings
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs
+
+if TYPE_CHECKING:
+    from fairbench.workloads.traces.read import TraceParams
 
 # limit for a run; beyond it the records no longer fit in a computer's memory
 MAX_PROGRAMS = 2_000_000
@@ -265,6 +270,23 @@ def experiment(
     return resolve(keys, given.settings | dict(settings), read, path=file)
 
 
+MOST_SOUGHT = 20  # floods of a trace, of which the earliest ends the warm-up
+
+
+@lru_cache(maxsize=4)
+def _first_flood_s(params: TraceParams) -> float:
+    """Return when the earliest flood of a trace begins in its replay; infinite without a flood."""
+    from fairbench.metrics.floods import floods
+    from fairbench.metrics.traffic import Traffic
+    from fairbench.workloads.traces.read import read_trace
+
+    table = read_trace(params).trace.table(0, inf)
+    tokens = (table.input_tokens + 2 * table.output_tokens).astype(float)
+    traffic = Traffic(table.clients, table.client, table.arrival_s, tokens, table.end_s)
+    starts_s = [one.start_s for one in floods(traffic, MOST_SOUGHT)]
+    return min(starts_s, default=inf) / params.time_scale
+
+
 # Facts that a trace states itself.
 SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
 
@@ -306,6 +328,10 @@ def traced(given: Placed) -> Placed:
         block_size=trace.get("block_size", 0),
     )
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
+    assert workload.arrivals is not None
+    first_s = _first_flood_s(TraceParams(**workload.arrivals.params))  # with the file's digest
+    warmup_s = min(workload.warmup_s, first_s)
+    workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
     return given._replace(
         keys={"scenario": SCENARIO} | rest | {"workload": workload},
