@@ -13,13 +13,27 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fairbench.cli.commands import COMMANDS, PANELLED, Entry, PanelCommand
-from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
-from fairbench.errors import FairbenchError, UsageError, complaint
+from fairbench.cli.exits import (
+    FAILED,
+    NOT_JUDGED,
+    USAGE,
+    complain,
+    discard_output,
+    interrupted,
+    written_file,
+)
+from fairbench.errors import FairbenchError, NotJudged, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
 from fairbench.version import __version__
 
 # Typer's own errors, which derive from click's class or from Typer's copy of it.
 WrongUsage: Any = typer.BadParameter.__base__
+
+
+def _code_of(error: FairbenchError) -> int:
+    if isinstance(error, UsageError):
+        return USAGE
+    return NOT_JUDGED if isinstance(error, NotJudged) else FAILED
 
 
 class _Commands(TyperGroup):
@@ -46,7 +60,7 @@ class _Commands(TyperGroup):
             code = USAGE
         except FairbenchError as error:
             complain(str(error), getattr(error, "__notes__", ()))
-            code = USAGE if isinstance(error, UsageError) else FAILED
+            code = _code_of(error)
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED

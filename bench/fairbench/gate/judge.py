@@ -111,6 +111,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
+    ERROR = "ERROR"  # the run failed, so that nothing can be judged
 
 
 class Judgement(NamedTuple):

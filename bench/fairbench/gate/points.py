@@ -51,18 +51,20 @@ class PairedPoint:
     causes: tuple[str, ...] = ()
 
 
-def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> list[PairedPoint]:
+def read_pairs(
+    baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
+) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
     also have the values of the sweep's comparison. Points are paired, too, if they differ only in
     defaults that changed since, or in ``allowed`` keys of experiments, such as ``dp`` or
-    ``vtc.charge``.
+    ``vtc.charge``. Runs of the baseline in directories named ``left_out`` are not compared.
 
     Raises UsageError for an unknown key. Raises DataError if there is no run, if a run cannot be
     read or is incomplete, and if a run has no counterpart: the run, and its differences.
     """
-    before, after = _points(baseline), _points(current)
+    before, after = _points(baseline, left_out), _points(current)
     _require_known(allowed, [*before.values(), *after.values()])
     # The router and the local scheduler follow from the scheduler.
     parts = SCHEDULING if "scheduler" in allowed else ()
@@ -103,10 +105,12 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
     ]
 
 
-def _points(path: Path) -> dict[str, Point]:
+def _points(path: Path, left_out: Collection[str] = ()) -> dict[str, Point]:
     """Return the points of a directory, by a key that is equal for points to compare."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
+        if run.run.path.name in left_out:
+            continue
         groups.setdefault(key_of(_shared(run)), []).append(run)
     points = [
         Point(
