@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config import to_toml
-from fairbench.config.given import chosen_part
+from fairbench.config.defaults import chosen_part
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
 from fairbench.execute.context import run_context

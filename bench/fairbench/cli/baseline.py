@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from fairbench.cli.check import Format, FormatOption, limit_option
+from fairbench.cli.exits import complain
 from fairbench.cli.flags import NoProgress
 
 if TYPE_CHECKING:
@@ -52,17 +53,21 @@ def check(
     from fairbench.gate.baseline import check_stored, metrics_stored, read_specs
     from fairbench.gate.judge import parse_clause
     from fairbench.gate.outcome import NOTHING
+    from fairbench.results.expected import check_metrics_of
     from fairbench.results.grid import point_names
 
     with told(output):
         specs = read_specs(folder)
         check_stored(folder, specs)
         for text in fail_if or []:  # before anything runs
-            parse_clause(text, metrics_stored(folder, specs))
+            clause = parse_clause(text, metrics_stored(folder, specs))
+            check_metrics_of([clause.metric], list(specs.values()), "--fail-if")
         with _rerun(specs, show=not disable_tqdm) as rerun:
             outcome = NOTHING
             if rerun.runs:
                 outcome = judged(folder, rerun.path, fail_if or [], left_out=rerun.failed)
+    for error in rerun.failed.values():
+        complain(str(error), getattr(error, "__notes__", ()))
     names = dict(zip(specs, point_names(list(specs.values())), strict=True))
     outcome = outcome.with_errors({names[name]: str(e) for name, e in rerun.failed.items()})
     advice = f". If this is intended: fairbench baseline update {folder}"

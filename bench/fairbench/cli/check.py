@@ -119,13 +119,13 @@ def judged(
 
 @contextmanager
 def told(output: Format) -> Iterator[None]:
-    """Print an error inside as an outcome, too, if the output is for machines."""
+    """Print an error inside as an outcome, too, in the formats for machines."""
     from fairbench.gate.outcome import NOTHING
 
     try:
         yield
     except (UsageError, RunFailed) as error:
-        if output is not Format.TABLE:
+        if output in (Format.JUNIT, Format.GITHUB):
             _print(NOTHING.with_errors({"fairbench": str(error)}), output)
         raise
 

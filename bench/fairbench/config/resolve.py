@@ -21,7 +21,9 @@ from fairbench.config.cluster import EVICTION, check_reserve, check_sides, settl
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
+    chosen_part,
     engine_of,
+    given_values,
     machine_of_workload,
     moved_weights,
     read_workload,
@@ -34,7 +36,6 @@ from fairbench.config.defaults import (
 from fairbench.config.flags.flag import Placed, check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
-from fairbench.config.given import chosen_part, given_values
 from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_for
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
@@ -297,7 +298,12 @@ def traced(given: Placed) -> Placed:
     ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
     conflicting flags, DataError for a file that is not a trace.
     """
-    from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_heavy
+    from fairbench.workloads.trace_workload import (
+        SCENARIO,
+        params_of,
+        trace_workload,
+        with_heavy,
+    )
     from fairbench.workloads.traces.columns import given_columns
     from fairbench.workloads.traces.read import TraceParams, joined_columns
 
@@ -328,9 +334,8 @@ def traced(given: Placed) -> Placed:
         block_size=trace.get("block_size", 0),
     )
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    assert workload.arrivals is not None
-    first_s = _first_flood_s(TraceParams(**workload.arrivals.params))  # with the file's digest
-    warmup_s = min(workload.warmup_s, first_s)
+    known = params_of(workload) or params  # with the file's digest
+    warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
     return given._replace(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.given import is_complete, is_edited
+from fairbench.config.defaults import is_complete, is_edited
 from fairbench.config.resolve import read_experiment, read_spec, with_new_defaults
 from fairbench.config.spec import DIGEST, GIVEN, digest_of, experiment_tables, without_given
 from fairbench.errors import DataError, UsageError

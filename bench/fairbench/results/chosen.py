@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.defaults import without_defaults
-from fairbench.config.given import AS_STORED
+from fairbench.config.defaults import AS_STORED, without_defaults
 from fairbench.config.resolve import resolve
 from fairbench.config.serving import SCHEDULING
 from fairbench.config.settings import as_toml, flat, flat_settings
