@@ -18,12 +18,14 @@ from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unkn
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.metrics.catalogue import key_of as key_of_metric
 from fairbench.results.comparison import SchedulerResults, by_place, whole
 from fairbench.results.expected import check_metrics_of
 from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
 from fairbench.results.pair_comparison import sides_below, sides_of
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
+from fairbench.results.values import values_of
 from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME
 
@@ -60,6 +62,12 @@ class Plan:
     def to_run(self) -> list[ToRun]:
         """The members for which runs are still missing."""
         return [one for one in self.members if isinstance(one, ToRun)]
+
+    @property
+    def stored_keys(self) -> set[str]:
+        """The keys of the metrics of stored members."""
+        stored = [one for one in self.members if not isinstance(one, ToRun)]
+        return {key for one in stored for key in values_of(one.first.summary)}
 
     def sweep(self) -> Sweep:
         """Return the planned runs as a sweep, which can be resumed and reported as usual."""
@@ -234,8 +242,8 @@ def compare_experiments(
         if resume is not None:
             return go_on(resume, num_runs, context, metrics)
         plan = plan_comparison(arguments, flags, settings, num_runs)
-        if len(plan.to_run) == len(plan.members):
-            check_metrics_of(metrics, [one.spec for one in plan.to_run], METRIC)
+        missing = [one for one in metrics if key_of_metric(one) not in plan.stored_keys]
+        check_metrics_of(missing, [one.spec for one in plan.to_run], METRIC)
         return carry_out(plan, parent, context)
 
 
