@@ -116,3 +116,17 @@ def test_a_stored_experiment_that_runs_again_tells_which_defaults_it_keeps():
     assert again.settings["vtc.output_weight"] == 40
     assert old_defaults(again) == ["vtc.output_weight 40 -> 2"]
     assert old_defaults(resolve(SMALL, {"vtc.output_weight": 40})) == []
+
+
+def test_a_check_of_runs_that_keep_a_former_default_says_so(tmp_path):
+    folder = stored(tmp_path, older({}, {"vtc.output_weight": 40}))
+    again = ["run", str(folder / "one" / "experiment.toml"), "--result-dir", str(tmp_path / "new")]
+    run = CliRunner().invoke(app, again)
+    assert run.exit_code == 0
+    said = " ".join(run.stderr.split())
+    assert "was stored: vtc.output_weight 40 -> 2; this run keeps the stored value" in said
+    result = CliRunner().invoke(app, ["check", str(folder), str(tmp_path / "new")])
+    assert result.exit_code == 0
+    assert (
+        "default changed: vtc.output_weight 40 -> 2, but these runs keep the old" in result.stdout
+    )

@@ -51,7 +51,8 @@ def limit_option(unlimited: str) -> Any:
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
-        f"victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. {unlimited}",
+        f"victim_p95_s:+10%, victim_p99_s:+20% and service_rate_tok_s:-3%; may be repeated. "
+        f"{unlimited}",
     )
 
 

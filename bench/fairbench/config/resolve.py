@@ -304,8 +304,6 @@ def traced(given: Placed) -> Placed:
         trace_workload,
         with_heavy,
     )
-    from fairbench.workloads.traces.columns import given_columns
-    from fairbench.workloads.traces.read import TraceParams, joined_columns
 
     trace, keys, backend = given.trace, given.keys, given.backend
     if "file" not in trace:
@@ -319,20 +317,7 @@ def traced(given: Placed) -> Placed:
         )
     if keys.get("clients", 1) < 1:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
-    columns = dict(trace.get("columns", {}))
-    if "client" in trace:
-        columns["client"] = trace["client"]
-    given_columns(columns)
-    params = TraceParams(
-        file=str(trace["file"]),
-        format=trace.get("format", "auto"),
-        time_scale=backend.get("time_scale", 1.0),
-        columns=joined_columns(columns),
-        clients=keys.get("clients", 0),
-        spread=trace.get("spread", False),
-        line=trace.get("line", 0),
-        block_size=trace.get("block_size", 0),
-    )
+    params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
     known = params_of(workload) or params  # with the file's digest
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
@@ -342,4 +327,26 @@ def traced(given: Placed) -> Placed:
         keys={"scenario": SCENARIO} | rest | {"workload": workload},
         backend={key: value for key, value in backend.items() if key != "time_scale"},
         trace={},
+    )
+
+
+def trace_params(given: Placed) -> TraceParams:
+    """Return how flags say to read their trace. Raises UsageError for unknown fields."""
+    from fairbench.workloads.traces.columns import given_columns
+    from fairbench.workloads.traces.read import TraceParams, joined_columns
+
+    trace = given.trace
+    columns = dict(trace.get("columns", {}))
+    if "client" in trace:
+        columns["client"] = trace["client"]
+    given_columns(columns)
+    return TraceParams(
+        file=str(trace["file"]),
+        format=trace.get("format", "auto"),
+        time_scale=given.backend.get("time_scale", 1.0),
+        columns=joined_columns(columns),
+        clients=given.keys.get("clients", 0),
+        spread=trace.get("spread", False),
+        line=trace.get("line", 0),
+        block_size=trace.get("block_size", 0),
     )

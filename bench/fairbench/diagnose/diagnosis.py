@@ -155,15 +155,28 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     }
 
 
-class Unlike(NamedTuple):
-    """TTFT P95 of the other clients (s) in a log and in a replay that differs from the log."""
+class Waits(NamedTuple):
+    """TTFT P95 of the other clients (s) in a log and in its replay."""
 
     logged_s: float
     replayed_s: float
 
 
-def unlike_replay(found: Diagnosis) -> Unlike | None:
+def unlike_replay(found: Diagnosis) -> Waits | None:
     """Return both waits if the log's and the first replay's differ too much, else None."""
+    waits = compared_waits(found)
+    return None if waits is None or is_alike(waits) else waits
+
+
+def is_alike(waits: Waits) -> bool:
+    """Return whether a replay agrees with the log."""
+    if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
+        return True
+    return max(waits) <= AGREES * min(waits)
+
+
+def compared_waits(found: Diagnosis) -> Waits | None:
+    """Return the waits in the log and in the first replay; None without recorded first tokens."""
     first, waits_s = found.first, found.waits.wait_s
     if first is None or found.log.measured != FIRST_TOKEN:
         return None
@@ -171,10 +184,9 @@ def unlike_replay(found: Diagnosis) -> Unlike | None:
     logged_s, replayed_s = (
         others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
     )
-    if logged_s is None or replayed_s is None or abs(logged_s - replayed_s) <= NOTICED_S:
+    if logged_s is None or replayed_s is None:
         return None
-    alike = max(logged_s, replayed_s) <= AGREES * min(logged_s, replayed_s)
-    return None if alike else Unlike(logged_s, replayed_s)
+    return Waits(logged_s, replayed_s)
 
 
 def best_fair(found: Diagnosis) -> Replayed | None:

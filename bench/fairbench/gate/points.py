@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.resolve import read_spec
 from fairbench.config.serving import SCHEDULING
-from fairbench.errors import DataError, unknown_name
-from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.results.chosen import (
+    CHOSEN,
+    WHERE,
+    SpecChanges,
+    old_defaults,
+    spec_changes,
+    used_values,
+)
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
-from fairbench.results.store import Summary
+from fairbench.results.store import EXPERIMENT, Summary
 
 MAX_SHOWN = 4  # keys in which different experiments differ
 
@@ -79,7 +88,7 @@ def read_pairs(
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
             f"{names[index].place}, {names[index].scheduler}",
-            causes.get(key, ()),
+            causes.get(key) or _kept_defaults(after[key]),
         )
         for index, (key, point) in enumerate(before.items())
     ]
@@ -174,6 +183,15 @@ def _pair_over_changes(
 def _changes(one: Point, other: Point) -> SpecChanges:
     told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
     return spec_changes(one.experiment, next(told), other.experiment, next(told))
+
+
+def _kept_defaults(point: Point) -> tuple[str, ...]:
+    """Return which former defaults simulated runs keep, because they repeat a stored file."""
+    with suppress(UsageError):  # of another version, whose experiments cannot be run any more
+        if point.simulated:
+            changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
+            return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
+    return ()
 
 
 def _of_both(found: SpecChanges) -> Iterator[str]:
