@@ -130,3 +130,12 @@ def test_a_check_of_runs_that_keep_a_former_default_says_so(tmp_path):
     assert (
         "default changed: vtc.output_weight 40 -> 2, but these runs keep the old" in result.stdout
     )
+
+
+@pytest.mark.parametrize("given", ["given = 3\n", "[given]\nworkload = 2\n", "[given.settings]\n"])
+def test_a_damaged_table_of_chosen_values_is_ignored(given):
+    text = to_toml(resolve(SMALL, {"vtc.output_weight": 5}))
+    kept = text[: text.index("[given]")]
+    text = given + kept if given.startswith("given") else kept + given
+    spec = resolve({"duration_s": 30}, {}, tomllib.loads(text))
+    assert spec.settings["vtc.output_weight"] == 5

@@ -119,11 +119,10 @@ def _rerun(specs: Mapping[str, ExperimentSpec], *, show: bool) -> Iterator[_Reru
             results = simulate_each(list(specs.values()), path, context)
         if context.interrupted():
             raise context.interrupted.ended("interrupted; the baseline is unchanged")
-        names = list(specs)
         failed = {
-            names[index]: result.error
-            for index, result in results.items()
-            if isinstance(result, Failure)
+            name: ended.error
+            for index, name in enumerate(specs)
+            if isinstance(ended := results[index], Failure)
         }
         found = {run.manifest["spec_identity"]: run for run in runs_in(path)}
         runs = {name: found[identity(spec)] for name, spec in specs.items() if name not in failed}

@@ -64,6 +64,15 @@ NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload"})
 TABLES = frozenset({"weights", "goodput"})  # of which a flag overrides single entries
 
 
+def knows_given(file: Mapping[str, Any]) -> bool:
+    """Return whether an experiment file tells which values were chosen, as stored files do."""
+    given = file.get(GIVEN)
+    shape = {"settings": Mapping, "workload": str}
+    return isinstance(given, Mapping) and all(
+        isinstance(given.get(key), kind) for key, kind in shape.items()
+    )
+
+
 def is_complete(file: Mapping[str, Any]) -> bool:
     """Return whether an experiment file spells out every value, as stored files do."""
     return all(key in file for key in ALWAYS_STORED)
@@ -80,7 +89,7 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
     Files of versions without the table ``given``, and files edited by hand, are compared with
     today's defaults. With ``other_workload``, parameters of the stored workload are left out.
     """
-    if GIVEN not in file:
+    if not knows_given(file):
         return without_defaults(file) if is_complete(file) else file
     given, rest = file[GIVEN], without_given(file)
     settings, own = flat_settings(rest.get("settings", {})), flat_settings(given["settings"])
@@ -121,10 +130,10 @@ def given_values(
         assignments: Settings ``NAME.PARAM`` that flags set.
         file: Experiment file below them, empty without one.
     """
-    if is_complete(flags) or (is_complete(file) and GIVEN not in file):
+    if is_complete(flags) or (is_complete(file) and not knows_given(file)):
         return None
     base = chosen_part(file, other_workload="workload" in flags)
-    known = file[GIVEN] if GIVEN in file and not is_edited(file) else base
+    known = file[GIVEN] if knows_given(file) and not is_edited(file) else base
     below = {key: value for key, value in base.items() if key in known}
     found = {key: one for key, one in {**below, **flags}.items() if key not in NOT_RECORDED}
     for table in TABLES.intersection(found):

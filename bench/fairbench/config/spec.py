@@ -65,7 +65,7 @@ class ExperimentSpec(BaseModel):
     records the holders of that memory under LRU, too. ``preset`` says where defaults came from, and
     decides nothing. ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``,
     its ``model`` a path or name, and an endpoint's scheduler is ``AS_SERVED``. ``given`` are the
-    values that somebody chose (``config.given``), None if unknown; these decide nothing either.
+    values that somebody chose (``config.defaults``), None if unknown; these decide nothing either.
     """
 
     model_config = ConfigDict(

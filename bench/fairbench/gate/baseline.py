@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.defaults import is_complete, is_edited
+from fairbench.config.defaults import is_complete, is_edited, knows_given
 from fairbench.config.resolve import read_experiment, read_spec, with_new_defaults
 from fairbench.config.spec import DIGEST, GIVEN, digest_of, experiment_tables, without_given
 from fairbench.errors import DataError, UsageError
@@ -56,7 +56,7 @@ def _with_given(file: Path) -> dict[str, Any]:
     """Return an experiment file; of an earlier version, with ``given`` by its manifest."""
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
-    if GIVEN in tables or not (is_complete(tables) and isinstance(chosen, list)):
+    if knows_given(tables) or not (is_complete(tables) and isinstance(chosen, list)):
         return tables
     if manifest.get("spec_identity") != identity(read_spec(file)):
         return tables
@@ -76,7 +76,7 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
         found = ""
         if not (folder / name / SUMMARY).exists():
             found = "no results are stored"
-        elif added and (GIVEN not in tables or is_edited(tables)):
+        elif added and (not knows_given(tables) or is_edited(tables)):
             found = f"default added: {added[0]}"
         elif not added and _manifest_of(file).get("spec_identity") not in (None, identity(spec)):
             found = "the experiment was edited after its results were stored"
