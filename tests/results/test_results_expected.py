@@ -92,6 +92,8 @@ def test_a_plan_refuses_a_target_that_it_cannot_measure(slo, said):
         ("p90_ttft_ms", "needs this percentile to be chosen; give --percentiles 90"),
         ("num_requests", "has no worse direction"),
         ("tree_worst_share", "the workload has no tenants"),
+        ("p50_s", "is a metric of one client; write clients.client-0.p50_s"),
+        ("clients.client-0.jain_index", "is a metric of the whole run; write jain_index"),
         ("min_shares", "unknown metric"),
     ],
 )
@@ -106,5 +108,5 @@ def test_a_comparison_refuses_a_metric_before_anything_runs(monkeypatch, metric,
 def test_a_metric_that_one_of_several_experiments_has_is_kept():
     specs = [case("plain"), case("goodput")]
     check_metrics_of(["goodput_ratio", "on_time"], specs, "--metric")
-    with pytest.raises(UsageError, match=r"^--metric evicted_tokens: needs records of the KV"):
-        check_metrics_of(["evicted_tokens"], specs, "--metric")
+    with pytest.raises(UsageError, match=r"^--metric mean_transfer_ms: needs workers for"):
+        check_metrics_of(["mean_transfer_ms"], specs, "--metric")

@@ -19,7 +19,7 @@ from fairbench.metrics.catalogue import (
     short_of,
 )
 from fairbench.metrics.entries import some_runs
-from fairbench.metrics.metric import LATENCIES, NO_VICTIM, Better
+from fairbench.metrics.metric import LATENCIES, NO_VICTIM, Better, Of
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.results.run_facts import has_sessions
 from fairbench.targets import NO_TARGETS
@@ -65,6 +65,10 @@ def why_missing(key: str, spec: ExperimentSpec) -> str:
         client = key.removeprefix(CLIENTS).rpartition(".")[0]
         if client not in (names := [plan.client for plan in plans]):
             return f"unknown client {client!r}: {choose_from(client, sorted(names))}"
+    entry, alone = metric_of(key), f"{CLIENTS}{plans[0].client}.{name}"
+    if entry and entry.of is (Of.RUN if key.startswith(CLIENTS) else Of.CLIENT):
+        whole = f"is a metric of the whole run; write {short_of(name)}"
+        return whole if entry.of is Of.RUN else f"is a metric of one client; write {alone}"
     if name.startswith(VICTIM) and all(plan.misbehaving for plan in plans):
         return f"{NO_VICTIM} in scenario {spec.scenario}"
     return next(_reasons(name, spec, plans), "")
