@@ -54,7 +54,6 @@ DEFAULTS: Mapping[str, Any] = {
 WARMUP_SHARE = 0.1
 
 
-AS_STORED = "as stored"  # a given workload that is not bundled: the stored table itself
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
 # keys that other keys imply; all other keys of a stored experiment count as chosen
 IMPLIED = frozenset(
@@ -67,10 +66,9 @@ TABLES = frozenset({"weights", "goodput"})  # of which a flag overrides single e
 def knows_given(file: Mapping[str, Any]) -> bool:
     """Return whether an experiment file tells which values were chosen, as stored files do."""
     given = file.get(GIVEN)
-    shape = {"settings": Mapping, "workload": str}
-    return isinstance(given, Mapping) and all(
-        isinstance(given.get(key), kind) for key, kind in shape.items()
-    )
+    if not isinstance(given, Mapping) or not isinstance(given.get("settings"), Mapping):
+        return False
+    return isinstance(given.get("workload", ""), str)
 
 
 def is_complete(file: Mapping[str, Any]) -> bool:
@@ -105,7 +103,10 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
 
 
 def _kept_keys(given: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the top-level keys that are no defaults; the workload by name if it is bundled."""
+    """Return the top-level keys that are no defaults.
+
+    A bundled workload is given by name; any other workload is the stored table.
+    """
     implied = set(IMPLIED)
     if "preset" in rest:
         implied |= read_preset(str(rest["preset"])).experiment.keys()
@@ -115,7 +116,7 @@ def _kept_keys(given: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, A
         kept["gpu"] = gpu
     if "weights" in given:
         kept["weights"] = given["weights"]
-    if given["workload"] != AS_STORED:
+    if "workload" in given:
         kept["workload"] = given["workload"]
     return kept
 
@@ -139,8 +140,8 @@ def given_values(
     for table in TABLES.intersection(found):
         found[table] = table_of(below, table) | table_of(flags, table)
     workload = flags.get("workload", base.get("workload", DEFAULTS["workload"]))
-    is_bundled = isinstance(workload, str) and workload in workload_names()
-    found["workload"] = workload if is_bundled else AS_STORED
+    if isinstance(workload, str) and workload in workload_names():
+        found["workload"] = workload
     settings = flat_settings(table_of(base, "settings")) | current_keys(assignments)
     return {**dict(sorted(found.items())), "settings": dict(sorted(settings.items()))}
 

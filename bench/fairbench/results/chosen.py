@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.defaults import AS_STORED, without_defaults
+from fairbench.config.defaults import without_defaults
 from fairbench.config.resolve import resolve
 from fairbench.config.serving import SCHEDULING
 from fairbench.config.settings import as_toml, flat, flat_settings
@@ -58,8 +58,7 @@ def chosen_of(spec: ExperimentSpec) -> list[str]:
     found += [key for key in OF_THE_WORKLOAD if key in given]
     if _profile({"gpu": given.get("gpu", "")}):
         found.append(PROFILE)
-    whole = given["workload"] == AS_STORED
-    changed = whole or any(key.startswith(own) for key in values)
+    changed = "workload" not in given or any(key.startswith(own) for key in values)
     return sorted([*found, *(_chosen_of_workload(experiment) if changed else ())])
 
 
@@ -84,7 +83,7 @@ def given_by(experiment: Experiment, chosen: Collection[str]) -> dict[str, Any]:
         **{key: experiment[key] for key in OF_THE_WORKLOAD if key in chosen},
         "gpu": gpu,
         "weights": {name: one for name, one in weights.items() if f"weights.{name}" in chosen},
-        "workload": AS_STORED if whole else experiment["workload"]["name"],
+        **({} if whole else {"workload": experiment["workload"]["name"]}),
         "settings": {key: value for key, value in settings.items() if key in chosen},
     }
 
