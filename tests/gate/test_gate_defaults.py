@@ -10,7 +10,7 @@ from fairbench.cli.app import app
 from fairbench.config import to_toml
 from fairbench.config.defaults import chosen_part
 from fairbench.config.resolve import resolve
-from fairbench.config.spec import experiment_tables
+from fairbench.config.spec import digest_of, experiment_tables
 from fairbench.execute.context import run_context
 from fairbench.execute.repeats import simulate_all
 from fairbench.gate.baseline import keep
@@ -80,6 +80,23 @@ def test_a_baseline_of_an_earlier_version_is_read_by_the_chosen_keys_of_its_mani
     head = check(folder).stdout.split("\n\n")[0]
     assert "default changed: vtc.output_weight 40 -> 2 " in head
     assert "input_weight" not in head
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("lift =", "retired = 7\nlift =", "default changed: vtc.retired 7 -> default "),
+        ('lift = "paper"\n', "", 'default changed: vtc.lift default -> "paper" '),
+    ],
+)
+def test_parameters_that_came_or_went_are_changed_defaults(tmp_path, before, after, line):
+    folder = stored(tmp_path, resolve(SMALL))
+    file = folder / "one" / "experiment.toml"
+    old, new = file.read_text(), file.read_text().replace(before, after)
+    digests = (digest_of(tomllib.loads(text)) for text in (old, new))
+    file.write_text(new.replace(*digests))
+    result = check(folder)
+    assert (result.exit_code, line in result.stdout) == (0, True), result.output
 
 
 def test_an_edited_value_of_a_stored_experiment_counts_as_chosen():

@@ -71,18 +71,30 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
     """
     for name in specs:
         file = folder / name / EXPERIMENT
-        tables, spec = read_toml(file, str(file)), read_spec(file)
-        added = differences(experiment_tables(spec), without_given(tables))
-        found = ""
-        if not (folder / name / SUMMARY).exists():
-            found = "no results are stored"
-        elif added and (not knows_given(tables) or is_edited(tables)):
-            found = f"default added: {added[0]}"
-        elif not added and _manifest_of(file).get("spec_identity") not in (None, identity(spec)):
-            found = "the experiment was edited after its results were stored"
+        found = (
+            _unlike_results(file) if (folder / name / SUMMARY).exists() else "no results are stored"
+        )
         if found:
             advice = f"to store the results: fairbench baseline update {folder}"
             raise DataError(f"{file}: {found}; {advice}")
+
+
+def _unlike_results(file: Path) -> str:
+    """Return why the results beside an experiment are not of this experiment; "" if they are."""
+    tables = read_toml(file, str(file))
+    is_ours = knows_given(tables) and not is_edited(tables)
+    try:
+        spec = read_spec(file)
+    except UsageError:
+        if is_ours:  # a parameter that nobody chose no longer exists
+            return ""
+        raise
+    added = differences(experiment_tables(spec), without_given(tables))
+    if added:
+        return "" if is_ours else f"default added: {added[0]}"
+    if _manifest_of(file).get("spec_identity") in (None, identity(spec)):
+        return ""
+    return "the experiment was edited after its results were stored"
 
 
 def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
