@@ -5,6 +5,7 @@ FairbenchError
 │   └── DataError      a file that the user named cannot be used (exit code 2)
 ├── ProgramFailed      the cluster refused a request, so its program cannot continue
 └── RunFailed          a run or a gate failed (exit code 1)
+    └── NotJudged      a gate could not judge a point, because its run failed (exit code 3)
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class ProgramFailed(FairbenchError):
 
 class RunFailed(FairbenchError):
     """The run started and could not be completed."""
+
+
+class NotJudged(RunFailed):
+    """A run of a gate failed, such as one whose scheduler raised, so nothing can be judged."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from fairbench.gate.judge import (
 )
 from fairbench.results.values import Value
 
-PASS, FAIL, INCONCLUSIVE = Verdict
+PASS, FAIL, INCONCLUSIVE, ERROR = Verdict
 LESS = "victim_p99_s"
 MORE = "jain_index"
 

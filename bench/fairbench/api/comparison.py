@@ -160,6 +160,7 @@ def compare(
             resume=None if resume is None else Path(resume),
             parent=parent,
             progress=shown_progress() if show_progress else None,
+            metrics=metrics or (),
         )
     if compared.outcome is not None:
         compared.outcome.require_whole()

@@ -58,8 +58,12 @@ def asked(store: SweepStore) -> Question:
         ) from None
 
 
-def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:
+def carry_out(
+    store: SweepStore, context: RunContext, recorded: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Run the missing simulations of a stored plan; return and store the answer.
+
+    ``recorded`` compares the waits of a trace with its replay (``diagnose.likeness``).
 
     Raises RunFailed if a run failed, Interrupted after an interruption, and UsageError while
     another process carries out the plan.
@@ -82,6 +86,7 @@ def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:
             ]
             runs.run(answers, with_alone=True)
         answer = answer_json(clusters, found, runs.judged, runs.summaries)
+        answer |= {"recorded": recorded} if recorded else {}
         write_json(store.path / ANSWER, answer)
     return answer
 

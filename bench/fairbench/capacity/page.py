@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.capacity.carry_out import ANSWER, QUESTION
-from fairbench.capacity.table import head_lines, remarks_of, target_text
+from fairbench.capacity.table import head_lines, remarks_of, target_text, unlike_line
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of
@@ -50,7 +50,10 @@ def plan_page(path: Path) -> Page:
         title=title(answer),
         provenance=". ".join(head_lines(answer)) + ".",
         headlines=[_headline(answer, row) for row in answer["choices"]],
-        warnings=[f"Synthetic: {answer['synthetic']}."] if answer.get("synthetic") else [],
+        warnings=[
+            *filter(None, [unlike_line(answer)]),
+            *([f"Synthetic: {answer['synthetic']}."] if answer.get("synthetic") else []),
+        ],
         sections=[
             *([Section("Remarks", [Bullets(remarks)])] if remarks else []),
             *_curves(answer),

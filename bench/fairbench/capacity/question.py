@@ -14,10 +14,8 @@ from fairbench.config.resolve import experiment
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.metrics.catalogue import CLIENTS
 from fairbench.metrics.shown_percentiles import written_percentiles
-from fairbench.targets import NO_TARGETS
-from fairbench.tenants import named_below, tenants_of
+from fairbench.results.expected import why_missing
 from fairbench.workloads.trace_workload import KIND
 
 NUM_RUNS = 3  # seeds of each cluster
@@ -178,23 +176,10 @@ def _check(question: Question) -> None:
 
 
 def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError if a target names an unknown client, tenant or latency target."""
-    plans = spec.client_plans()
-    promised = any(plan.targets != NO_TARGETS for plan in plans)
-    tenants = tenants_of(named_below({plan.client: plan.owner for plan in plans}).values())
+    """Raise UsageError if a target names an unknown client, or a metric that has no value here."""
     for slo in targets:
-        if slo.metric.startswith(CLIENTS):
-            name = slo.metric.removeprefix(CLIENTS).rpartition(".")[0]
-            if name not in (names := [plan.client for plan in plans]):
-                raise unknown_name("client in --slo", name, names)
-        if "goodput" in slo.metric and not promised:
-            raise UsageError(
-                f"--slo {slo.text}: goodput needs latency targets; give them with --goodput"
-            )
-        if slo.metric.rpartition(".")[2].startswith("tree_") and not tenants:
-            raise UsageError(
-                f"--slo {slo.text}: the workload has no tenants; name its clients TENANT/CLIENT"
-            )
+        if reason := why_missing(slo.metric, spec):
+            raise UsageError(f"--slo {slo.text}: {reason}")
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,9 @@ def render(answer: Row) -> RenderableType:
     """Render the question, each choice with the next smaller cluster, sharing, and remarks."""
     basis_line, *others = head_lines(answer)
     head = [Text(basis_line, style="bold"), *map(Text, others)]
-    blocks: list[RenderableType] = [*head, Text(), _choices(answer)]
+    warning = unlike_line(answer)
+    blocks: list[RenderableType] = [Text(warning, style=DOUBTFUL), Text()] if warning else []
+    blocks += [*head, Text(), _choices(answer)]
     for row in answer["choices"]:
         if row["sharing"]:
             blocks += [Text(), Text(_sharing_title(answer, row)), _sharing(row["sharing"])]
@@ -47,6 +49,21 @@ def head_lines(answer: Row) -> list[str]:
     where = basis(answer) if len(profiles) == 1 else f"simulated on {', '.join(profiles)}"
     behaviour = [answer["behaviour"]] if "behaviour" in answer else []
     return [f"{where}, {seeds}", load_line(answer), *trace_lines(answer), *behaviour]
+
+
+def unlike_line(answer: Row) -> str:
+    """Return that the simulated cluster differs from the recorded one; "" if it does not."""
+    recorded = answer.get("recorded")
+    if recorded is None or recorded["alike"]:
+        return ""
+    replicas = f"{recorded['replicas']} replica{'s' if recorded['replicas'] > 1 else ''}"
+    return (
+        f"The simulated cluster is not like yours: the TTFT P95 of {recorded['of']} is "
+        f"{number(recorded['logged_ttft_p95_s'])} s in the log and "
+        f"{number(recorded['replayed_ttft_p95_s'])} s replayed under {recorded['scheduler']} on "
+        f"{replicas} of {recorded['timing_profile']}. Name your GPU and model with --gpu and "
+        "--model."
+    )
 
 
 def load_line(answer: Row) -> str:

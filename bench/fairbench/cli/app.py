@@ -14,8 +14,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fairbench.cli.commands import COMMANDS, PANELLED, Entry, PanelCommand
-from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
-from fairbench.errors import FairbenchError, UsageError, complaint
+from fairbench.cli.exits import (
+    FAILED,
+    NOT_JUDGED,
+    USAGE,
+    complain,
+    discard_output,
+    interrupted,
+    written_file,
+)
+from fairbench.errors import FairbenchError, NotJudged, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
 from fairbench.version import __version__
 
@@ -25,6 +33,12 @@ WrongUsage: Any = typer.BadParameter.__base__
 
 _BETWEEN = re.compile(r"[\s,=:]|\.\.")  # between the numbers of a value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
+
+
+def _code_of(error: FairbenchError) -> int:
+    if isinstance(error, UsageError):
+        return USAGE
+    return NOT_JUDGED if isinstance(error, NotJudged) else FAILED
 
 
 class _Commands(TyperGroup):
@@ -51,7 +65,7 @@ class _Commands(TyperGroup):
             code = USAGE
         except FairbenchError as error:
             complain(str(error), getattr(error, "__notes__", ()))
-            code = USAGE if isinstance(error, UsageError) else FAILED
+            code = _code_of(error)
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.errors import RunFailed
+from fairbench.errors import NotJudged, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from fairbench.gate.outcome import Outcome
@@ -50,7 +51,8 @@ def limit_option(unlimited: str) -> Any:
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
-        f"victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. {unlimited}",
+        f"victim_p95_s:+10%, victim_p99_s:+20% and service_rate_tok_s:-3%; may be repeated. "
+        f"{unlimited}",
     )
 
 
@@ -95,7 +97,8 @@ def check(
     number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
     only if the result is significant.
     """
-    outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
+    with told(output):
+        outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
     print_outcome(outcome, output, inconclusive_fails=inconclusive is Inconclusive.FAIL)
 
 
@@ -106,12 +109,26 @@ def judged(
     *,
     alpha: float = 0.05,
     allowed: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> Outcome:
     """Compare two directories. Raises UsageError for an unusable directory or clause."""
     from fairbench.gate.outcome import judge
     from fairbench.gate.points import read_pairs
 
-    return judge(read_pairs(baseline, current, allowed), clauses, alpha=alpha)
+    return judge(read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
+
+
+@contextmanager
+def told(output: Format) -> Iterator[None]:
+    """Print an error inside as an outcome, too, in the formats for machines."""
+    from fairbench.gate.outcome import NOTHING
+
+    try:
+        yield
+    except (UsageError, RunFailed) as error:
+        if output in (Format.JUNIT, Format.GITHUB):
+            _print(NOTHING.with_errors({"fairbench": str(error)}), output)
+        raise
 
 
 def print_outcome(
@@ -119,11 +136,22 @@ def print_outcome(
 ) -> None:
     """Print an outcome on stdout; for GitHub also add it to the summary of the job.
 
-    Raises RunFailed, with the advice, if a check failed or is inconclusive.
+    Raises NotJudged if a run failed, RunFailed, with the advice, if a check failed or is
+    inconclusive.
     """
+    from fairbench.gate.judge import Verdict
+
+    _print(outcome, output, inconclusive_fails=inconclusive_fails)
+    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.INCONCLUSIVE)
+    if outcome.count(Verdict.ERROR):
+        raise NotJudged(f"not everything could be judged: {outcome.summary()}")
+    if failed or (unknown and inconclusive_fails):
+        raise RunFailed(f"the check failed: {outcome.summary()}{advice}")
+
+
+def _print(outcome: Outcome, output: Format, *, inconclusive_fails: bool = True) -> None:
     from fairbench.cli.output import show
     from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-    from fairbench.gate.judge import Verdict
 
     if output is Format.TABLE:
         show(outcome_text, outcome)
@@ -135,6 +163,3 @@ def print_outcome(
     if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(outcome_markdown(outcome))
-    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.INCONCLUSIVE)
-    if failed or (unknown and inconclusive_fails):
-        raise RunFailed(f"the check failed: {outcome.summary()}{advice}")

@@ -96,6 +96,7 @@ def compare(
         resume=resume,
         parent=result_dir,
         progress=None if disable_tqdm else shown_progress(),
+        metrics=chosen,
     )
     found = Comparison(compared.groups, chosen, paired=True)
     path = compared.outcome.store.path if compared.outcome else None

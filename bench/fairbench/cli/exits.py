@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from fairbench.errors import printable, printable_lines
 
-FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 # functions of typer and rich that print
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output

@@ -22,7 +22,8 @@ def heed_sigterm() -> None:
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 success, 1 a run failed, 2 wrong usage, 130/143 signal.
+    Exit codes: 0 success, 1 a run or a gate failed, 2 wrong usage, 3 a gate could not judge,
+    130/143 signal.
     """
     try:
         heed_sigterm()

@@ -121,6 +121,7 @@ def plan(
     from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
     from fairbench.cli.output import print_plan
+    from fairbench.diagnose.likeness import recorded_waits
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import draw_plan
     from fairbench.figures.style import check_plot
@@ -152,7 +153,7 @@ def plan(
         store = SweepStore(resume)
         asked(store)
     with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
-        answer = carry_out(store, context)
+        answer = carry_out(store, context, recorded_waits(asked(store), context))
     if plot is not None:
         draw_plan(answer, plot, "; ".join(head_lines(answer)))
     print_plan(answer, store.path, as_json=as_json)

@@ -137,6 +137,8 @@ def run(
 
     check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = experiment(flags, assigned(settings), experiment_file)
+    if experiment_file is not None:
+        _say_old_defaults(spec, experiment_file)
     live = LiveFlags(
         server_python,
         ready_check_timeout_sec,
@@ -159,6 +161,18 @@ def run(
             _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
             _once(spec, options, result_dir, on_saved, context, as_json=as_json, explain=explain)
+
+
+def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
+    """Print on stderr which values of a stored experiment were defaults and no longer are."""
+    from fairbench.cli.exits import complain
+    from fairbench.results.chosen import old_defaults
+
+    if changed := old_defaults(spec):
+        complain(
+            f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
+            "stored value, and `fairbench baseline check` judges the new one"
+        )
 
 
 def _once(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -18,7 +21,9 @@ from fairbench.config.cluster import EVICTION, check_reserve, check_sides, settl
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
+    chosen_part,
     engine_of,
+    given_values,
     machine_of_workload,
     moved_weights,
     read_workload,
@@ -26,7 +31,6 @@ from fairbench.config.defaults import (
     table_of,
     text_of,
     used_parts,
-    without_defaults,
     workload_defaults,
 )
 from fairbench.config.flags.flag import Placed, check_names, placed
@@ -35,7 +39,7 @@ from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
 from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_for
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
-from fairbench.config.spec import Draft, ExperimentSpec, Origin
+from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.toml_text import read_toml
@@ -44,6 +48,9 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import own_settings
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs
+
+if TYPE_CHECKING:
+    from fairbench.workloads.traces.read import TraceParams
 
 # limit for a run; beyond it the records no longer fit in a computer's memory
 MAX_PROGRAMS = 2_000_000
@@ -86,22 +93,32 @@ def read_spec(path: Path) -> ExperimentSpec:
     return resolve({}, {}, read_experiment(path), path=path)
 
 
+def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
+    """Return the spec of a stored experiment in which only chosen values are kept.
+
+    All other values are today's defaults. Raises DataError naming the file.
+    """
+    return resolve({}, {}, file, path=path, new_defaults=True)
+
+
 def resolve(
     flags: Mapping[str, Any],
     assignments: Mapping[str, Any] | None = None,
     file: Mapping[str, Any] | None = None,
     *,
     path: Path | None = None,
+    new_defaults: bool = False,
 ) -> ExperimentSpec:
     """Return the full spec. ``flags`` override keys of ``file``, ``assignments`` its settings.
 
-    All three hold only explicit values. ``path`` is the location of ``file``. Raises UsageError
-    with one line that names the field, its value and what is allowed. If the file itself is wrong,
-    raises DataError, which also names the file.
+    All three hold only explicit values; of a stored ``file``, which spells out defaults, too,
+    ``new_defaults`` keeps only the values that somebody chose. ``path`` is the location of
+    ``file``. Raises UsageError with one line that names the field, its value and what is allowed.
+    If the file itself is wrong, raises DataError, which also names the file.
     """
     draft = Draft(flags, assignments or {})
     try:
-        return _resolve(draft, file or {})
+        return _resolve(draft, file or {}, new_defaults=new_defaults)
     except UsageError as error:
         if error.keys and error.keys <= draft.of_preset:
             raise _of_preset(str(draft["preset"]), error) from None
@@ -119,15 +136,19 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
     return DataError(f"preset {ref}: {text}")
 
 
-def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
+def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
     """Return the spec of a draft that flags have begun, over a file."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = resolve_backend(draft.get("backend"), file.get("backend"))
+    given = None
     if file:
         file = fitting(file, backend)
-    if file and not RULING.isdisjoint(draft):
-        file = without_defaults(file)
+    with suppress(UsageError):  # what is wrong is reported below
+        given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
+    if file and (new_defaults or not RULING.isdisjoint(draft)):
+        file = chosen_part(file, other_workload="workload" in draft)
+    file = without_given(file)
     draft.fill(file, Origin.FILE)
     draft.settings.fill(flat_settings(table_of(draft, "settings")), Origin.FILE)
     preset = _fill_usual(draft, backend)
@@ -151,7 +172,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any]) -> ExperimentSpec:
     engine = _checked_engine(draft, backend, workload, resolved)
     draft |= {"backend": backend, "workload": workload, "engine": engine}
     draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
-    draft |= _tables(draft, file, workload, resolved)
+    draft |= _tables(draft, file, workload, resolved) | {GIVEN: given}
     try:
         spec = ExperimentSpec.model_validate(dict(draft))
     except ValidationError as error:
@@ -250,6 +271,23 @@ def experiment(
     return resolve(keys, given.settings | dict(settings), read, path=file)
 
 
+MOST_SOUGHT = 20  # floods of a trace, of which the earliest ends the warm-up
+
+
+@lru_cache(maxsize=4)
+def _first_flood_s(params: TraceParams) -> float:
+    """Return when the earliest flood of a trace begins in its replay; infinite without a flood."""
+    from fairbench.metrics.floods import floods
+    from fairbench.metrics.traffic import Traffic
+    from fairbench.workloads.traces.read import read_trace
+
+    table = read_trace(params).trace.table(0, inf)
+    tokens = (table.input_tokens + 2 * table.output_tokens).astype(float)
+    traffic = Traffic(table.clients, table.client, table.arrival_s, tokens, table.end_s)
+    starts_s = [one.start_s for one in floods(traffic, MOST_SOUGHT)]
+    return min(starts_s, default=inf) / params.time_scale
+
+
 # Facts that a trace states itself.
 SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
 
@@ -260,9 +298,12 @@ def traced(given: Placed) -> Placed:
     ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
     conflicting flags, DataError for a file that is not a trace.
     """
-    from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_heavy
-    from fairbench.workloads.traces.columns import given_columns
-    from fairbench.workloads.traces.read import TraceParams, joined_columns
+    from fairbench.workloads.trace_workload import (
+        SCENARIO,
+        params_of,
+        trace_workload,
+        with_heavy,
+    )
 
     trace, keys, backend = given.trace, given.keys, given.backend
     if "file" not in trace:
@@ -276,24 +317,36 @@ def traced(given: Placed) -> Placed:
         )
     if keys.get("clients", 1) < 1:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
-    columns = dict(trace.get("columns", {}))
-    if "client" in trace:
-        columns["client"] = trace["client"]
-    given_columns(columns)
-    params = TraceParams(
-        file=str(trace["file"]),
-        format=trace.get("format", "auto"),
-        time_scale=backend.get("time_scale", 1.0),
-        columns=joined_columns(columns),
-        clients=keys.get("clients", 0),
-        spread=trace.get("spread", False),
-        line=trace.get("line", 0),
-        block_size=trace.get("block_size", 0),
-    )
+    params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
+    known = params_of(workload) or params  # with the file's digest
+    warmup_s = min(workload.warmup_s, _first_flood_s(known))
+    workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
     return given._replace(
         keys={"scenario": SCENARIO} | rest | {"workload": workload},
         backend={key: value for key, value in backend.items() if key != "time_scale"},
         trace={},
+    )
+
+
+def trace_params(given: Placed) -> TraceParams:
+    """Return how flags say to read their trace. Raises UsageError for unknown fields."""
+    from fairbench.workloads.traces.columns import given_columns
+    from fairbench.workloads.traces.read import TraceParams, joined_columns
+
+    trace = given.trace
+    columns = dict(trace.get("columns", {}))
+    if "client" in trace:
+        columns["client"] = trace["client"]
+    given_columns(columns)
+    return TraceParams(
+        file=str(trace["file"]),
+        format=trace.get("format", "auto"),
+        time_scale=given.backend.get("time_scale", 1.0),
+        columns=joined_columns(columns),
+        clients=given.keys.get("clients", 0),
+        spread=trace.get("spread", False),
+        line=trace.get("line", 0),
+        block_size=trace.get("block_size", 0),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,10 @@ from fairbench.workloads.shape import MAX_NAME, Weight
 
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
+
+GIVEN = "given"  # the key of the values that somebody chose, in specs and stored experiments
+AS_GIVEN = ("gpu", "weights", "workload")  # of which an experiment holds more than was given
+DIGEST = "digest"  # inside ``given``: tells a file that was edited by hand
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -59,7 +64,8 @@ class ExperimentSpec(BaseModel):
     eviction policy of their KV memory, None for the engine's own LRU; ``memory_records`` True
     records the holders of that memory under LRU, too. ``preset`` says where defaults came from, and
     decides nothing. ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``,
-    its ``model`` a path or name, and an endpoint's scheduler is ``AS_SERVED``.
+    its ``model`` a path or name, and an endpoint's scheduler is ``AS_SERVED``. ``given`` are the
+    values that somebody chose (``config.defaults``), None if unknown; these decide nothing either.
     """
 
     model_config = ConfigDict(
@@ -102,7 +108,14 @@ class ExperimentSpec(BaseModel):
     eviction: str | None = None
     memory_records: bool | None = None
     backend: Backend | None = None
+    given: dict[str, Any] | None = None
     workload: WorkloadSpec
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether two specs run the same experiment, whatever was chosen or a default."""
+        if not isinstance(other, ExperimentSpec):
+            return NotImplemented
+        return bool(super().__eq__(other.model_copy(update={GIVEN: self.given})))
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -281,15 +294,37 @@ def to_toml(spec: ExperimentSpec) -> str:
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
         data = storable(data)
-    return dumps(data | {"settings": stored_tables(data["settings"])})
+    data["settings"] = stored_tables(data["settings"])
+    given = data.pop(GIVEN, None)
+    if given is not None:
+        settings = {"settings": stored_tables(given["settings"])}
+        plain = {key: one for key, one in data.items() if key in given and key not in AS_GIVEN}
+        data[GIVEN] = {**given, **plain, DIGEST: digest_of(data), **settings}
+    return dumps(data)
 
 
-def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
+def digest_of(tables: Mapping[str, Any]) -> str:
+    """Return a short digest of an experiment's tables; tag, backend and ``given`` do not count."""
+    kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment's tables without ``given``, as they are compared."""
+    return {key: value for key, value in tables.items() if key != GIVEN}
+
+
+def file_tables(spec: ExperimentSpec) -> dict[str, Any]:
     """Return the content of a spec's experiment file."""
     return tomllib.loads(to_toml(spec))
 
 
+def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the content of a spec's experiment file, without ``given``."""
+    return without_given(file_tables(spec))
+
+
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash that is equal for runs whose specs differ at most in tag and preset."""
-    text = to_toml(spec.model_copy(update={"tag": None, "preset": None}))
+    """Return a hash that is equal for runs whose specs differ at most in tag, preset and given."""
+    text = to_toml(spec.model_copy(update={"tag": None, "preset": None, GIVEN: None}))
     return hashlib.sha256(text.encode()).hexdigest()

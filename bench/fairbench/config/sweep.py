@@ -18,14 +18,14 @@ from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
-from fairbench.config.spec import Draft, ExperimentSpec, experiment_tables, identity
+from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, experiment_tables, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
 
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
-KEYS = frozenset(ExperimentSpec.model_fields) - {"settings"}
+KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
 # values that ``quick`` sets unless flags set them
 SIZES = frozenset({"num_programs", "duration_s"})
 

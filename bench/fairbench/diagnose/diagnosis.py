@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.capacity.carry_out import begin, carry_out
-from fairbench.capacity.question import Question
+from fairbench.capacity.question import Clusters, Question
 from fairbench.config.defaults import DEFAULTS
 from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog, part_to_replay, traffic_of_table
@@ -107,6 +107,8 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
         replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
+        if asked.slos:  # impossible targets are refused before anything is replayed
+            Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
@@ -153,15 +155,28 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     }
 
 
-class Unlike(NamedTuple):
-    """TTFT P95 of the other clients (s) in a log and in a replay that differs from the log."""
+class Waits(NamedTuple):
+    """TTFT P95 of the other clients (s) in a log and in its replay."""
 
     logged_s: float
     replayed_s: float
 
 
-def unlike_replay(found: Diagnosis) -> Unlike | None:
+def unlike_replay(found: Diagnosis) -> Waits | None:
     """Return both waits if the log's and the first replay's differ too much, else None."""
+    waits = compared_waits(found)
+    return None if waits is None or is_alike(waits) else waits
+
+
+def is_alike(waits: Waits) -> bool:
+    """Return whether a replay agrees with the log."""
+    if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
+        return True
+    return max(waits) <= AGREES * min(waits)
+
+
+def compared_waits(found: Diagnosis) -> Waits | None:
+    """Return the waits in the log and in the first replay; None without recorded first tokens."""
     first, waits_s = found.first, found.waits.wait_s
     if first is None or found.log.measured != FIRST_TOKEN:
         return None
@@ -169,10 +184,9 @@ def unlike_replay(found: Diagnosis) -> Unlike | None:
     logged_s, replayed_s = (
         others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
     )
-    if logged_s is None or replayed_s is None or abs(logged_s - replayed_s) <= NOTICED_S:
+    if logged_s is None or replayed_s is None:
         return None
-    alike = max(logged_s, replayed_s) <= AGREES * min(logged_s, replayed_s)
-    return None if alike else Unlike(logged_s, replayed_s)
+    return Waits(logged_s, replayed_s)
 
 
 def best_fair(found: Diagnosis) -> Replayed | None:
@@ -204,6 +218,16 @@ def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
     return inside
 
 
+def _question(
+    replay: Replay, slos: Sequence[str], schedulers: Sequence[str], high: int
+) -> Question:
+    """Return the question of how many replicas, up to ``high``, meet the targets."""
+    flags = {key: value for key, value in replay.all_flags().items() if value is not None}
+    gpu = flags.pop("gpu", DEFAULTS["gpu"])
+    # a replay contains no randomness: all seeds give the same result
+    return Question(slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False)
+
+
 def _plan(
     replay: Replay, asked: Asked, found: Diagnosis, folder: Path, context: RunContext
 ) -> Mapping[str, Any] | None:
@@ -213,20 +237,9 @@ def _plan(
     """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
-    flags = replay.all_flags()
-    gpu = flags.pop("gpu", None) or DEFAULTS["gpu"]
     usual = SESSION_SLO if found.replays[0].summary["latency"] == "program" else USUAL_SLO
-    question = Question(
-        asked.slos or (usual,),
-        tuple(schedulers),
-        1,
-        max(LEAST_HIGH, TIMES_USUAL * found.dp),
-        {key: value for key, value in flags.items() if value is not None},
-        {},
-        gpus=(gpu,),
-        num_runs=1,  # a replay contains no randomness: all seeds give the same result
-        sharing=False,
-    )
+    high = max(LEAST_HIGH, TIMES_USUAL * found.dp)
+    question = _question(replay, asked.slos or (usual,), tuple(schedulers), high)
     try:
         return carry_out(begin(question, folder / "plan"), context)
     except Interrupted:

@@ -18,14 +18,18 @@ from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unkn
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.metrics.catalogue import key_of as key_of_metric
 from fairbench.results.comparison import SchedulerResults, by_place, whole
+from fairbench.results.expected import check_metrics_of
 from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
 from fairbench.results.pair_comparison import sides_below, sides_of
 from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
+from fairbench.results.values import values_of
 from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME
 
+METRIC = "--metric"
 NUM_RUNS = 5  # default number of seeds of new runs
 
 
@@ -58,6 +62,12 @@ class Plan:
     def to_run(self) -> list[ToRun]:
         """The members for which runs are still missing."""
         return [one for one in self.members if isinstance(one, ToRun)]
+
+    @property
+    def stored_keys(self) -> set[str]:
+        """The keys of the metrics of stored members."""
+        stored = [one for one in self.members if not isinstance(one, ToRun)]
+        return {key for one in stored for key in values_of(one.first.summary)}
 
     def sweep(self) -> Sweep:
         """Return the planned runs as a sweep, which can be resumed and reported as usual."""
@@ -212,12 +222,14 @@ def compare_experiments(
     resume: Path | None,
     parent: Path,
     progress: Progress | None,
+    metrics: Sequence[str] = (),
 ) -> Compared:
     """Return the sides of a comparison, after running the missing ones.
 
     ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared in
     each configuration; ``baseline`` is one of them, by default the first. ``resume`` is the
     directory of a comparison to continue. New runs are saved in a new directory in ``parent``.
+    ``metrics`` are those to compare, if chosen, which are checked before anything runs.
     Raises UsageError for sides that cannot be compared, and the errors of ``carry_out``.
     """
     alone = resume is None and len(arguments) == 1
@@ -228,8 +240,11 @@ def compare_experiments(
         return Compared(grouped(folder, sides_below(folder), baseline))
     with run_context(progress) as context:
         if resume is not None:
-            return go_on(resume, num_runs, context)
-        return carry_out(plan_comparison(arguments, flags, settings, num_runs), parent, context)
+            return go_on(resume, num_runs, context, metrics)
+        plan = plan_comparison(arguments, flags, settings, num_runs)
+        missing = [one for one in metrics if key_of_metric(one) not in plan.stored_keys]
+        check_metrics_of(missing, [one.spec for one in plan.to_run], METRIC)
+        return carry_out(plan, parent, context)
 
 
 def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
@@ -250,7 +265,9 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     return Compared([called(sides)], outcome)
 
 
-def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
+def go_on(
+    folder: Path, num_runs: int | None, context: RunContext, metrics: Sequence[str] = ()
+) -> Compared:
     """Run the missing runs of a stored comparison, with ``num_runs`` seeds if that is more.
 
     Raises DataError if the directory holds no sweep, and the errors of ``carry_out``.
@@ -261,6 +278,7 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
         sweep = overridden(sweep, {}, num_runs=num_runs)
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
+    check_metrics_of(metrics, specs, METRIC)
     outcome = run_sweep(store, specs, options_of_points(specs, LiveFlags()), context, "compare")
     if not (sides := _sides(outcome)):
         outcome.require_whole()

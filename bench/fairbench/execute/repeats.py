@@ -70,6 +70,17 @@ def simulate_all(
 
     Raises the error of a failed run, after all have ended.
     """
+    results = simulate_each(specs, parent, context)
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [summary for _, summary in sorted(results.items())]
+
+
+def simulate_each(
+    specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
+) -> dict[int, Any]:
+    """Simulate and save all; return the summary or the Failure of each run that ended, by index."""
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
@@ -77,10 +88,7 @@ def simulate_all(
         results[index] = result
         error = str(result.error) if isinstance(result, Failure) else ""
         tell_ended(context, names[index], error, number, len(specs))
-    for result in results.values():
-        if isinstance(result, Failure):
-            raise result.error
-    return [summary for _, summary in sorted(results.items())]
+    return results
 
 
 def _one_after_another(

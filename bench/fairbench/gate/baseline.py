@@ -8,17 +8,20 @@ NAME/manifest.json
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.resolve import read_spec
-from fairbench.config.spec import experiment_tables
+from fairbench.config.defaults import is_complete, is_edited, knows_given
+from fairbench.config.resolve import read_experiment, read_spec, with_new_defaults
+from fairbench.config.spec import DIGEST, GIVEN, digest_of, experiment_tables, without_given
 from fairbench.errors import DataError, UsageError
 from fairbench.files.toml_text import read_toml
 from fairbench.gate.formats import changes_table
 from fairbench.gate.outcome import changes
 from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.results.chosen import CHOSEN, given_by
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import differences
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
@@ -29,16 +32,17 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Return the experiments of a baseline directory, by name.
+    """Return the experiments of a baseline directory, by name, with today's defaults.
 
-    Raises UsageError if there are none, or if an experiment cannot be simulated.
+    Only values that somebody chose are those of the file. Raises UsageError if there are none, or
+    if an experiment cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
         raise UsageError(
             f"{folder}: must be a baseline, a directory with NAME/{EXPERIMENT} for each experiment"
         )
-    specs = {file.parent.name: read_spec(file) for file in files}
+    specs = {file.parent.name: with_new_defaults(_with_given(file), file) for file in files}
     for name, spec in specs.items():
         if spec.backend is not None:
             raise UsageError(
@@ -48,36 +52,60 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     return specs
 
 
-def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
+def _with_given(file: Path) -> dict[str, Any]:
+    """Return an experiment file; of an earlier version, with ``given`` by its manifest."""
+    tables, manifest = read_experiment(file), _manifest_of(file)
+    chosen = manifest.get(CHOSEN)
+    if knows_given(tables) or not (is_complete(tables) and isinstance(chosen, list)):
+        return tables
+    if manifest.get("spec_identity") != identity(read_spec(file)):
+        return tables
+    return {**tables, GIVEN: {**given_by(tables, chosen), DIGEST: digest_of(tables)}}
+
+
+def check_stored(folder: Path, specs: Iterable[str]) -> None:
     """Raise DataError if a baseline has no results, or those of another experiment.
 
-    The results differ in experiment if a setting was added later, or if the file was edited.
+    The results differ in experiment if the file was edited, or if a setting was added since an
+    earlier version stored the file.
     """
-    for name, spec in specs.items():
+    for name in specs:
         file = folder / name / EXPERIMENT
-        found = [
-            f"default added: {one}"
-            for one in differences(experiment_tables(spec), read_toml(file, str(file)))
-        ]
-        if not (folder / name / SUMMARY).exists():
-            found = ["no results are stored"]
-        elif not found and _identity_of(folder / name) not in (None, identity(spec)):
-            found = ["the experiment was edited after its results were stored"]
+        found = (
+            _unlike_results(file) if (folder / name / SUMMARY).exists() else "no results are stored"
+        )
         if found:
             advice = f"to store the results: fairbench baseline update {folder}"
-            raise DataError(f"{file}: {found[0]}; {advice}")
+            raise DataError(f"{file}: {found}; {advice}")
 
 
-def metrics_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> set[str]:
+def _unlike_results(file: Path) -> str:
+    """Return why the results beside an experiment are not of this experiment; "" if they are."""
+    tables = read_toml(file, str(file))
+    is_ours = knows_given(tables) and not is_edited(tables)
+    try:
+        spec = read_spec(file)
+    except UsageError:
+        if is_ours:  # a parameter that nobody chose no longer exists
+            return ""
+        raise
+    added = differences(experiment_tables(spec), without_given(tables))
+    if added:
+        return "" if is_ours else f"default added: {added[0]}"
+    if _manifest_of(file).get("spec_identity") in (None, identity(spec)):
+        return ""
+    return "the experiment was edited after its results were stored"
+
+
+def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
     """Return the keys of all metrics in a baseline's summaries."""
     return {key for name in specs for key in values_of(read_json(folder / name / SUMMARY))}
 
 
-def _identity_of(stored: Path) -> str | None:
-    """Return the identity of the experiment whose results are stored; None if unknown."""
-    manifest = stored / MANIFEST
-    found = read_json(manifest).get("spec_identity") if manifest.exists() else None
-    return None if found is None else str(found)
+def _manifest_of(file: Path) -> dict[str, Any]:
+    """Return the manifest beside an experiment file; empty without one."""
+    manifest = file.parent / MANIFEST
+    return read_json(manifest) if manifest.exists() else {}
 
 
 def difference(
@@ -90,7 +118,7 @@ def difference(
     if not (stored / SUMMARY).exists():
         return "  new\n"
     file = stored / EXPERIMENT
-    spec = differences(experiment_of(run), read_toml(file, str(file)))
+    spec = differences(experiment_of(run), without_given(read_toml(file, str(file))))
     text = "".join(f"  experiment: {one}\n" for one in spec)
     if found := changes(read_json(stored / SUMMARY), run.summary):
         text += printed(changes_table(found), colour=colour, width=width)

@@ -18,6 +18,7 @@ from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
+STYLES[Verdict.ERROR] = STYLES[Verdict.FAIL]
 HEADINGS = ("baseline", "current", "change")
 
 
@@ -62,8 +63,13 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
     return table
 
 
-MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.INCONCLUSIVE: "❔ inconclusive"}
-WORST_FIRST = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
+MARKS = {
+    Verdict.PASS: "✅ pass",
+    Verdict.FAIL: "❌ fail",
+    Verdict.INCONCLUSIVE: "❔ inconclusive",
+    Verdict.ERROR: "💥 error",
+}
+WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
 MOST_CHARACTERS = 60_000  # limit on the whole text: GitHub cuts a comment off above 65,536
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
@@ -138,6 +144,7 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return an error or warning per check that did not pass, then a notice with the counts."""
     levels = {
+        Verdict.ERROR: "error",
         Verdict.FAIL: "error",
         Verdict.INCONCLUSIVE: "error" if inconclusive_fails else "warning",
     }
@@ -170,7 +177,7 @@ def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     counts = {
         "tests": str(len(outcome.rows)),
         "failures": str(failed + unknown if inconclusive_fails else failed),
-        "errors": "0",
+        "errors": str(outcome.count(Verdict.ERROR)),
         "skipped": "0" if inconclusive_fails else str(unknown),
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
@@ -186,7 +193,8 @@ def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
             continue
         skipped = row.verdict is Verdict.INCONCLUSIVE and not inconclusive_fails
         message = {"message": _clean(row.wording())}
-        ET.SubElement(case, "skipped" if skipped else "failure", message)
+        broken = "error" if row.verdict is Verdict.ERROR else "failure"
+        ET.SubElement(case, "skipped" if skipped else broken, message)
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -113,6 +113,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
+    ERROR = "ERROR"  # the run failed, so that nothing can be judged
 
 
 class Judgement(NamedTuple):

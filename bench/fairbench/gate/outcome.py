@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import mean
 from typing import Any, NamedTuple
@@ -115,6 +115,7 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
+RUN = "run"  # the check of a point whose run failed
 NO_CHANGE = "no value may change"  # the check of simulated runs without clauses
 
 
@@ -158,10 +159,19 @@ class Outcome:
         """Return the number of rows with this verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
+    def with_errors(self, errors: Mapping[str, str]) -> Outcome:
+        """Return the outcome with a row for each point whose run failed, by name."""
+        rows = [Row(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
+        return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
+
     def summary(self) -> str:
         """Return one line with the numbers of points, checks and verdicts of each kind."""
-        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in Verdict)
+        shown = [one for one in Verdict if one is not Verdict.ERROR or self.count(one)]
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in shown)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
+
+
+NOTHING = Outcome("nothing was judged", 0, (), {})
 
 
 def counted(number: int, noun: str) -> str:

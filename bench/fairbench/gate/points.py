@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.resolve import read_spec
 from fairbench.config.serving import SCHEDULING
-from fairbench.errors import DataError, unknown_name
-from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.results.chosen import (
+    CHOSEN,
+    WHERE,
+    SpecChanges,
+    old_defaults,
+    spec_changes,
+    used_values,
+)
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
-from fairbench.results.store import Summary
+from fairbench.results.store import EXPERIMENT, Summary
 
 MAX_SHOWN = 4  # keys in which different experiments differ
 
@@ -51,18 +60,20 @@ class PairedPoint:
     causes: tuple[str, ...] = ()
 
 
-def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> list[PairedPoint]:
+def read_pairs(
+    baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
+) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
     also have the values of the sweep's comparison. Points are paired, too, if they differ only in
     defaults that changed since, or in ``allowed`` keys of experiments, such as ``dp`` or
-    ``vtc.charge``.
+    ``vtc.charge``. Runs of the baseline in directories named ``left_out`` are not compared.
 
     Raises UsageError for an unknown key. Raises DataError if there is no run, if a run cannot be
     read or is incomplete, and if a run has no counterpart: the run, and its differences.
     """
-    before, after = _points(baseline), _points(current)
+    before, after = _points(baseline, left_out), _points(current)
     _require_known(allowed, [*before.values(), *after.values()])
     # The router and the local scheduler follow from the scheduler.
     parts = SCHEDULING if "scheduler" in allowed else ()
@@ -77,7 +88,7 @@ def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> 
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
             f"{names[index].place}, {names[index].scheduler}",
-            causes.get(key, ()),
+            causes.get(key) or _kept_defaults(after[key]),
         )
         for index, (key, point) in enumerate(before.items())
     ]
@@ -103,10 +114,12 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
     ]
 
 
-def _points(path: Path) -> dict[str, Point]:
+def _points(path: Path, left_out: Collection[str] = ()) -> dict[str, Point]:
     """Return the points of a directory, by a key that is equal for points to compare."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
+        if run.run.path.name in left_out:
+            continue
         groups.setdefault(key_of(_shared(run)), []).append(run)
     points = [
         Point(
@@ -170,6 +183,15 @@ def _pair_over_changes(
 def _changes(one: Point, other: Point) -> SpecChanges:
     told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
     return spec_changes(one.experiment, next(told), other.experiment, next(told))
+
+
+def _kept_defaults(point: Point) -> tuple[str, ...]:
+    """Return which former defaults simulated runs keep, because they repeat a stored file."""
+    with suppress(UsageError):  # of another version, whose experiments cannot be run any more
+        if point.simulated:
+            changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
+            return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
+    return ()
 
 
 def _of_both(found: SpecChanges) -> Iterator[str]:

@@ -38,8 +38,8 @@ class Flood(NamedTuple):
     throughout: bool
 
 
-def floods(traffic: Traffic) -> list[Flood]:
-    """Return the floods, the largest first.
+def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
+    """Return at most ``most`` floods, the largest first.
 
     A client's window is the one in which its demand exceeds ``HEAVY`` times the mean rate of the
     others by most. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
@@ -49,7 +49,7 @@ def floods(traffic: Traffic) -> list[Flood]:
         return []
     found: list[Flood] = []
     left = np.ones(len(traffic.client), dtype=np.bool_)
-    while len(found) < MOST_FLOODS and (flood := _largest(traffic, left)):
+    while len(found) < most and (flood := _largest(traffic, left)):
         found.append(_without_edges(traffic, left, flood))
         left &= ~requests_of(traffic, flood)
     return found

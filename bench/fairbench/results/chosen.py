@@ -2,9 +2,9 @@
 
 A stored experiment spells out every value. Runs of one command under two versions differ in
 unchosen values whose defaults changed. Such runs belong to one experiment, but the defaults
-explain why numbers moved. A manifest lists the chosen values (``chosen``). For a run without
-that list, a value counts as chosen if neither its workload, today's defaults, nor ``FORMER``
-ones explain it.
+explain why numbers moved. A manifest lists the chosen values (``chosen``), as the experiment's
+table ``given`` has them. For a run without that list, a value counts as chosen if neither its
+workload, today's defaults, nor ``FORMER`` ones explain it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import without_defaults
+from fairbench.config.resolve import resolve
 from fairbench.config.serving import SCHEDULING
 from fairbench.config.settings import as_toml, flat, flat_settings
+from fairbench.config.spec import experiment_tables, file_tables
 from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
@@ -41,10 +44,54 @@ class SpecChanges(NamedTuple):
     by_default: list[str]
 
 
-def chosen_keys(experiment: Experiment) -> list[str]:
-    """Return the keys of ``used_values`` that could have today's default but differ from it.
+def chosen_of(spec: ExperimentSpec) -> list[str]:
+    """Return the keys of ``used_values`` that have defaults and that somebody chose.
 
     ``workload`` alone stands for a whole workload that is not bundled.
+    """
+    experiment, given = experiment_tables(spec), spec.given
+    if given is None:
+        return chosen_keys(experiment)
+    own = f"{spec.workload.name}."
+    values = {**given["settings"], **dict(flat({"weights": given.get("weights") or {}}))}
+    found = [key for key in values if not key.startswith(own)]
+    found += [key for key in OF_THE_WORKLOAD if key in given]
+    if _profile({"gpu": given.get("gpu", "")}):
+        found.append(PROFILE)
+    changed = "workload" not in given or any(key.startswith(own) for key in values)
+    return sorted([*found, *(_chosen_of_workload(experiment) if changed else ())])
+
+
+def old_defaults(spec: ExperimentSpec) -> list[str]:
+    """Return ``KEY OLD -> NEW`` for each value that nobody chose and that is no default today.
+
+    A stored experiment keeps such values when it runs again.
+    """
+    today = resolve({}, {}, file_tables(spec), new_defaults=True)
+    tables = experiment_tables(spec), experiment_tables(today)
+    return spec_changes(tables[0], chosen_of(spec), tables[1], chosen_of(today)).by_default
+
+
+def given_by(experiment: Experiment, chosen: Collection[str]) -> dict[str, Any]:
+    """Return the table ``given`` of an experiment that was stored without it, by chosen keys."""
+    settings = flat_settings(experiment["settings"])
+    weights = experiment.get("weights", {})
+    gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]
+    whole = any(key.startswith("workload") for key in chosen)
+    return {
+        **{key: experiment[key] for key in ("model", "engine") if key in experiment},
+        **{key: experiment[key] for key in OF_THE_WORKLOAD if key in chosen},
+        "gpu": gpu,
+        "weights": {name: one for name, one in weights.items() if f"weights.{name}" in chosen},
+        **({} if whole else {"workload": experiment["workload"]["name"]}),
+        "settings": {key: value for key, value in settings.items() if key in chosen},
+    }
+
+
+def chosen_keys(experiment: Experiment) -> list[str]:
+    """Return the chosen keys of an experiment that was stored without ``given``.
+
+    A key counts as chosen if its value differs from today's default.
     """
     kept = without_defaults(experiment)
     values = {**kept.get("settings", {}), **dict(flat({"weights": kept.get("weights") or {}}))}

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.spec import without_given
 from fairbench.errors import DataError
 from fairbench.files.toml_text import read_toml
 from fairbench.metrics.client_summary import PERCENTS
@@ -120,7 +121,7 @@ def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResul
 def experiment_of(run: StoredRun) -> Experiment:
     """Return the tables of a run's experiment file. Raises DataError if it cannot be read."""
     path = run.path / EXPERIMENT
-    return read_toml(path, str(path))
+    return without_given(read_toml(path, str(path)))
 
 
 def alone_key(experiment: Experiment) -> str:

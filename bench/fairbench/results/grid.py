@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.settings import as_toml
-from fairbench.config.spec import experiment_tables
+from fairbench.config.spec import GIVEN, experiment_tables
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.results.header import cluster_name, scheduler_name
 
@@ -22,7 +22,7 @@ OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
 )  # settings that do not belong to a scheduler
 
-OF_THE_REPORT = frozenset({"tag", "percentiles", "preset"})
+OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
 DEFAULT = "default"  # value of a key that an experiment leaves out
 

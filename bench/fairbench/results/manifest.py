@@ -20,8 +20,7 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
 from fairbench.config.flags.flag import SIM
 from fairbench.config.server_args import without_secrets
-from fairbench.config.spec import experiment_tables
-from fairbench.results.chosen import CHOSEN, chosen_keys
+from fairbench.results.chosen import CHOSEN, chosen_of
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.params import cost_names
 from fairbench.schedulers.registry import user_files
@@ -75,7 +74,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         **_trace(spec.workload),
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
-        CHOSEN: chosen_keys(experiment_tables(spec)),
+        CHOSEN: chosen_of(spec),
         "fairbench_version": __version__,
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),

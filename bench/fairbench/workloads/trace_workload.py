@@ -75,7 +75,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
     """Return the facts about a workload's trace, if any: ``trace`` and ``synthetic``."""
-    params = _params_of(workload)
+    params = params_of(workload)
     if params is None:
         return {}
     read = read_trace(params)
@@ -91,7 +91,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
     """Return the trace facts for a manifest, with the full ``trace_sha256`` and renamed clients."""
-    params = _params_of(workload)
+    params = params_of(workload)
     if params is None:
         return {}
     read = read_trace(params)
@@ -108,7 +108,7 @@ def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
     }
 
 
-def _params_of(workload: WorkloadSpec) -> TraceParams | None:
+def params_of(workload: WorkloadSpec) -> TraceParams | None:
     """Return the parameters of a workload's trace, or None for a workload without a trace."""
     traffic = workload.traffic()
     return traffic.params if isinstance(traffic, Replay) else None
