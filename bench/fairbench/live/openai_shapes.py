@@ -34,6 +34,7 @@ class Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: Any = None  # the name since vLLM 0.19.1, and in Ollama
+    tool_calls: Any = None
 
 
 class Choice(msgspec.Struct):

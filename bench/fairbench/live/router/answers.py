@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -101,6 +102,7 @@ class _Answer(msgspec.Struct):
     usage: ReportedUsage | None = None
     meta_info: _MetaInfo | None = None
     choices: list[Choice] | None = None
+    text: Any = None
     error: Any = None
 
 
@@ -126,11 +128,12 @@ def _decoded(answer: bytes) -> _Answer:
 
 def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
     told = answer.meta_info or answer.usage
-    if told is None and answer.choices and whole:
-        return Usage(output_tokens=_tokens(sum(map(_text_bytes, answer.choices))))
-    if told is None:
-        return Usage(failed=answer.error is not None)
-    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+    usage = Usage(failed=answer.error is not None)
+    if told is not None:
+        usage = Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+    if whole and (usage.output_tokens or 0) <= 0 and (said := _said_bytes(answer)):
+        return usage._replace(output_tokens=_tokens(said), failed=False)
+    return usage
 
 
 def usage_of(answer: bytes) -> Usage:
@@ -189,6 +192,7 @@ class StreamReader:
         self.is_junk = False
         self.is_refusal = False
         self.is_complete = False
+        self._finished = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the whole events that can be passed on after this chunk."""
@@ -202,16 +206,21 @@ class StreamReader:
         self.is_complete |= data_of(rest) == _DONE
         return rest
 
+    @property
+    def is_finished(self) -> bool:
+        """Return whether a finish reason has come; only the usage may follow."""
+        return self._finished or _is_finished(_decoded(self._last))
+
     def usage(self) -> Usage:
         """Return the tokens so far.
 
-        If the worker has not reported any, four bytes of text count as a token, and an event as at
-        least one.
+        If the worker has not reported a positive number, four bytes of text count as a token, and
+        an event as at least one.
         """
         told = _usage_of(_decoded(self._last), whole=False)
         if self._aborted:
             told = told._replace(failed=True)
-        if told.output_tokens is not None:
+        if told.output_tokens is not None and told.output_tokens > 0:
             return told
         texts = self._events - (told.failed and not self._aborted)
         return told._replace(output_tokens=max(texts, _tokens(self._text_bytes)))
@@ -232,6 +241,7 @@ class StreamReader:
                 self._events -= 1
                 return b""
             self._text_bytes += sum(map(_text_bytes, answer.choices or ()))
+            self._finished |= _is_finished(answer)
         if (problem := abort_of(data)) is not None:
             self._aborted = True
             return problem.event(done=False)
@@ -242,9 +252,33 @@ def _tokens(text_bytes: int) -> int:
     return -(-text_bytes // TOKEN_BYTES)
 
 
+def _said_bytes(answer: _Answer) -> int:
+    return sum(map(_text_bytes, answer.choices or ())) + _bytes_of([answer.text])
+
+
+def _is_finished(answer: _Answer) -> bool:
+    told = answer.meta_info
+    return (told is not None and told.finish_reason is not None) or any(
+        choice.finish_reason is not None for choice in answer.choices or ()
+    )
+
+
 def _text_bytes(choice: Choice) -> int:
-    texts = [choice.text]
+    texts: list[Any] = [choice.text]
     for part in (choice.delta, choice.message):
         if part is not None:
-            texts += [part.content, part.reasoning_content]
-    return sum(len(text.encode()) for text in texts if text)
+            texts += [part.content, part.reasoning_content, part.reasoning]
+            texts += _called(part.tool_calls)
+    return _bytes_of(texts)
+
+
+def _called(tool_calls: Any) -> list[Any]:
+    """Return the names and arguments of tool calls."""
+    calls = tool_calls if isinstance(tool_calls, list) else []
+    functions = [call.get("function") for call in calls if isinstance(call, dict)]
+    known = [function for function in functions if isinstance(function, dict)]
+    return [function.get(name) for function in known for name in ("name", "arguments")]
+
+
+def _bytes_of(texts: Iterable[Any]) -> int:
+    return sum(len(text.encode()) for text in texts if isinstance(text, str))
