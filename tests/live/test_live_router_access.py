@@ -1,7 +1,9 @@
 """Test the keys file: clients' weights and quotas, and the effect of changes."""
 
 import asyncio
+import json
 import os
+from contextlib import ExitStack, suppress
 
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from fairbench.live.router.client_limits import Quota, Quotas
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.keys_file import KeysFile, read_keys
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from tests.live.live_router import GENERATE, PATHS, cluster, until
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster, until
 
 FILE = """\
 "secret-1" = "ann"
@@ -204,6 +206,59 @@ def test_no_client_exceeds_its_rate_by_more_than_one_request(steps, per_min):
             at.serve(prompt, Charge(prompt, output))
             had, most = had + prompt + output, max(most, prompt + output)
         assert had <= per_min * (1 + at.now / 60) + most + 1e-6
+
+
+def test_requests_that_were_let_in_are_checked_again():
+    """All may come before the first of them has a body, and so before any token is reserved."""
+    at, served = Minutes(tokens=600), 0
+    assert [at.ask() for _ in range(100)] == [0] * 100
+    with ExitStack() as leases:
+        for _ in range(100):
+            with suppress(Problem):
+                leases.enter_context(at.quotas.lease("ann", 150))
+                served += 1
+    assert served == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "served"),
+    [
+        (GENERATE, {"input_ids": [1] * 50}, 6),  # 178 tokens each: SGLang's default is 128
+        (COMPLETIONS, {"prompt": "t" * 800, "max_tokens": 60}, 4),
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, 1),  # 4,096 are reserved
+        (CHAT, {"messages": [], "tools": [{"description": "t" * 1_900}], "max_tokens": 20}, 2),
+    ],
+)
+def test_bodies_that_are_held_back_pass_no_quota(keys, path, body, served):
+    keys.write_text('"secret" = "ann"\n[clients.ann]\ntokens_per_min = 1_000\n')
+    raw = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer secret\r\n"
+        f"Content-Length: {len(raw)}\r\n\r\n"
+    )
+
+    async def run():
+        async with cluster(1, held_at=0, router={"keys_file": keys}) as (router, [worker]):
+            port = int(router.url.rsplit(":", 1)[1])
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            for _, writer in streams:
+                writer.write(head.encode())
+            await asyncio.sleep(0.1)
+            for _, writer in streams:
+                writer.write(raw)
+            heads = [asyncio.create_task(reader.readline()) for reader, _ in streams]
+            await until(lambda: sum(task.done() for task in heads) + len(worker.seen) == 20)
+            done = [task.result() for task in heads if task.done()]
+            seen = len(worker.seen)
+            worker.released.set()
+            await asyncio.gather(*heads)
+            for _, writer in streams:
+                writer.close()
+            return done, seen
+
+    done, seen = asyncio.run(run())
+    assert done == [b"HTTP/1.1 429 Too Many Requests\r\n"] * (20 - served)
+    assert seen == served
 
 
 def test_over_quota_is_429_before_the_body_is_read(keys):

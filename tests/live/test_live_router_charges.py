@@ -30,8 +30,15 @@ def test_no_charge_is_negative_or_above_the_request(read, produced, cached, elap
 
 def test_a_plausible_usage_report_counts():
     assert reported(Usage(100, 7, 32), ASKED) == Charge(100, 7, 32)
-    assert reported(Usage(10**30, 10**30, 10**30), ASKED) == Charge(100, 50, 100)
-    assert reported(Usage(-1, -1, -1), ASKED) == Charge(0, 0, 0)
+
+
+@pytest.mark.parametrize("absurd", [10**30, -1, -(10**9), None])
+def test_an_absurd_usage_does_not_make_a_prompt_free(absurd):
+    asked = Asked(prompt_tokens=80, most_input_tokens=100, most_output_tokens=50)
+    charge = reported(Usage(absurd, absurd, absurd), asked)
+    assert charge == Charge(80, 50 if absurd == 10**30 else 0, 0)
+    assert reported(Usage(0, 7, 101), asked) == Charge(80, 7, 0)
+    assert reported(Usage(60, 7, 61), asked) == Charge(60, 7, 0)
 
 
 def test_the_charge_of_an_unread_answer_is_known_or_estimated():
@@ -65,10 +72,15 @@ def usage(read, produced):
     return {"prompt_tokens": read, "completion_tokens": produced}
 
 
-@pytest.mark.parametrize(("said", "booked"), [(-(10**9), 0), (10**9, 3)])
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_workers_usage_is_clamped_to_the_request(said, booked, stream):
-    """A negative count once ended the stream with a traceback; a large one corrupted credits."""
+@pytest.mark.parametrize(
+    ("said", "stream", "booked"),
+    [(-(10**9), False, 0), (-(10**9), True, 3), (0, True, 3), (10**9, False, 3), (10**9, True, 3)],
+)
+def test_a_workers_usage_is_clamped_to_the_request(said, stream, booked):
+    """A negative count once ended the stream with a traceback; a large one corrupted credits.
+
+    The stream has three events, and the whole answer no text.
+    """
 
     async def run():
         router = {"router": "d2lpm"}

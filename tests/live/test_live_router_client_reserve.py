@@ -11,24 +11,29 @@ from fairbench.live import headers
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.setup import Setup
-from tests.live.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
+from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
-SIZE = {"max_total_num_tokens": 40_000, "max_running_requests": 8}
+SIZE = {"max_total_num_tokens": 400_000, "max_running_requests": 8}
 LONG = {**streamed(GENERATE), "sampling_params": {"max_new_tokens": 6_000}}
 
 
-async def stream(under_test, client):
-    async with under_test.post(GENERATE, LONG, **{headers.CLIENT: client}) as answer:
+async def stream(under_test, client, path=GENERATE, body=LONG):
+    async with under_test.post(path, body, **{headers.CLIENT: client}) as answer:
         await answer.read()
         return answer.status
 
 
-def flooded(requests, workers=1, info=SIZE, victims=1, **router):
-    """Return the numbers of requests at the workers: of a flood, and of a later victim."""
+def flooded(requests, workers=1, info=SIZE, victims=1, path=GENERATE, body=LONG, **router):
+    """Return the numbers of requests at the workers: of a flood, and of a later victim.
+
+    The flood consists of requests with this path and body.
+    """
 
     async def run():
         async with cluster(workers, held_at=0, info=info, router=router) as (under_test, at):
-            flood = [asyncio.create_task(stream(under_test, "hog")) for _ in range(requests)]
+            flood = [
+                asyncio.create_task(stream(under_test, "hog", path, body)) for _ in range(requests)
+            ]
             await until(lambda: under_test.proxy.dispatcher.under_way == requests)
             flights = under_test.proxy.dispatcher.flights.values()
             hogs = sum(map(len, flights))
@@ -45,7 +50,7 @@ def flooded(requests, workers=1, info=SIZE, victims=1, **router):
 
 def test_a_fifth_of_the_slots_stays_free_for_later_clients():
     assert flooded(64, limits_clients=True) == (6, 1)  # 8 slots / 1.25
-    assert flooded(64, limits_clients=True, victims=8) == (6, 3)  # 8 slots / (1 + 1 + 0.25)
+    assert flooded(64, limits_clients=True, victims=8) == (6, 1)  # 2 slots / 1.25
     assert flooded(64, limits_clients=True, workers=2) == (12, 1)
 
 
@@ -56,11 +61,33 @@ def test_a_fifth_stays_free_with_any_gateway():
         assert flooded(64, **router) == (6, 1)
 
 
-def test_a_fifth_of_the_tokens_stays_free():
-    """Each request counts a prompt of 100 tokens and, until outputs are known, no output."""
-    info = {"max_total_num_tokens": 1_000}
-    assert flooded(64, limits_clients=True, info=info)[0] <= 8
-    assert flooded(64, limits_clients=True, info=info)[1] == 1
+CHATS = {**streamed(CHAT), "max_tokens": None}
+BUT_MAX = {name: value for name, value in streamed(CHAT).items() if name != "max_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reserved"),
+    [
+        (GENERATE, LONG, 6_100),
+        (GENERATE, {**streamed(GENERATE), "sampling_params": {}}, 228),  # SGLang's default
+        (COMPLETIONS, {**streamed(COMPLETIONS), "max_tokens": 4_000}, 4_004),
+        (COMPLETIONS, {**streamed(COMPLETIONS), "max_tokens": 50, "prompt": "t" * 5_800}, 1_500),
+        (CHAT, CHATS, 4_099),  # as much as SGLang reserves for an answer of any length
+        (CHAT, {**BUT_MAX, "max_completion_tokens": 2_000}, 2_003),
+        (CHAT, {**BUT_MAX, "max_completion_tokens": 1, "max_tokens": 2_000}, 2_003),
+        (CHAT, {**streamed(CHAT), "max_tokens": 0}, 4_099),  # SGLang takes 0 for no limit
+    ],
+)
+def test_a_fifth_of_the_memory_stays_free(path, body, reserved):
+    """The memory is a little more than five of these requests need, so four may run."""
+    info = {"max_total_num_tokens": 5 * reserved + 4}
+    assert flooded(16, path=path, body=body, limits_clients=True, info=info) == (4, 1)
+
+
+def test_a_chat_that_ignores_the_end_reserves_all():
+    body = {**CHATS, "ignore_eos": True}
+    flood = flooded(16, path=CHAT, body=body, limits_clients=True, info=SIZE)
+    assert flood == (1, 1)
 
 
 def test_several_routers_before_the_same_workers_would_each_see_only_their_own_clients():
@@ -97,7 +124,7 @@ def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand():
     fleet = SimpleNamespace(workers=lambda: [0])
     setup = Setup(weights={}, pool_tokens=400_000, fleet=fleet)
     limits = ClientLimits(
-        GatewayParams(client_limit=400_000, client_requests=64, client_reserve=0.25), setup
+        GatewayParams(client_memory=400_000, client_requests=64, client_reserve=0.25), setup
     )
 
     def come_and_go(names):

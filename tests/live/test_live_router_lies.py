@@ -11,7 +11,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import exchange
 from fairbench.live.router.answers import usage_of
 from fairbench.live.router.charges import Asked, reported
-from tests.live.live_router import GENERATE, PATHS, Worker, router_before
+from tests.live.live_router import GENERATE, PATHS, Worker, router_before, streamed
 
 
 async def healthy(_):
@@ -69,6 +69,65 @@ def test_an_invalid_status_does_not_reach_a_client(status):
 
     told, said = asyncio.run(asked(odd))
     assert (told, said["error"]["type"]) == (502, "server_error")
+
+
+@pytest.mark.parametrize(
+    ("status", "wait", "passed"),
+    [
+        *((503, wait, wait) for wait in ("1", "3600")),
+        *((503, wait, None) for wait in ("-5", "3601", "99999999999", "1.5", "soon", "\u0661", "")),
+        (200, "html", None),
+    ],
+)
+def test_only_plain_waits_and_json_are_passed_on(status, wait, passed):
+    async def page(_):
+        body = b"<script>alert(1)</script>" if status == 503 else b'{"text": "x"}'
+        shown = {"Content-Type": "text/html", "Retry-After": wait}
+        return web.Response(body=body, status=status, headers=shown)
+
+    async def run():
+        async with (
+            answering(page) as address,
+            router_before([address]) as under_test,
+            under_test.post(GENERATE) as answer,
+        ):
+            assert answer.content_type == "application/json"
+            assert b"script" not in await answer.read()
+            await answer.json()
+            return answer.status, answer.headers.get("Retry-After")
+
+    assert asyncio.run(run()) == (status, passed)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_stream_is_an_event_stream_whatever_its_parameters_are(path):
+    async def stream(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; x=<html>"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n')
+        return response
+
+    async def run():
+        async with (
+            answering(stream) as address,
+            router_before([address]) as under_test,
+            under_test.post(path, streamed(path)) as answer,
+        ):
+            return answer.headers["Content-Type"]
+
+    assert asyncio.run(run()) == "text/event-stream"
+
+
+@pytest.mark.parametrize("number", [-1, -(10**9), 0, 10**15, -5.0])
+def test_an_absurd_usage_of_a_whole_answer_is_not_free(number):
+    """The prompt costs 4 tokens by the router's count, and the answer of 40 bytes 10 tokens.
+
+    With counts that no answer can have, the whole JSON text counts, up to the request's maximum.
+    """
+    usage = dict.fromkeys(("prompt_tokens", "completion_tokens"), number)
+    answer = json.dumps({"choices": [{"text": "x" * 40}], "usage": usage}).encode()
+    charge = reported(usage_of(answer), Asked(4, 400_000, 16))
+    assert charge == (4, 10 if number == 0 else 16, 0)
 
 
 def test_an_endless_answer_takes_no_more_memory_than_a_body_may(monkeypatch):

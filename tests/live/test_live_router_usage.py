@@ -63,6 +63,24 @@ def test_an_error_is_not_counted_as_a_token():
     assert reader.usage() == Usage(None, 1, None, failed=True)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"text": "x", "meta_info": {"finish_reason": {"type": "length", "length": 1}}},
+        {"choices": [{"text": "x", "finish_reason": "stop"}]},
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+    ],
+)
+def test_an_answer_is_finished_by_its_reason(event):
+    reader = StreamReader(hide_usage=False)
+    reader.feed(b'data: {"choices": [{"text": "x", "finish_reason": null}]}\n\n')
+    assert not reader.is_finished
+    reader.feed(b"data: %b\n\n" % json.dumps(event).encode())
+    assert reader.is_finished
+    reader.feed(b'data: {"choices": [], "usage": {}}\n\n')
+    assert reader.is_finished or "meta_info" in event
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_usage_of_whole_answers_is_read(path):
     assert usage_of(json.dumps(whole(path)).encode()) == Usage(100, len(WORDS), 32)

@@ -30,7 +30,8 @@ ADMISSION_MODEL = "llama-3.1-8b"  # model of profiles that are named by their GP
 SERVED_DETECTOR = "concurrency"  # default of `serve`, because it works with any engine
 MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # limit on requests at a worker
 HEADROOM = f"{SERVED_DETECTOR}.headroom"  # limit on further requests that wait at the worker
-CLIENT_LIMITS = (f"{GATEWAY}.client_limit", f"{GATEWAY}.client_requests")  # in tokens, in requests
+# of every client: in tokens of context, in requests, in tokens of reserved memory
+CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
 DEFAULT_RESERVE = 0.25  # default of `serve`; a client alone has four fifths of the workers
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`, unless another value is set

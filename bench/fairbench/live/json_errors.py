@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
 
-_TYPES = {
+_TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
@@ -21,7 +21,7 @@ MOST_SHOWN = 200  # characters of a path or a name that are shown
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
     """Return the JSON of an error; ``param`` names the field at fault."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
-    kind = _TYPES.get(HTTPStatus(status), fallback)
+    kind = _TYPES.get(status, fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
     return msgspec.json.encode({"error": error})
 

@@ -280,19 +280,97 @@ def test_auto_needs_costs():
             desk(None, gateway__client_requests=wrong)
 
 
+def memory(most, **kwargs):
+    """Return a desk that limits memory; a request reserves its prompt and 100 output tokens."""
+    return desk(None, gateway__client_memory=most, gateway__client_reserve=0.25, **kwargs)
+
+
+@pytest.mark.parametrize(("prompt", "sent"), [(100, 4), (300, 2), (1, 7), (700, 1), (900, 1)])
+def test_memory_counts_prompts_and_all_output_that_may_come(prompt, sent):
+    """A lone client has 800 of 1,000 tokens, and one request of any size."""
+    home = memory(1_000)
+    for _ in range(9):
+        home.arrive("a", prompt)
+    assert len(home.sent) == sent
+
+
+def test_lengths_of_answers_do_not_change_the_reserved_memory():
+    home = memory(1_000)
+    for _ in range(40):
+        home.arrive("a", 100)
+        home.answer(output_tokens=1)
+    for _ in range(9):
+        home.arrive("a", 100)
+    assert len(home.at) == 4
+
+
+def test_greedy_clients_that_come_one_after_the_other_leave_room_for_the_next():
+    home = memory(10_000)
+    for client in "abc":
+        for _ in range(99):
+            home.arrive(client, 100)
+    assert [clients(home.sent).count(client) for client in "abc"] == [
+        40,
+        8,
+        1,
+    ]  # 4/5 of what is left
+    home.arrive("d", 100)
+    assert clients(home.sent)[-1] == "d"
+    for request in home.sent[:40]:
+        home.answer(request, 100)
+    counts = [sum(one.client == client for one in home.at) for client in "abcd"]
+    assert counts[0] <= 11  # its share: 10,000 / 4.25 tokens
+    assert sum(counts) * 200 <= 10_000
+
+
+def test_with_a_limit_of_memory_requests_leave_room_likewise():
+    home = memory(10**6, gateway__client_requests=10)
+    for client in "abc":
+        for _ in range(9):
+            home.arrive(client, 1)
+    assert clients(home.sent) == "aaaaaaaabc"
+
+
+def test_memory_is_shared_by_weight_over_all_workers():
+    home = memory(1_000, workers=2, weights={"a": 3.0, "b": 0.5})
+    for _ in range(19):
+        home.arrive("a", 100)
+    assert len(home.sent) == 9  # 2,000 x 3 / 3.25 tokens
+    for _ in range(3):
+        home.arrive("b", 1)
+    assert clients(home.sent) == "a" * 9 + "b"  # of 200 tokens two thirds, but one at least
+
+
+@examples(60)
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 500)), max_size=60),
+    reserve=st.sampled_from([0.0, 0.25, 2.0]),
+)
+def test_only_first_requests_can_take_more_memory_than_there_is(sizes, reserve):
+    home = desk(None, gateway__client_memory=1_000, gateway__client_reserve=reserve)
+    for client, tokens in sizes:
+        home.arrive(client, tokens)
+    first = {request.client: request for request in reversed(home.sent)}.values()
+    more = [request for request in home.sent if request not in first]
+    if more:
+        assert sum(request.input_tokens + 100 for request in more) <= 1_000
+
+
 @examples(60)
 @given(
     policy=st.sampled_from(policy_names()),
     events=EVENTS,
     limit=st.integers(1, 2_000),
     requests=st.none() | st.integers(1, 9),
+    memory_tokens=st.none() | st.integers(1, 2_000),
     reserve=st.sampled_from([0.0, 0.5, 3.0]),
     ttl_s=st.sampled_from([0.0, 30.0]),
 )
 def test_every_request_is_dispatched_once_or_refused_once(
-    policy, events, limit, requests, reserve, ttl_s
+    policy, events, limit, requests, memory_tokens, reserve, ttl_s
 ):
     more = {"gateway__client_requests": requests, "gateway__client_reserve": reserve}
+    more["gateway__client_memory"] = memory_tokens
     home = desk(limit, policy, gateway__ttl_s=ttl_s, **more)
 
     def conserved():

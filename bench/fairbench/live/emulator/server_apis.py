@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from fairbench.live.chat_texts import Media, beside_messages, pieces_of
 from fairbench.live.emulator.calls import (
     LENGTH,
     STOP,
@@ -207,7 +209,7 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``. The prompt is the text of all turns with their roles."""
+    """The route ``/v1/chat/completions``. The prompt is all that a template may see."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
@@ -215,8 +217,11 @@ class EmulatedChat(OpenAIApi):
         body = decoded(raw, _Chat)
         if not body.messages:
             raise BadRequest("messages: must not be empty")
-        turns = "".join(f"\n<{message.role}>{message.text}" for message in body.messages)
-        ids = text.encode(f"{turns}\n<assistant>")  # an answer begins with a space
+        seen = msgspec.json.decode(raw, type=dict[str, Any])
+        turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
+        texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
+        prompt = "".join([beside_messages(seen), *texts])
+        ids = text.encode(f"{prompt}\n<assistant>")  # an answer begins with a space
         return _call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:

@@ -111,6 +111,7 @@ class _Answer(msgspec.Struct):
     usage: ReportedUsage | None = None
     meta_info: _MetaInfo | None = None
     choices: list[Choice] | None = None
+    text: Any = None
     error: Any = None
 
 
@@ -136,12 +137,12 @@ def _decoded(answer: bytes) -> _Answer:
 
 def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
     told = answer.meta_info or answer.usage
-    if told is None and answer.choices and whole:
-        texts = [text for choice in answer.choices for text in choice_texts(choice)]
-        return Usage(output_tokens=_tokens(_text_bytes(texts)))
-    if told is None:
-        return Usage(failed=answer.error is not None)
-    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+    usage = Usage(failed=answer.error is not None)
+    if told is not None:
+        usage = Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+    if whole and (usage.output_tokens or 0) <= 0 and (said := _said_bytes(answer)):
+        return usage._replace(output_tokens=_tokens(said), failed=False)
+    return usage
 
 
 def usage_of(answer: bytes) -> Usage:
@@ -214,17 +215,22 @@ class StreamReader:
             self.fault = self._judge.end()
         return self._take_waiting() + rest
 
+    @property
+    def is_finished(self) -> bool:
+        """Return whether a finish reason has come; only the usage may follow."""
+        return self._judge.ended
+
     def usage(self) -> Usage:
         """Return the tokens so far.
 
-        If the worker has not reported any, four bytes of text count as a token, and an event as at
-        least one.
+        If the worker has not reported a positive number, four bytes of text count as a token, and
+        an event as at least one.
         """
         told = _usage_of(_decoded(self._last), whole=False)
         is_error = told.failed
         if self.fault is not None:
             told = told._replace(failed=True)
-        if told.output_tokens is not None:
+        if told.output_tokens is not None and told.output_tokens > 0:
             return told
         return told._replace(output_tokens=max(self._events - is_error, _tokens(self._text_bytes)))
 
@@ -266,3 +272,8 @@ def _tokens(text_bytes: int) -> int:
 
 def _text_bytes(texts: Iterable[str]) -> int:
     return sum([len(text.encode()) for text in texts])
+
+
+def _said_bytes(answer: _Answer) -> int:
+    texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
+    return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)

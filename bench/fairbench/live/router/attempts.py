@@ -339,10 +339,8 @@ class Attempts:
         usage = exchange.usage
         if exchange.outcome in (LEFT, LOST):
             token_s = None if asking.call.stream else self.pace.token_s(worker)
-            left = exchange.outcome == LEFT and not asking.slot.evicted
+            left = exchange.outcome == LEFT and not (asking.slot.evicted or exchange.is_finished)
             return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
         if exchange.outcome == ERROR and usage.output_tokens is None:
             return NOTHING
-        if usage.input_tokens is None:
-            usage = usage._replace(input_tokens=asking.asked.prompt_tokens)
         return reported(usage, asking.asked)

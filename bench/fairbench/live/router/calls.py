@@ -7,13 +7,24 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from fairbench.live.chat_texts import (
+    MEDIA_TOKENS,
+    SEEN,
+    Media,
+    Piece,
+    beside_messages,
+    media_of,
+    pieces_of,
+)
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
+from fairbench.live.router.charges import MOST_RESERVED
 from fairbench.live.router.constraints import (
     MOST_BIASES,
     MOST_STOP_IDS,
@@ -25,6 +36,7 @@ from fairbench.live.router.fields import (
     CHAT,
     COMPLETIONS,
     GENERATE,
+    MEDIA,
     SAMPLING,
     Fields,
     Generate,
@@ -66,6 +78,11 @@ class Call:
     def client(self, names: Iterable[str]) -> str | None:
         """Return the first non-empty value among these fields."""
         return next((said for name in names if (said := self.said.get(name))), None)
+
+    @property
+    def reserved_output(self) -> int:
+        """Return the output tokens to reserve; without a limit, as many as SGLang reserves."""
+        return MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
 
     def set(self, name: str, value: Any) -> None:
         self.fields[name] = msgspec.Raw(msgspec.json.encode(value))
@@ -116,17 +133,18 @@ class GenerateApi(Api):
             ids = limits.ids_of(text, body.text)
         else:
             raise bad_request("the body must have input_ids or text")
+        media = _media_ids(given, limits)
         start = body.logprob_start_len
         if body.return_logprob and start is not None and start >= 0:
             _check_prompt_logprobs(len(ids) - start)
         most = sampling.max_new_tokens
         return Call(
             given,
-            ids,
+            media + ids,
             DEFAULT_NEW_TOKENS if most is None else most,
             bool(body.stream),
             {BODY_CLIENT: body.routing_key},
-            exact=body.input_ids is not None,
+            exact=body.input_ids is not None and not media,
         )
 
     def _sampling_of(self, given: Fields, limits: PromptLimits) -> Sampling:
@@ -165,11 +183,13 @@ class CompletionsApi(Api):
             prompt = prompt[0]
         exact = not isinstance(prompt, str)
         ids = _ids(prompt, limits) if exact else limits.ids_of(text, prompt)
+        if body.suffix:
+            ids += limits.ids_of(text, body.suffix)
         if body.echo and body.logprobs is not None:
             _check_prompt_logprobs(len(ids))
         most = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
         call = _openai_call(given, body, ids, most, limits)
-        call.exact = exact
+        call.exact = exact and not body.suffix
         if listed:
             call.set("prompt", prompt)
         return call
@@ -186,12 +206,42 @@ class ChatApi(Api):
         self, given: Fields, body: RoutedChat, text: TextTokens, limits: PromptLimits
     ) -> Call:
         check_template_kwargs(body.chat_template_kwargs)
-        ids = array("I")
-        # each message separately, so that earlier turns stay a prefix
-        for message in body.messages:
-            ids += limits.ids_of(text, f"{message.role}\n{message.text}")
-        most = body.max_completion_tokens or body.max_tokens
+        ids = _chat_ids(given, text, limits)
+        # engines differ in which of the two they read first; SGLang takes 0 for no limit
+        most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
+        if most is None and (body.ignore_eos or (body.min_tokens or 0) > MOST_RESERVED):
+            most = limits.most_tokens  # such an answer will not end earlier by itself
         return _openai_call(given, body, ids, most, limits)
+
+
+def _chat_ids(given: Fields, text: TextTokens, limits: PromptLimits) -> array[int]:
+    """Return the token ids of everything that a chat template may see.
+
+    Each message is counted separately, so that earlier turns stay a prefix.
+    """
+    with _readable():
+        read = {name: msgspec.json.decode(given[name]) for name in SEEN if name in given}
+        turns = [pieces_of(turn, f"{turn['role']}\n") for turn in read.get("messages", ())]
+        pieces: list[Piece] = [beside_messages(read), *chain.from_iterable(turns)]
+    _check_media(limits, sum(isinstance(piece, Media) for piece in pieces))
+    ids = array("I")
+    for piece in pieces:
+        if piece:
+            ids += piece.ids() if isinstance(piece, Media) else limits.ids_of(text, piece)
+    return ids
+
+
+def _media_ids(given: Fields, limits: PromptLimits) -> array[int]:
+    """Return the token ids of the images, sounds and videos of ``/generate``."""
+    with _readable():
+        found = [msgspec.json.decode(given[name]) for name in MEDIA if name in given]
+    media = [one for each in found for one in (each if isinstance(each, list) else [each])]
+    _check_media(limits, len(media))
+    return array("I", chain.from_iterable(media_of(one).ids() for one in media))
+
+
+def _check_media(limits: PromptLimits, media: int) -> None:
+    limits.check_tokens(media * MEDIA_TOKENS)
 
 
 def _openai_call(

@@ -48,13 +48,15 @@ class Asked(NamedTuple):
 
 
 def reported(usage: Usage, asked: Asked) -> Charge:
-    """Return the charge that a worker reports, limited to between 0 and the request's maximum."""
-    read = _within(usage.input_tokens, asked.most_input_tokens)
-    return Charge(
-        read,
-        _within(usage.output_tokens, asked.most_output_tokens),
-        _within(usage.cached_tokens, read),
-    )
+    """Return the charge that a worker reports.
+
+    An impossible or missing count of input tokens is replaced by the known or estimated prompt, and
+    one of cached tokens by 0.
+    """
+    told = _possible(usage.input_tokens, asked.most_input_tokens)
+    read = told or min(asked.prompt_tokens, asked.most_input_tokens)
+    output = max(0, min(usage.output_tokens or 0, asked.most_output_tokens))
+    return Charge(read, output, _possible(usage.cached_tokens, read))
 
 
 def broken_off(
@@ -62,25 +64,23 @@ def broken_off(
 ) -> Charge:
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
-    ``left`` means that the client abandoned the answer. Such a client also pays for the memory
-    reserved for the rest. Otherwise a client that requests long answers and leaves early would
-    reserve memory for free. The prompt counts completely. An answer in one piece arrives only at
-    its end, so one token per ``token_s`` seconds since sending is assumed; None if a better count
-    is known.
+    ``left`` means that the client abandoned an unfinished answer. Such a client also pays for the
+    memory reserved for the rest. Otherwise a client that requests long answers and leaves early
+    would reserve memory for free. The prompt counts completely. An answer in one piece arrives only
+    at its end, so one token per ``token_s`` seconds since sending is assumed; None if a better
+    count is known.
     """
-    prompt = min(asked.prompt_tokens, asked.most_input_tokens)
-    read = prompt if usage.input_tokens is None else usage.input_tokens
-    produced = usage.output_tokens or 0
+    so_far, most = reported(usage, asked), asked.most_output_tokens
+    produced = so_far.output_tokens
     if token_s is not None:
-        produced = max(produced, int(elapsed_s / token_s))
+        produced = max(produced, min(int(elapsed_s / token_s), most))
     if left:
-        to_come = min(max(0, asked.most_output_tokens - produced), MOST_RESERVED)
-        produced += int(RESERVED_SHARE * to_come)
-    return reported(usage._replace(input_tokens=read, output_tokens=produced), asked)
+        produced += int(RESERVED_SHARE * min(most - produced, MOST_RESERVED))
+    return so_far._replace(output_tokens=produced)
 
 
-def _within(tokens: int | None, most: int) -> int:
-    return max(0, min(tokens or 0, most))
+def _possible(tokens: int | None, most: int) -> int:
+    return tokens if tokens is not None and 0 <= tokens <= most else 0
 
 
 class Pace:

@@ -137,10 +137,11 @@ class _Bucket:
 class Quotas:
     """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
 
-    A request is accepted while its client has a request and any token left. The prompt and the
-    requested output are then taken from the tokens, and the true cost replaces them at the end. In
-    any period a client therefore gets at most a minute's quota more than its rate, plus the excess
-    of its requests in progress when the tokens ran out, which is paid back first.
+    A request is accepted while its client has a request and any token left, before and after its
+    body is read. The prompt and the reserved output are then taken from the tokens, and the true
+    cost replaces them at the end. In any period a client therefore gets at most a minute's quota
+    more than its rate, plus the excess of its requests in progress when the tokens ran out, which
+    is paid back first.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -158,9 +159,8 @@ class Quotas:
         quota, now_s = self.limits.get(client), self._now_s()
         if quota is None:
             return
-        tokens, requests = self._buckets.setdefault(client, (_Bucket(now_s), _Bucket(now_s)))
-        if quota.tokens is not None and (left := tokens.left(quota.tokens, now_s)) <= 0:
-            raise _over(f"{quota.tokens} tokens", -left / quota.tokens)
+        _, requests = self._buckets.setdefault(client, (_Bucket(now_s), _Bucket(now_s)))
+        self._check_tokens(client)
         if quota.requests is None:
             return
         if (left := requests.left(quota.requests, now_s)) < 1:
@@ -169,13 +169,24 @@ class Quotas:
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Reserve a request's tokens; when the block ends, charge the bill instead."""
+        """Reserve a request's tokens; when the block ends, charge the bill instead.
+
+        Other requests may have used up the quota since ``ask``. Raises Problem (429) in that case.
+        """
+        self._check_tokens(client)
         bill = Bill()
         self._take(client, tokens)
         try:
             yield bill
         finally:
             self._take(client, bill.total.input_tokens + bill.total.output_tokens - tokens)
+
+    def _check_tokens(self, client: str) -> None:
+        quota = self.limits.get(client)
+        if quota is None or quota.tokens is None or client not in self._buckets:
+            return
+        if (left := self._buckets[client][0].left(quota.tokens, self._now_s())) <= 0:
+            raise _over(f"{quota.tokens} tokens", -left / quota.tokens)
 
     def _take(self, client: str, tokens: float) -> None:
         quota = self.limits.get(client)

@@ -21,9 +21,9 @@ from aiohttp import (
 
 from fairbench.live import headers
 from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.json_errors import Problem
+from fairbench.live.json_errors import Problem, error_body
 from fairbench.live.openai_answers import Fault, whole_fault
-from fairbench.live.router.answers import StreamReader, Usage, problem_of, usage_of
+from fairbench.live.router.answers import StreamReader, Usage, is_object, problem_of, usage_of
 from fairbench.live.router.calls import Call
 from fairbench.live.router.ingress import Flight
 
@@ -33,8 +33,9 @@ OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
 )
-RETURNED = ("Content-Type", "Retry-After", "x-request-id")
-EVENTS = "text/event-stream"
+RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
+EVENTS, JSON = "text/event-stream", "application/json"
+LONGEST_RETRY_S = 3_600  # a client is not told to wait for longer
 SERVED, REFUSED = range(200, 300), range(400, 600)
 STALLED_S = 60.0  # seconds without reading after which a client counts as gone
 # up to this many unread bytes, a write returns immediately and needs no costly timer
@@ -87,6 +88,11 @@ class Exchange:
         self.usage = Usage()
         self.outcome = LEFT
 
+    @property
+    def is_finished(self) -> bool:
+        """Return whether a stream has told its finish reason."""
+        return self._reader.is_finished
+
     async def run(
         self, session: ClientSession, url: str, sent: Mapping[str, str]
     ) -> web.StreamResponse:
@@ -119,11 +125,12 @@ class Exchange:
                 self.usage = self._reader.usage()
 
     async def _pass_on(self, answer: ClientResponse) -> web.StreamResponse:
-        returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+        is_stream = self.call.stream and answer.ok and answer.content_type == EVENTS
+        returned = _returned(answer) | {"Content-Type": EVENTS if is_stream else JSON}
         returned[headers.WORKER] = str(self.flight.worker)
         if self.flight.request.demoted:
             returned[headers.DEMOTED] = "1"
-        if not (self.call.stream and answer.ok and answer.content_type == EVENTS):
+        if not is_stream:
             return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
         async for chunk in answer.content.iter_any():
@@ -166,6 +173,8 @@ class Exchange:
         Raises WorkerFailed for an error of any status, and for a success without an answer: only
         another worker's answer to the same request reveals the cause.
         """
+        if status in REFUSED and not is_object(body):
+            body = error_body(status, f"the worker answered with status {status} without JSON")
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, How.ANSWERED, response)
@@ -208,6 +217,15 @@ class Exchange:
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, problem.event())
         return stream
+
+
+def _returned(answer: ClientResponse) -> dict[str, str]:
+    """Return the worker's headers that clients may see."""
+    returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+    wait = answer.headers.get(RETRY_AFTER, "")
+    if wait.isascii() and wait.isdecimal() and len(wait) < 6 and int(wait) <= LONGEST_RETRY_S:
+        returned[RETRY_AFTER] = wait
+    return returned
 
 
 def _how(error: Exception) -> How:

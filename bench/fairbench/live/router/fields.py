@@ -115,6 +115,7 @@ class RoutedCompletion(OpenAI, kw_only=True):
     """``/v1/completions``."""
 
     prompt: str | list[int | str | list[int]]
+    suffix: str | None = None
     best_of: Count | None = None
     echo: bool | None = None
     logprobs: FewLogprobs | None = None
@@ -136,8 +137,9 @@ def _named(body: type[msgspec.Struct]) -> frozenset[str]:
 
 # Fields that are passed on: the fields that are read here, and others that engines know.
 SAMPLING = _named(Sampling) | {"json_schema", "structural_tag"}
+MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _named(Generate) - {"routing_key"} | {
-    *("sampling_params", "return_text_in_logprobs", "image_data", "audio_data", "video_data")
+    *("sampling_params", "return_text_in_logprobs", *MEDIA)
 }
 _OPENAI = _named(OpenAI) - {"safety_identifier", "prompt_cache_key"} | {
     *("model", "logprobs", "response_format", "json_schema", "structural_tag")

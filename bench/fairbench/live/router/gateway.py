@@ -63,7 +63,7 @@ async def default_limits(
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
     most = await most_running(session, workers)
-    sizes = zip(CLIENT_LIMITS, (info.pool_tokens, most), strict=True)
+    sizes = zip(CLIENT_LIMITS, (None, most, info.pool_tokens), strict=True)
     limits: dict[str, Any] = {name: size for name, size in sizes if size}
     if not limits:
         log.warning(

@@ -100,10 +100,11 @@ class Proxy:
         trace.client = client = client_of(http.headers, said, self.access.keys)
         promise = self.config.promises.of(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
-        wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
-        with self._limit.take(client) as slot, self.access.quotas.lease(client, wanted) as bill:
+        reserved = min(call.reserved_output, limits.most_tokens)
+        wanted = len(call.ids) + reserved
+        with self.access.quotas.lease(client, wanted) as bill, self._limit.take(client) as slot:
             place = _number(http, headers.PROGRAM, -1), _number(http, headers.DEPTH, 0)
-            request = self.dispatcher.make_request(client, call.ids, most_output, *place, promise)
+            request = self.dispatcher.make_request(client, call.ids, reserved, *place, promise)
             asked = Asked(
                 len(call.ids),
                 len(call.ids) if call.exact else limits.most_tokens,

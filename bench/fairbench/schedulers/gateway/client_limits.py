@@ -91,6 +91,30 @@ class ClientLine:
             del self._waiting[own], self._heaps[own]
 
 
+def reserved_tokens(request: Request) -> int:
+    """Return the most KV memory that an engine may hold for a request, in tokens.
+
+    SGLang reserves the prompt and up to 4,096 output tokens when it admits a request, and more as
+    the answer grows; vLLM takes blocks as the answer grows. No engine takes running requests back
+    for a newcomer, so only the whole request is a safe count.
+    """
+    return request.input_tokens + request.max_new_tokens
+
+
+class Held:
+    """The amounts that owners hold, and the total."""
+
+    def __init__(self) -> None:
+        self.by_owner: Counter[str] = Counter()
+        self.total = 0
+
+    def add(self, owner: str, more: int) -> None:
+        self.by_owner[owner] += more
+        self.total += more
+        if not self.by_owner[owner]:
+            del self.by_owner[owner]
+
+
 class ClientLimits:
     """Limits that decide which requests enter the queue; the rest wait by priority and program.
 
@@ -98,6 +122,9 @@ class ClientLimits:
     requests. ``auto`` is the value of the load cap; None is no limit.
     - Present clients share both limits, over all workers, by weight. A client without admitted
     requests may always send one.
+    - A worker may hold requests that reserve ``client_memory`` (``reserved_tokens``). A client is
+    then also limited in memory and requests to its part of what other clients leave: without that,
+    a second greedy client would take what the first one had to leave.
     - With ``tenants``, the sharing is between the outermost tenants, independent of their
     clients' names.
     - Running requests are never removed for later clients. A ``reserve`` is therefore kept: the
@@ -117,12 +144,14 @@ class ClientLimits:
             self._worker_tokens = CAP_UNITS * units.unit_tokens
         else:
             raise UsageError(UNKNOWN_COSTS)
+        self._worker_memory = params.client_memory
         self._by_tenant = params.tenants is not None
         self._reserve = params.client_reserve
         self._setup = setup
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
+        self._reserved, self._running = Held(), Held()  # tokens of memory, requests
         self._programs = Programs(count().__next__)  # the numbers of the programs that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
@@ -165,6 +194,7 @@ class ClientLimits:
         owner = self._owner(request)
         self._programs.leave(request)
         self._under_way[owner].finish(request, output_tokens)
+        self._hold(owner, request, -1)
         if not len(self._under_way[owner]):
             del self._under_way[owner]
 
@@ -172,6 +202,11 @@ class ClientLimits:
         if owner not in self._under_way:
             self._under_way[owner] = BatchCost(self._lengths)
         self._under_way[owner].enter(request)
+        self._hold(owner, request, 1)
+
+    def _hold(self, owner: str, request: Request, times: int) -> None:
+        self._reserved.add(owner, times * reserved_tokens(request))
+        self._running.add(owner, times)
 
     def _has_room(self, owner: str, request: Request, weights: float) -> bool:
         mine = self._under_way.get(owner)
@@ -183,7 +218,29 @@ class ClientLimits:
             return False
         more = mine.expected_context(request) + self._request_tokens
         most_tokens = weighed * self._worker_tokens / weights
-        return mine.tokens(self._request_tokens) + more <= most_tokens
+        if mine.tokens(self._request_tokens) + more > most_tokens:
+            return False
+        return self._worker_memory is None or self._leaves_room(owner, request, weights)
+
+    def _leaves_room(self, owner: str, request: Request, weights: float) -> bool:
+        """Return whether the owner would leave their parts to present and absent others."""
+        assert self._worker_memory is not None, "there is a limit"
+        return self._is_part(
+            owner, self._worker_memory, self._reserved, reserved_tokens(request), weights
+        ) and self._is_part(owner, self._worker_requests, self._running, 1, weights)
+
+    def _is_part(self, owner: str, each: float, held: Held, more: int, weights: float) -> bool:
+        """Return whether ``more`` for the owner stays within its part of ``each`` worker's limit.
+
+        The part is the owner's share among present and absent owners, and at most its share of what
+        other owners leave, among absent owners.
+        """
+        assert self._setup.fleet is not None, "limits are of workers"
+        weight, mine = self._setup.weight(owner), held.by_owner[owner]
+        everything = len(self._setup.fleet.workers()) * each
+        left = everything - (held.total - mine)
+        most = min(everything / weights, left / (weight + self._reserve))
+        return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
         """Return the total weight of present clients and newcomers, plus the reserve."""

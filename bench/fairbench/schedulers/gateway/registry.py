@@ -69,8 +69,8 @@ class GatewayParams:
     band is served only if no higher band can be.
     - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
     (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
-    - ``client_limit``, ``client_requests``, the part of both reserved for absent clients
-    (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
+    - ``client_limit``, ``client_requests``, ``client_memory``, the part of them reserved for absent
+    clients (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -83,16 +83,18 @@ class GatewayParams:
     tenants: Tenants | None = None
     client_requests: Annotated[int, Ge(1)] | None = None
     client_reserve: NotNegative = 0.0
+    client_memory: Annotated[int, Ge(1)] | None = None
 
     @property
     def limits_clients(self) -> bool:
-        return self.client_limit is not None or self.client_requests is not None
+        limits = self.client_limit, self.client_requests, self.client_memory
+        return any(limit is not None for limit in limits)
 
     def __post_init__(self) -> None:
         if self.client_reserve and not self.limits_clients:
             raise ValueError(
                 f"client_reserve = {self.client_reserve:g}: needs a limit per client; set "
-                "gateway.client_limit or gateway.client_requests, too"
+                "gateway.client_limit, gateway.client_requests or gateway.client_memory, too"
             )
         if self.tenants is not None and not self.limits_clients:
             raise ValueError(
