@@ -269,7 +269,7 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
         assert "seeds 0 to 1" in figure.get_supxlabel()
         with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, parameter, trade"):
             one.plot("pie")
-        with pytest.raises(fairbench.UsageError, match="needs a sweep over one parameter"):
+        with pytest.raises(fairbench.UsageError, match="needs a sweep over the values"):
             one.plot("parameter")
 
 
@@ -289,10 +289,11 @@ def test_an_unsaved_sweep_draws_its_results(swept):
 def test_a_comparison_is_a_latex_table(swept):
     lines = swept.latex().splitlines()
     rows = [line for line in lines if line.endswith(r"\\") and "multicolumn" not in line]
-    assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "lpm"]
+    assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "", "lpm", ""]
     assert len({row.count("&") for row in rows}) == 1
     (begin,) = (line for line in lines if line.startswith(r"\begin{tabular}"))
     assert begin.count("r") == 1 + rows[0].count("&")  # the word "tabular" has one r
+    assert swept.latex(["victim_p50_s"]).count("shortstack") == 1
     assert fairbench.compare(swept.path).latex() == swept.latex()
 
 

@@ -20,13 +20,17 @@ LEGEND_PX, PER_ROW = 18, 3  # height of a row of a legend, and its entries
 
 
 class Scale(NamedTuple):
-    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic."""
+    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic.
+
+    ``given`` are its ticks; without any, the ticks are round values.
+    """
 
     low: float
     high: float
     start_px: float
     end_px: float
     log: bool = False
+    given: Sequence[float] = ()
 
     def at(self, value: float) -> float:
         """Return the pixel of a value; values outside the range lie on the edge."""
@@ -38,7 +42,9 @@ class Scale(NamedTuple):
         return round(self.start_px + part * (self.end_px - self.start_px), 1)
 
     def ticks(self) -> list[float]:
-        """Return about five round values inside the range."""
+        """Return the given values, or about five round values inside the range."""
+        if self.given:
+            return list(self.given)
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)

@@ -29,6 +29,7 @@ from fairbench.report.numbers import bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import Cell, Figure, Grid, Page, Paragraph, Section, filled
 from fairbench.report.pages.run_page import origin
+from fairbench.report.pages.sweep_lines import line_figures
 from fairbench.report.pages.sweep_tradeoff import sweep_title, tradeoff_figures, tradeoff_headlines
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
@@ -60,6 +61,7 @@ def sweep_page(path: Path) -> Page:
         headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
+            *filled("Metrics over the swept values", list(line_figures(cells))),
             *filled("Latency against throughput", list(tradeoff_figures(cells))),
             Section("Comparison", [comparison_grid(cells), Paragraph(legend)]),
             *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
