@@ -14,9 +14,12 @@ import fairbench
 from fairbench.api.result import html_table
 from fairbench.cli.app import app
 from fairbench.cli.compare import compare as compare_command
+from fairbench.cli.diagnose import diagnose_log as diagnose_command
+from fairbench.cli.plan import plan as plan_command
 from fairbench.cli.run import run as run_command
+from fairbench.cli.score import score as score_command
 from fairbench.cli.sweep import sweep as sweep_command
-from fairbench.config.flags.experiment import COMPARE
+from fairbench.config.flags.experiment import COMPARE, PLAN
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.execute import one_run
@@ -330,6 +333,8 @@ OF_THE_COMMAND = {
     "driver_launcher",
 }
 BY_OTHER_NAMES = {
+    *("names", "trace_map", "clients_from", "files", "file", "report", "plot", "result_dir"),
+    *("trace_format", "trace_line", "resume"),
     "metric",
     "experiment_file",
     "header",
@@ -345,6 +350,9 @@ BY_OTHER_NAMES = {
         (fairbench.run, run_command, RUN),
         (fairbench.compare, compare_command, COMPARE),
         (fairbench.sweep, sweep_command, SWEEP),
+        (fairbench.plan, plan_command, PLAN),
+        (fairbench.diagnose, diagnose_command, {}),
+        (fairbench.score, score_command, {}),
     ],
 )
 def test_keywords_are_the_flags_of_the_command(function, command, flags):
