@@ -289,7 +289,10 @@ def _first_flood_s(params: TraceParams) -> float:
 
 
 # Facts that a trace states itself.
-SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
+SAID = {
+    **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
+    **{"dataset_map": "", "tokenizer": ""},
+}
 
 
 def traced(given: Placed) -> Placed:

@@ -206,3 +206,14 @@ def columns_of(_: str, texts: list[str]) -> dict[str, str]:
     from fairbench.workloads.traces.columns import parse_names
 
     return parse_names(texts)
+
+
+def names_of(flag: str, texts: list[str]) -> dict[str, str]:
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for another form, or a field given twice."""
+    names: dict[str, str] = {}
+    for text in texts:
+        field, _, name = text.partition("=")
+        if not field or not name or field in names:
+            raise UsageError(f"{flag} {text}: write FIELD=NAME with each FIELD once")
+        names[field] = name
+    return names
