@@ -1,6 +1,6 @@
 """A router of your own, in one file: a request goes where its prompt is cached, unless it waits.
 
-    FAIRBENCH_SCHEDULERS=examples/prefix_home.py fairbench run --router prefix-home --local vtc --dp 4
+    FAIRBENCH_SCHEDULERS=examples/prefix_home.py fairbench run --router prefix-home --dp 4
 
 The same object routes for emulated and real servers: ``--backend emulator``, ``fairbench serve``.
 """

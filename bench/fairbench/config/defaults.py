@@ -160,9 +160,12 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     file = without_preset(file) if "preset" in file else file
-    draft = {**DEFAULTS, **file}
-    workload = read_workload(draft["workload"])
+    workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+    scenario = usual_scenario(workload)
+    draft = {**DEFAULTS, "scenario": scenario, **file}
     kept = _chosen_times(file, workload)
+    if kept.get("scenario") == scenario:
+        del kept["scenario"]
     with suppress(UsageError):  # no other spelling names this profile
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
@@ -172,8 +175,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in kept.items() if key not in ("gpu", "model")}
     if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
         kept.pop("weights", None)
-    scenario = text_of(draft, "scenario")
-    _, usual = resolve_settings(workload, scenario, used_parts(draft), {})
+    _, usual = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
@@ -208,7 +210,7 @@ def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> di
     the warm-up to ``WARMUP_SHARE`` of that duration.
     """
     times = {
-        "clients": workload.client_count(str(draft.get("scenario", DEFAULTS["scenario"]))),
+        "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
         "warmup_s": workload.warmup_s,
         "max_drain_s": workload.max_drain_s,
     }
@@ -218,6 +220,12 @@ def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> di
     if isinstance(chosen_s, int | float) and 0 < chosen_s < math.inf:
         times["warmup_s"] = min(workload.warmup_s, WARMUP_SHARE * chosen_s)
     return times
+
+
+def usual_scenario(workload: WorkloadSpec) -> str:
+    """Return the scenario of a run that names none: the only one of the workload, else s1."""
+    only, *others = workload.scenarios
+    return str(DEFAULTS["scenario"]) if others else only
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:

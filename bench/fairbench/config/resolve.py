@@ -31,6 +31,7 @@ from fairbench.config.defaults import (
     table_of,
     text_of,
     used_parts,
+    usual_scenario,
     workload_defaults,
 )
 from fairbench.config.flags.flag import Placed, check_names, placed
@@ -189,15 +190,14 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
     """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
-    machine, preset = {}, None
-    if backend is None:
-        machine = machine_of_workload(read_workload(draft.get("workload", DEFAULTS["workload"])))
+    workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
+    machine = {} if backend is not None else machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
         with about("preset", "backend.kind"):
             preset = preset_for(str(ref), backend)
         draft.fill(preset.experiment, Origin.PRESET)
         draft.settings.fill(preset.settings, Origin.PRESET)
-    draft.fill(machine, Origin.WORKLOAD)
+    draft.fill(machine | {"scenario": usual_scenario(workload)}, Origin.WORKLOAD)
     draft.fill(defaults_of(backend), Origin.DEFAULT)
     return preset
 
