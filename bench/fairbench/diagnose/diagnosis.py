@@ -155,6 +155,15 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     }
 
 
+def recorded_waits(found: Diagnosis) -> dict[str, float | None] | None:
+    """Return ``others_waits`` of the log's answered requests; None without times to first token."""
+    if found.log.measured != FIRST_TOKEN:
+        return None
+    waits_s = found.waits.wait_s
+    answered = np.where(np.isfinite(waits_s), waits_s, np.nan)
+    return others_waits(found.waits._replace(wait_s=answered), found)
+
+
 class Waits(NamedTuple):
     """TTFT P95 of the other clients (s) in a log and in its replay."""
 
@@ -177,13 +186,11 @@ def is_alike(waits: Waits) -> bool:
 
 def compared_waits(found: Diagnosis) -> Waits | None:
     """Return the waits in the log and in the first replay; None without recorded first tokens."""
-    first, waits_s = found.first, found.waits.wait_s
-    if first is None or found.log.measured != FIRST_TOKEN:
+    first, recorded = found.first, recorded_waits(found)
+    if first is None or recorded is None:
         return None
-    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
-    logged_s, replayed_s = (
-        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
-    )
+    logged_s = recorded["others_p95_s"]
+    replayed_s = others_waits(first.traffic, found)["others_p95_s"]
     if logged_s is None or replayed_s is None:
         return None
     return Waits(logged_s, replayed_s)

@@ -114,7 +114,7 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
         clients = waiting_clients(found.waits, found.heavy, found.harm)
         clients = [name for name in clients if name in best.traffic.clients]
         heavy = [name for name in found.heavy if name in best.traffic.clients]
-        limits = wait_limits(found.waits)
+        limits = wait_limits(found.waits, measured)
         figure = waits_figure(best.traffic, heavy, clients, limits, FIRST_TOKEN)
         yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 

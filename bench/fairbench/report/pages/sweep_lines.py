@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import of_several_seeds, tail_of
+from fairbench.report.pages.chart import tick_text
 from fairbench.report.pages.chart_series import Point, PointSeries, point_chart
 from fairbench.report.pages.page import Figure
 from fairbench.report.pages.sweep_tradeoff import LOG_ABOVE, RATE, interval_ends, latency_column
@@ -84,7 +85,7 @@ def _figure(
         x_label=axis.label,
         y_label=metric.label,
         log_x=axis.is_log,
-        x_ticks=axis.ticks,
+        x_ticks=[(value, tick_text(value)) for value in axis.ticks],
         log_y=log_y,
     )
     bars = " Bars: 95% intervals over the seeds." if several else ""
