@@ -63,7 +63,7 @@ def unknown(text, *names):
 
 @pytest.mark.parametrize("name", commands())
 def test_help_names_flags_of_its_command(name):
-    flags, texts = commands()[name]
+    _, texts = commands()[name]
     assert [(text, wrong) for text in texts if (wrong := unknown(text, name))] == []
 
 
