@@ -64,9 +64,7 @@ def test_scripts_in_workflows_are_bash_and_contain_no_pasted_input(path):
 
 
 @pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
-@pytest.mark.parametrize(
-    "place", ["git+https://host.example/fairbench@1a", "https://h/f.whl", ""]
-)
+@pytest.mark.parametrize("place", ["git+https://host.example/fairbench@1a", "https://h/f.whl", ""])
 def test_a_workflow_installs_what_its_variable_names(path, place, tmp_path):
     """No release is published, so the package's name alone installs nothing."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

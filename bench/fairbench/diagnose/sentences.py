@@ -33,7 +33,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
     if overload := overload_in(found):
         yield overload_line(found.waits, overload, _basis(found))
     for one in found.floods:
-        yield flood_line(found.log.traffic, one)
+        yield flood_line(found.log.traffic, one, several=len(found.floods) > 1)
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:

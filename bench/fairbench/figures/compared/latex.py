@@ -19,7 +19,7 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 240.0  # width of a column of a paper with two columns
+COLUMN_PT = 229.0  # width of a column of a paper with two columns, that of article
 GAP_PT = 6.0  # space between two columns of the table: twice tabcolsep
 EM_PT, SMALL_EM_PT = 8.5, 8.0  # em of footnotesize (means) and of scriptsize (intervals)
 # largest widths of letters in Computer Modern, in em

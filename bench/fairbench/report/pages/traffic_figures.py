@@ -11,7 +11,7 @@ from fairbench.errors import printable
 from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
 from fairbench.metrics.traffic import LONG_S, Traffic
-from fairbench.report.numbers import number
+from fairbench.report.numbers import number, percent
 from fairbench.report.pages.chart import colour
 from fairbench.report.pages.chart_rows import HeatRow, heat_chart
 from fairbench.report.pages.chart_series import Area, area_chart
@@ -198,5 +198,10 @@ def flood_headlines(found: Judged) -> Iterator[Headline]:
         when = window_list([(one.start_s, one.end_s) for one in harm.parts or (harm,)], clock)
         note = f"{when}, median wait {number(harm.median_s)} s"
         yield Headline("who is hurt", clients, note)
+    elif (short := found.shortfall) is not None:
+        note = (
+            f"{percent(short.share)} of its fair share, {window(short.start_s, short.end_s, clock)}"
+        )
+        yield Headline("who is hurt", printable(short.client), note)
     elif found.traffic.knows_waits:
         yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
