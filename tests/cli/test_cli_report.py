@@ -69,6 +69,8 @@ def test_the_page_of_a_run_shows_clients_and_the_command_to_repeat_it(run, tmp_p
     assert json.loads((run / "manifest.json").read_text())["spec_identity"] in shown.text
     assert text.count("<svg") >= 2
     assert "60 latencies" in shown.text  # two programs are too few
+    few = [f"{number(one['p95_s'])}?" for one in summary["clients"]]
+    assert [cell for cell in shown.words if cell in few] == few
     assert "script" not in shown.tags
     assert HOSTILE in shown.text
 

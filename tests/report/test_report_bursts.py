@@ -81,7 +81,7 @@ def test_one_flood_is_compared_with_the_other_clients():
     assert (
         line
         == "a floods throughout: 95% of the load in that time, 60 times the mean of the other clients."
-    )  # noqa: E501
+    )
 
 
 WINDOW = {"client": "b", "share": 0.59, "start_s": 60.0, "end_s": 120.0}

@@ -12,7 +12,7 @@ from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.metrics.traffic import Traffic, traffic_of
-from fairbench.report.client_table import client_columns, client_value, is_crowd
+from fairbench.report.client_table import client_columns, client_text, is_crowd
 from fairbench.report.crowd import crowd_lines, worst_clients
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.optional_lines import shortfall_of
@@ -124,7 +124,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
     rows = [
         [
             Cell(f"{row['client']}{' (heavy)' if row['misbehaving'] else ''}"),
-            *(Cell(client_value(row, column, censored)) for column in columns),
+            *(Cell(client_text(row, column, censored)) for column in columns),
         ]
         for row in (summary["clients"] if clients is None else clients)
     ]
