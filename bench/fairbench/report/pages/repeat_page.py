@@ -18,7 +18,7 @@ from fairbench.report.crowd import shown_clients
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import number, whole_percent
 from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
-from fairbench.report.pages.run_page import judged_traffic, run_origin, title
+from fairbench.report.pages.run_page import judged_traffic, own_files, run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
 from fairbench.report.traffic_lines import TTFT, Judged
@@ -64,7 +64,9 @@ def repeat_page(path: Path) -> Page:
             ),
             Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
-            *run_origin(runs[0], f" --num-runs {len(runs)}", ", of the first run"),
+            *run_origin(
+                *(runs[0], f" --num-runs {len(runs)}", ", of the first run", own_files(runs[0]))
+            ),
         ],
     )
 
