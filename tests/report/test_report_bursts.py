@@ -7,7 +7,11 @@ from fairbench.metrics.floods import floods
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.optional_lines import shortfall_of
 from fairbench.report.pages.run_page import judged_traffic
-from fairbench.report.pages.traffic_figures import flood_headlines
+from fairbench.report.pages.traffic_figures import (
+    flood_headlines,
+    traffic_figures,
+    visible_clients,
+)
 from fairbench.report.traffic_lines import Shortfall, judged, traffic_lines
 
 NAMES = ("a", "b", "c", "d")
@@ -107,3 +111,28 @@ def test_nobody_is_hurt_only_if_no_minute_was_bad(summary, hurt):
         assert cards["who is hurt"][1] == "59.0% of its fair share, 60 to 120 s"
         assert last == "b received 59.0% of its fair share from 60 to 120 s."
         assert shortfall_of(summary) == Shortfall(**WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heavy", "seen"),
+    [
+        ([9000.0, 10.0, 10.0, 10.0], ["a"], ["a"]),
+        ([10.0, 9000.0, 10.0, 10.0], ["a"], ["a", "b"]),  # who floods is always named
+        ([9000.0, 9000.0, 9000.0, 10.0], [], ["a", "b", "c", "d"]),  # one client needs no "others"
+        ([30.0, 10.0, 10.0, 10.0], ["a"], ["a", "b", "c", "d"]),
+    ],
+)
+def test_a_legend_names_the_clients_that_can_be_seen(tokens, heavy, seen):
+    given = Traffic(NAMES, np.arange(4), np.arange(4.0), np.array(tokens), np.zeros(4))
+    assert list(visible_clients(given, NAMES, heavy)) == seen
+
+
+def test_a_flood_throughout_is_not_called_shaded():
+    alone = traffic((0, 30.0, 0.0, SPAN_S), *USUAL)
+    for given, said in (
+        (alone, "The flood of a is on top."),
+        (APART, "Shaded: the flood of a, c, which is on top."),
+    ):
+        load = next(traffic_figures(judged(given)))
+        assert load.caption.endswith(said)
+        assert ('class="shade"' in load.svg) is ("Shaded" in said)

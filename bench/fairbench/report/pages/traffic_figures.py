@@ -21,6 +21,7 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
+VISIBLE = 0.02  # part of all load from which on a client's area in a chart can be seen
 ROWS = 10  # limit on clients with a row of their own
 SHORT_S = LONG_S / 2  # a time to first token that no user notices
 MOST_TIMES = 10.0  # lowest ratio of the upper to the lower end of the colours
@@ -31,6 +32,19 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
+
+
+def visible_clients(
+    traffic: Traffic, shown: Sequence[str], heavy: Collection[str]
+) -> Sequence[str]:
+    """Return the clients whose area in a chart of the load is large enough to be seen.
+
+    The heavy ones are always among them. A single invisible client keeps its name.
+    """
+    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
+    seen = [name for name in shown if name in heavy or part[name] >= VISIBLE]
+    return seen if len(traffic.clients) - len(seen) > 1 else shown
 
 
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
@@ -70,6 +84,7 @@ def _edges(traffic: Traffic) -> Floats:
 def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
+    shown = visible_clients(traffic, shown, heavy)
     # The heavy clients are drawn on top of the others, where a flood is visible.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
@@ -89,7 +104,13 @@ def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
     )
     caption = f"Load (input + 2 x output tokens of arriving requests), {_bins(edges)}."
     if heavy:
-        caption += f" Shaded: the flood of {', '.join(map(printable, heavy))}, which is on top."
+        names = ", ".join(map(printable, heavy))
+        shaded = any(not one.throughout for one in found.floods)
+        caption += (
+            f" Shaded: the flood of {names}, which is on top."
+            if shaded
+            else (f" The flood of {names} is on top.")
+        )
     return Figure(chart, caption)
 
 
