@@ -43,7 +43,7 @@ def _values(described: type) -> str:
 
 def _fields(described: type) -> Iterator[tuple[str, str]]:
     for name, kind in inspect.get_annotations(described).items():
-        written = FINAL.sub(r"\1", getattr(kind, "__forward_arg__", kind))
+        written = FINAL.sub(r"\1", str(getattr(kind, "__forward_arg__", kind)))
         yield name, ALIASES.get(written, written)
 
 
