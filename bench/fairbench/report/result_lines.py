@@ -148,7 +148,7 @@ def _throughput(summary: Summary) -> str:
 
 def empty_queues(summary: Summary) -> str:
     """Return how far the demand limits the rates, by the time with empty queues."""
-    empty = summary["queue_empty_share"]
+    empty = summary.get("queue_empty_share")
     if empty is None or empty >= MOSTLY:
         return f"limited by demand: queues empty {percent(empty)} of the time"
     return (
