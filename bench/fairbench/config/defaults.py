@@ -85,8 +85,16 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
     """Return an experiment file without the values that nobody chose.
 
     Files of versions without the table ``given``, and files edited by hand, are compared with
-    today's defaults. With ``other_workload``, parameters of the stored workload are left out.
+    today's defaults. With ``other_workload``, parameters of the stored workload are left out, and
+    its scenario unless somebody chose it.
     """
+    kept = _chosen(file, other_workload=other_workload)
+    if other_workload and _has_usual_scenario(file):
+        return {key: value for key, value in kept.items() if key != "scenario"}
+    return kept
+
+
+def _chosen(file: Mapping[str, Any], *, other_workload: bool) -> Mapping[str, Any]:
     if not knows_given(file):
         return without_defaults(file) if is_complete(file) else file
     given, rest = file[GIVEN], without_given(file)
@@ -100,6 +108,16 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
         found = flat_settings(guessed.pop("settings", {})) | kept["settings"]
         kept = guessed | kept | {"settings": found, "workload": rest["workload"]}
     return kept
+
+
+def _has_usual_scenario(file: Mapping[str, Any]) -> bool:
+    """Return whether nobody chose the scenario of an experiment file, as far as it tells."""
+    if knows_given(file):
+        return "scenario" not in file[GIVEN]
+    with suppress(UsageError):
+        workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+        return bool(file.get("scenario") == usual_scenario(workload))
+    return False
 
 
 def _kept_keys(given: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,8 +182,6 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     scenario = usual_scenario(workload)
     draft = {**DEFAULTS, "scenario": scenario, **file}
     kept = _chosen_times(file, workload)
-    if kept.get("scenario") == scenario:
-        del kept["scenario"]
     with suppress(UsageError):  # no other spelling names this profile
         gpu = text_of(draft, "gpu").split("/")[0]
         if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
