@@ -173,13 +173,18 @@ class RealEngine:
         scheduler._preempt_request = heard
         scheduler.kv_cache_manager.get_computed_blocks = looked
 
-    def request(self, number, prompt, output, priority=0, client=None):
-        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``."""
-        v = vllm()
+    def request(self, number, prompt, output, priority=0, client=None, spare=0):
+        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``.
+
+        It may produce ``spare`` more, but the last token stops it.
+        """
+        v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
             str(number),
             list(prompt),
-            v.sampling.SamplingParams(max_tokens=len(output), ignore_eos=True),
+            v.sampling.SamplingParams(
+                max_tokens=len(output) + spare, ignore_eos=True, stop_token_ids=stop
+            ),
             None,
             arrival_time=float(number),
             priority=priority,

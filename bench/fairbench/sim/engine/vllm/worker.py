@@ -1,6 +1,7 @@
 """A simulated vLLM worker (V1 engine, 0.32.0): each step mixes decoding and prefill chunks.
 
-vLLM's ``async_scheduling`` is off. Rules: docs/appendix/engine.md.
+A step is decided when the previous step has ended; ``asynchronous.py`` decides one step ahead.
+Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations
@@ -101,17 +102,22 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _schedule(self) -> Step:
         """Fill a step; fill another one if a preemption left it empty."""
         while True:
-            step = Step(self._step_tokens())
-            self.running.schedule(step, self._preemption.for_memory)
-            if step.preempted:
-                self._taken_ps = self._clock.now_ps
-            elif len(self.waiting) and step.budget > 0 and self._may_admit:
-                preempt = partial(self._preemption.wished, step) if self._preempts else never
-                admit_waiting(self, self.running, self._booking, step, preempt)
-            wished = self._preemption.requeue()
+            step, wished = self._fill()
             if step.chunks or step.decodes or not (step.preempted or wished):
-                self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
                 return step
+
+    def _fill(self) -> tuple[Step, bool]:
+        """Fill a step; return also whether the scheduler preempted a request."""
+        step = Step(self._step_tokens())
+        self.running.schedule(step, self._preemption.for_memory)
+        if step.preempted:
+            self._taken_ps = self._clock.now_ps
+        elif len(self.waiting) and step.budget > 0 and self._may_admit:
+            preempt = partial(self._preemption.wished, step) if self._preempts else never
+            admit_waiting(self, self.running, self._booking, step, preempt)
+        wished = self._preemption.requeue()
+        self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
+        return step, wished
 
     @property
     def saturated(self) -> bool:
@@ -274,7 +280,11 @@ class VLLMContract:
         return {"vllm.num_gpu_blocks_override": usable + 1}
 
     def worker(self, parts: WorkerParts) -> VLLMWorker:
-        return self.worker_as(VLLMWorker, parts)
+        if not self.limits.async_scheduling:
+            return self.worker_as(VLLMWorker, parts)
+        from fairbench.sim.engine.vllm.asynchronous import AsyncVLLMWorker
+
+        return self.worker_as(AsyncVLLMWorker, parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
         cache = cache_of(self.limits, parts.memory)
