@@ -67,7 +67,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
                 )
         self._exporter: VLLMExporter | None = None
         if self.log_stats:
-            self._exporter = exporter_of(self._config, self.max_num_active_reqs)
+            ahead = isinstance(self, AsyncScheduler)
+            self._exporter = exporter_of(self._config, self.max_num_active_reqs, asynchronous=ahead)
         aware = self._config.build().cache_aware
         self._kept = kept_blocks(self.kv_cache_manager) if aware else None
         self._in_flight: deque[InFlight] = deque()

@@ -178,9 +178,7 @@ class AsyncVLLMWorker(VLLMWorker):
             share.gpu_ps += gpu_ps
         size = len(flight.step.chunks) + len(flight.decoding)
         now_ps = self._clock.now_ps
-        self._log.prefill(
-            self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens
-        )
+        self._log.prefill(self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens)
 
     def _log_decode(self, flight: Flight) -> None:
         """Add the step to the stretch of the same batch, or begin a stretch."""
