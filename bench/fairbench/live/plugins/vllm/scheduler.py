@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -18,13 +15,12 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from fairbench.errors import FairbenchError, UsageError
-from fairbench.live.plugins.config import LOCAL, config_from
+from fairbench.errors import UsageError
 from fairbench.live.plugins.ledger import COUNTED, Ledger
-from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
+from fairbench.live.plugins.vllm.eviction import BlockEviction
 from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home, Part
-from fairbench.live.plugins.vllm.release import check_config, check_version
+from fairbench.live.plugins.vllm.start import one_line, plugin_of
 from fairbench.live.plugins.vllm.views import kept_blocks
 
 
@@ -47,17 +43,17 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     now_s: Callable[[], float] = staticmethod(time.monotonic)
 
     def __new__(cls, vllm_config: Any, *args: Any, **named: Any) -> FairScheduler:
-        with _one_line():
+        with one_line():
             made: FairScheduler = super().__new__(_matching(cls, vllm_config.scheduler_config))
         return made
 
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
-        with _one_line():
-            self._config = _config(vllm_config)
+        with one_line():
+            self._config = plugin_of(vllm_config)
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
         if self._config.eviction is not None:  # before the kept matches, which watch the pool too
-            with _one_line():
+            with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
@@ -172,24 +168,3 @@ def _matching(kind: type, scheduler_config: Any) -> type:
             f"{scheduler_config.async_scheduling} vLLM uses a {wanted.__name__}"
         )
     return kind if issubclass(kind, wanted) else type(kind.__name__, (kind, wanted), {})
-
-
-def _config(vllm_config: Any) -> Any:
-    if not os.environ.get(LOCAL):
-        raise UsageError(f"{LOCAL} is not set: it must name the scheduler of this server")
-    check_version()
-    config = config_from(os.environ)
-    check_config(vllm_config, config)
-    if config.eviction is not None:
-        check_targets()
-    return config
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """End the server with exit code 2 and one line for an error of ours."""
-    try:
-        yield
-    except FairbenchError as error:
-        sys.stderr.write(f"fairbench: {error}\n")
-        raise SystemExit(2) from None

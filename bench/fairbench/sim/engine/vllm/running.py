@@ -80,8 +80,8 @@ class RunningList:
 
     Only the last sequence may be prefilling: an incomplete prompt takes the rest of every budget,
     so nothing else is admitted. All other sequences decode, in ``batch``. Under asynchronous
-    scheduling, ``batch`` is as after the step in flight: ``pending`` sequences get a token from that
-    step, and those in ``ending`` their last token.
+    scheduling, ``batch`` is as after the step that runs, which gives ``pending`` sequences a token,
+    and those in ``ending`` their last one.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
