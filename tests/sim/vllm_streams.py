@@ -63,7 +63,10 @@ def _rank(request):
 
 
 def random_stream(seed):
-    """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small."""
+    """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small.
+
+    Streams with an odd seed are for asynchronous scheduling.
+    """
     draw = random.Random(seed)
     block = draw.choice([1, 4, 16, 16])
     kind = draw.choice(["small", "small", "preempting", "preempting", "preempting", "wide"])
@@ -81,6 +84,7 @@ def random_stream(seed):
             watermark=draw.choice([0.0, 0.0, 0.0, 0.05, 0.2]),
             step_by_step=draw.random() < 0.3,
             goes_on_after_self=VERSION.startswith("0.33."),
+            async_scheduling=seed % 2 == 1,
         ),
         policy=draw.choice(["fcfs", "fcfs", "priority"]),
     )
