@@ -110,10 +110,10 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     return worker.done
 
 
-def compare_plugin(local, seed, settings=None, our_settings=None):
+def compare_plugin(local, seed, settings=None, our_settings=None, asynchronous=None):
     """Assert that both do the same in every step of a stream; count the events."""
     settings = settings or SETTINGS.get(local, {})
-    stream = random_stream(seed)
+    stream = random_stream(seed, asynchronous)
     stream.policy = "fcfs"
     theirs = ask_plugin(stream, local, settings)
     seen = Counter(_what(theirs))

@@ -62,10 +62,10 @@ def _rank(request):
     return request.priority, request.request_id
 
 
-def random_stream(seed):
+def random_stream(seed, asynchronous=None):
     """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small.
 
-    Streams with an odd seed are for asynchronous scheduling.
+    By default, streams with an odd seed are for asynchronous scheduling.
     """
     draw = random.Random(seed)
     block = draw.choice([1, 4, 16, 16])
@@ -84,7 +84,7 @@ def random_stream(seed):
             watermark=draw.choice([0.0, 0.0, 0.0, 0.05, 0.2]),
             step_by_step=draw.random() < 0.3,
             goes_on_after_self=VERSION.startswith("0.33."),
-            async_scheduling=seed % 2 == 1,
+            async_scheduling=seed % 2 == 1 if asynchronous is None else asynchronous,
         ),
         policy=draw.choice(["fcfs", "fcfs", "priority"]),
     )
