@@ -6,17 +6,13 @@ Rules: docs/appendix/engine.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_params import VLLMLimits, VLLMParams, vllm_limits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.drive import never
-from fairbench.schedulers.params import make_params
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import DecodeRun
 from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
@@ -258,35 +254,3 @@ class VLLMPrefillOnly(VLLMWorker):
     def wake(self) -> None:
         if len(self.waiting):
             super().wake()
-
-
-W = TypeVar("W", bound=VLLMWorker)
-
-
-class VLLMContract:
-    """The contract of vLLM, whose parameters are those of ``VLLMParams``."""
-
-    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
-        params = make_params("vllm", VLLMParams, settings)
-        self.limits = vllm_limits(params, profile)
-        self.pool_tokens = self.limits.blocks * self.limits.block_size
-        self.most_running = self.limits.max_num_seqs
-        self.chunk_tokens = self.limits.max_num_batched_tokens
-        given = params.num_gpu_blocks_override
-        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
-
-    def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        usable = max(1, tokens // self.limits.block_size)
-        return {"vllm.num_gpu_blocks_override": usable + 1}
-
-    def worker(self, parts: WorkerParts) -> VLLMWorker:
-        if not self.limits.async_scheduling:
-            return self.worker_as(VLLMWorker, parts)
-        from fairbench.sim.engine.vllm.asynchronous import AsyncVLLMWorker
-
-        return self.worker_as(AsyncVLLMWorker, parts)
-
-    def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        cache = cache_of(self.limits, parts.memory)
-        cache.on_evict = parts.on_evict
-        return form(parts, self.limits, cache)
