@@ -5,6 +5,7 @@ streams.
 """
 
 import json
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import pytest
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.vllm.views import BlockQueue
-from tests.sim.vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
+from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, compare_plugin, fair_engine
 from tests.sim.vllm_seam import RealEngine, why_absent
 
 pytestmark = [
@@ -162,6 +163,13 @@ def test_a_server_with_an_unsupported_option_ends_before_it_loads_a_model(
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fairbench:")]
     assert (ended.value.code, len(said)) == (2, 1) if says else not said
     assert not says or says in said[0]
+
+
+@pytest.mark.parametrize("local", ["vtc", "dlpm"])
+def test_fair_preemption_takes_the_memory_of_the_same_requests(local):
+    settings = SETTINGS.get(local, {}) | {f"{local}.preempt": "fair"}
+    seen = sum((compare_plugin(local, seed, settings) for seed in (6, 7, 10, 11)), Counter())
+    assert seen["preemptions"] > 10
 
 
 def test_another_quantum_changes_the_decisions():

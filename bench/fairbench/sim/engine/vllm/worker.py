@@ -133,6 +133,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
+            self.scheduler.on_tokens(sequence.request.client, 0)  # fewer of its requests run
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
         batch, chunks = self.batch, step.chunks
@@ -171,6 +172,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
                 self._produce_first(chunk.sequence)
         for sequence in self._stalled:
             self.running.decode(sequence)
+            self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = [], []
         self._computes_prompts = False
         self._end_iteration()
