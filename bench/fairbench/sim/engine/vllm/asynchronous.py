@@ -33,7 +33,8 @@ class Flight:
     """A step from its decision to its results.
 
     ``decoding`` are the sequences that decode, ``ends`` those for which the step is the last one.
-    ``batch`` is the composition of the decode batch, ``token_ps`` by how much its steps grow.
+    ``batch`` is the composition of the decode batch. The step takes ``took_ps``, of which
+    ``fixed_ps`` do not depend on context if the step only decodes.
     """
 
     step: Step
@@ -63,6 +64,7 @@ class AsyncVLLMWorker(VLLMWorker):
         super().__init__(*parts)
         self._now: Flight | None = None  # the step that runs
         self._next: Flight | None = None  # the step that was decided meanwhile
+        self._stretch_batch = self.batch.by_client(0)  # the batch of the stretch in progress
 
     def _start(self) -> bool:
         flight = self._next or self._plan()
