@@ -17,7 +17,7 @@ from fairbench.config.backend_checks import (
     check_no_engine,
     resolve_backend,
 )
-from fairbench.config.cluster import EVICTION, check_reserve, check_sides, settle_cluster
+from fairbench.config.cluster import EVICTION, check_disaggregated, check_sides, settle_cluster
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
@@ -213,7 +213,7 @@ def _checked_engine(
         check_no_engine(backend, engine)
     check_engine_settings(engine, settings)
     if "prefill" in draft:
-        check_reserve(engine, resolved)
+        check_disaggregated(engine, {**settings, **resolved})
     check_scheduling(backend, draft.settings.of_flags())
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
         # named, because stored values would otherwise be read as the workload's

@@ -62,7 +62,7 @@ class LocalScheduler(ABC):
     times_steps: bool = False  # needs on_prompt_time and on_gpu_time
     preempts: bool = False  # passes are made even when the batch is full
     swaps: bool = False  # may preempt to the host's memory, see Preempt
-    orders_retraction: ClassVar[bool] = False  # chooses instead of the engine, see retraction_order
+    orders_retraction: bool = False  # chooses instead of the engine, see retraction_order
     preemption_optional: ClassVar[bool] = False  # the host need not support preemption or swapping
     sizes_steps: bool = False  # limits the tokens of a step, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: the scheduler may leave room unused, see wake_s
