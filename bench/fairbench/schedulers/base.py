@@ -270,6 +270,10 @@ class Router(ABC):
     def on_weights(self) -> None:
         """Handle a change of the setup's weights, which happens in place."""
 
+    def balance(self, client: str) -> float | None:
+        """Return a client's balance for monitoring, such as its credit; None if unknown."""
+        return None
+
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """Add a worker with an empty cache; the worker may have left the cluster earlier.
 

@@ -71,7 +71,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._settle()
 
     def _settle(self) -> None:
-        ledger = Ledger(self._exporter.count if self._exporter else None)
+        ledger = Ledger(self._exporter)
         self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
     def is_full(self) -> bool:
@@ -128,7 +128,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self.home.produced(scheduler_output.num_scheduled_tokens)
         if self._exporter is not None:
-            self._exporter.balances(self.home.scheduler, self.home.idle)
+            self._exporter.look(self.home)
             if self._eviction is not None:
                 self._exporter.residency(self._eviction.residency)
         return outputs
