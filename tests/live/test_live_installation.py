@@ -11,7 +11,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fairbench.cli.app import app
 from fairbench.version import __version__
 from tests.live.test_live_plugins_light import LACKING
 
@@ -63,6 +65,14 @@ def test_an_engine_has_all_that_the_plugins_need_or_gets_it(engine):
     needed -= set(LACKING)
     assert needed == {"pydantic", "sortedcontainers"}
     assert needed <= {*pins(ENGINES[engine]), *small_packages()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_router_of_the_page_is_configured_as_printed(page):
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^fairbench (serve .*--worker-url .*)$", text, re.MULTILINE)
+    made = CliRunner().invoke(app, [*shlex.split(line), "--dry-run"])
+    assert made.exit_code == 0, made.output
 
 
 def wheel(folder, name, version, requires=()):

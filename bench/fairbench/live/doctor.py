@@ -46,7 +46,7 @@ ROUTER = "fairbench_router_info"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says about itself; ``local`` is "" if none of our schedulers is visible."""
+    """The facts that a server reports; ``local`` is "" if none of our schedulers is visible."""
 
     server: str
     local: str = ""

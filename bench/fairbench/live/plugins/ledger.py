@@ -6,13 +6,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from math import nan
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from fairbench.core import Request, ServiceWeights
 from fairbench.live.headers import OTHERS
-
-if TYPE_CHECKING:
-    from fairbench.live.plugins.home import EngineHome
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.schedulers.base import LocalScheduler
 
 COUNTED = (
     "arrivals",
@@ -154,6 +153,19 @@ class Ledger:
         return self._all[what]
 
 
+class Host(Protocol):
+    """The host of a scheduler, as the exporter sees it."""
+
+    scheduler: LocalScheduler
+    config: PluginConfig
+    ledger: Ledger
+
+    @property
+    def idle(self) -> bool: ...
+
+    def waiting(self) -> Mapping[str, float]: ...
+
+
 class Exporter:
     """The metrics ``fairbench_client_*``, one time series per client, among the server's own."""
 
@@ -192,7 +204,7 @@ class Exporter:
             client = OTHERS
         self._seconds[what].labels(client).observe(time.monotonic() - request.arrival_s)
 
-    def look(self, home: EngineHome) -> None:
+    def look(self, home: Host) -> None:
         """Set the gauges: balances at most once a second while requests run, shares every 5 s."""
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -206,7 +218,7 @@ class Exporter:
         elif idle:  # nobody waits, so every client has got what it asked for
             self._show(dict.fromkeys(self._shown, 1.0))
 
-    def _ratios(self, home: EngineHome, now_s: float) -> dict[str, float]:
+    def _ratios(self, home: Host, now_s: float) -> dict[str, float]:
         service = {
             client: service_of(totals["extend_tokens"], totals["output_tokens"])
             for client, totals in home.ledger.items()
