@@ -59,11 +59,18 @@ def test_prometheus_parses_each_query(title, query):
     assert parser.parse(filled_in(query))
 
 
-def test_the_parser_refuses_what_prometheus_refuses():
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("rate(fairbench_service_total)", "expected type matrix"),
+        ("sum by client (up)", "invalid promql query"),
+        ("topk(20, up", "unclosed left parenthesis"),
+    ],
+)
+def test_the_parser_refuses_what_prometheus_refuses(wrong, why):
     parser = pytest.importorskip("promql_parser", reason="pip install promql-parser")
-    for wrong in ("rate(fairbench_service_total)", "sum by client (up)", "topk(20, up"):
-        with pytest.raises(ValueError, match="."):
-            parser.parse(wrong)
+    with pytest.raises(ValueError, match=why):
+        parser.parse(wrong)
 
 
 @pytest.mark.parametrize(("title", "query"), QUERIES)

@@ -8,17 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger, waiting_service
+from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
 from tests.live.live_router import GENERATE, cluster, streamed
-
-
-class Parts(SimpleNamespace):
-    """A host of a scheduler, as the exporter sees it."""
-
-    idle = False
-
-    def waiting(self):
-        return waiting_service(self.queue)
 
 
 def samples(page):
@@ -34,10 +25,13 @@ def asked(client, number=0, input_tokens=100, max_new_tokens=50, arrival_s=0.0):
     return Request(number, client, 0, 0, (), input_tokens, max_new_tokens, arrival_s)
 
 
-def home(weights=None, queue=(), balances=None):
+def home(weights=None, waiting=(), balances=None):
+    """Return a host of a scheduler, as the exporter sees it."""
     scheduler = SimpleNamespace(balances=lambda: balances or {})
     config = SimpleNamespace(weights=weights or {})
-    return Parts(scheduler=scheduler, config=config, queue=list(queue), ledger=Ledger())
+    return SimpleNamespace(
+        scheduler=scheduler, config=config, ledger=Ledger(), waiting=waiting, idle=False
+    )
 
 
 class OwnRegistry:

@@ -52,38 +52,35 @@ def test_fair_shares_are_those_of_the_metrics(total, clients):
     assert [found[name] for name in names] == pytest.approx(list(expected), rel=1e-9)
 
 
+BOTH = {"heavy": 90, "light": 10}
+
+
 @pytest.mark.parametrize(
     ("service", "waiting", "weights", "expected"),
     [
-        # 50 each; the victim got a fifth of that
-        (
-            {"heavy": 90, "light": 10},
-            {"heavy": 900, "light": 900},
-            {},
-            {"heavy": 1.8, "light": 0.2},
-        ),
-        # nobody else waits: all got what they asked for
-        ({"heavy": 90, "light": 10}, {"heavy": 900}, {}, {"heavy": 1, "light": 1}),
-        # the light client asked for 10 + 5 only
-        (
-            {"heavy": 90, "light": 10},
-            {"heavy": 900, "light": 5},
-            {},
-            {"heavy": 90 / 85, "light": 2 / 3},
-        ),
+        # 50 each; the light client got a fifth of that
+        (BOTH, ("heavy", "light"), {}, {"heavy": 1.8, "light": 0.2}),
+        # the heavy client did not wait at all, and got more than a half
+        (BOTH, ("light",), {}, {"heavy": 1.8, "light": 0.2}),
+        (BOTH, ("heavy",), {}, {"heavy": 1.0, "light": 1.0}),  # nobody else waits
         # 75 and 25 by weight
-        (
-            {"gold": 60, "free": 40},
-            {"gold": 99, "free": 99},
-            {"gold": 3},
-            {"gold": 0.8, "free": 1.6},
-        ),
-        ({"heavy": 100}, {"starved": 200}, {}, {"heavy": 2.0, "starved": 0.0}),
-        ({}, {"first": 10}, {}, {}),
+        ({"gold": 60, "free": 40}, ("gold", "free"), {"gold": 3}, {"gold": 0.8, "free": 1.6}),
+        ({"heavy": 100}, ("heavy", "starved"), {}, {"heavy": 2.0, "starved": 0.0}),
+        ({}, ("first",), {}, {}),
     ],
 )
 def test_a_share_is_relative_to_the_max_min_fair_share(service, waiting, weights, expected):
     assert Shares(0.0).ratios(9.0, service, waiting, weights) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("waits", "ratio"), [(1, 1.0), (3, 1.0), (4, 0.2), (6, 0.2)])
+def test_a_client_that_waits_at_most_looks_asks_for_more(waits, ratio):
+    shares = Shares(0.0)
+    for number in range(1, 7):
+        waiting = {"heavy"} | ({"light"} if number > 6 - waits else set())
+        service = {"heavy": 90 * number, "light": 10 * number}
+        found = shares.ratios(number * SHARES_EVERY_S, service, waiting, {})
+    assert found["light"] == pytest.approx(ratio)
 
 
 def test_a_share_looks_back_one_minute():
@@ -91,21 +88,21 @@ def test_a_share_looks_back_one_minute():
     for number in range(30):  # the flood has ended at 60 s; then both get the same
         now_s = number * SHARES_EVERY_S
         flood = 90 * min(number, 12) + 10 * max(0, number - 12)
-        found = shares.ratios(now_s, {"a": flood, "b": 10 * number}, {"a": 1e6, "b": 1e6}, {})
+        found = shares.ratios(now_s, {"a": flood, "b": 10 * number}, "ab", {})
         if now_s == WINDOW_S:
             assert found == pytest.approx({"a": 1.8, "b": 0.2})
     assert found == pytest.approx({"a": 1, "b": 1})
 
 
 def test_clients_without_totals_of_their_own_are_not_over_their_share():
-    found = Shares(0.0).ratios(1.0, {OTHERS: 1000, "a": 10, "b": 30}, {"a": 50, "b": 50}, {})
+    found = Shares(0.0).ratios(1.0, {OTHERS: 1000, "a": 10, "b": 30}, "ab", {})
     assert found == pytest.approx({"a": 0.5, "b": 1.5})
 
 
 def test_a_total_that_begins_again_is_no_negative_service():
     shares = Shares(0.0)
-    shares.ratios(10.0, {"a": 500}, {}, {})
-    assert shares.ratios(70.0, {"a": 20, "b": 20}, {}, {}) == pytest.approx({"b": 1.0})
+    shares.ratios(10.0, {"a": 500}, (), {})
+    assert shares.ratios(70.0, {"a": 20, "b": 20}, (), {}) == pytest.approx({"b": 1.0})
 
 
 # The exporter inside the engines.
@@ -114,7 +111,7 @@ def test_a_total_that_begins_again_is_no_negative_service():
 def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: clock.now_s, now_s=100.0)
     monkeypatch.setattr(ledger, "time", clock)
-    host = home(queue=[asked("heavy", 1, 900), asked("light", 2, 900)], balances={"light": -3.0})
+    host = home(waiting=("heavy", "light"), balances={"light": -3.0})
     seen = []
 
     def use(exporter):
@@ -124,7 +121,7 @@ def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monke
         host.ledger.count("extend_tokens", "light", 10)
         exporter.look(host)
         seen.append(dict(exporter._shown))
-        host.queue, host.idle = [], True
+        host.waiting, host.idle = (), True
         clock.now_s += 1
         exporter.look(host)
 

@@ -6,7 +6,7 @@ host reports the events of requests to the scheduler, and counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger, waiting_service
+from fairbench.live.plugins.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup
@@ -87,9 +87,10 @@ class EngineHome:
     def idle(self) -> bool:
         return not self._tracked
 
-    def waiting(self) -> Mapping[str, float]:
-        """Return the weighted tokens of each client's waiting requests. Costs a walk over all."""
-        return waiting_service(request for request in self._ours if request in self.view)
+    @property
+    def waiting(self) -> Collection[str]:
+        """The clients with waiting requests."""
+        return self.view.clients()
 
     def gone(self, theirs: Theirs) -> None:
         """Handle the end of a request in any state. A second call has no effect."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
-from math import nan
-from typing import Any, Protocol, TypeAlias
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from math import inf, nan
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Request, ServiceWeights
 from fairbench.live.headers import OTHERS
@@ -47,44 +48,54 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
     return WEIGHTS.extend * input_tokens + WEIGHTS.output * output_tokens
 
 
+class Look(NamedTuple):
+    """The service of each client up to a time, and the clients that waited then."""
+
+    at_s: float
+    service: Mapping[str, float]
+    waiting: Collection[str]
+
+
 class Shares:
-    """The service of each client in the last minute, relative to its max-min fair share."""
+    """The service of each client in the last minute, relative to its max-min fair share.
+
+    A client that waits at most looks of the minute asks for more than it gets. Any other client
+    asked for what it got.
+    """
 
     def __init__(self, now_s: float) -> None:
-        self._seen: deque[tuple[float, Mapping[str, float]]] = deque([(now_s, {})])
+        self._first = Look(now_s, {}, ())
+        self._looks: deque[Look] = deque()
 
     def ratios(
         self,
         now_s: float,
         service: Mapping[str, float],
-        waiting: Mapping[str, float],
+        waiting: Collection[str],
         weights: Mapping[str, float],
     ) -> dict[str, float]:
-        """Return the ratios of all clients that were served in the window, or that wait.
-
-        A client's demand is its service in the window plus that of its waiting requests.
+        """Return the ratios of all clients that were served in the window, or that wait in it.
 
         Args:
             now_s: The time of this call, in seconds.
             service: Each client's weighted tokens since the start.
-            waiting: The weighted tokens of each client's waiting requests.
+            waiting: The clients with waiting requests.
             weights: The weights of clients; 1 for clients without one.
         """
-        while len(self._seen) > 1 and self._seen[1][0] <= now_s - WINDOW_S:
-            self._seen.popleft()
-        before = self._seen[0][1]
+        while self._looks and self._looks[0].at_s <= now_s - WINDOW_S:
+            self._first = self._looks.popleft()
+        now = Look(now_s, dict(service), frozenset(waiting))
+        waited = Counter(chain.from_iterable(one.waiting for one in (*self._looks, now)))
+        before, most = self._first.service, (len(self._looks) + 1) / 2
         gained = {
-            name: max(0.0, now - before.get(name, 0.0))
-            for name, now in service.items()
+            name: max(0.0, total - before.get(name, 0.0))
+            for name, total in service.items()
             if name != OTHERS  # any number of clients, of which none is known to be over its share
         }
-        if now_s - self._seen[-1][0] >= SHARES_EVERY_S:
-            self._seen.append((now_s, dict(service)))
-        demands = {
-            name: demand
-            for name in gained.keys() | waiting.keys()
-            if (demand := gained.get(name, 0.0) + waiting.get(name, 0.0)) > 0
-        }
+        if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
+            self._looks.append(now)
+        demands = {name: gain for name, gain in gained.items() if gain > 0}
+        demands |= dict.fromkeys((name for name, looks in waited.items() if looks > most), inf)
         fair = fair_shares(sum(gained.values()), demands, weights)
         return {name: gained.get(name, 0.0) / share for name, share in fair.items() if share > 0}
 
@@ -163,7 +174,8 @@ class Host(Protocol):
     @property
     def idle(self) -> bool: ...
 
-    def waiting(self) -> Mapping[str, float]: ...
+    @property
+    def waiting(self) -> Collection[str]: ...
 
 
 class Exporter:
@@ -223,7 +235,7 @@ class Exporter:
             client: service_of(totals["extend_tokens"], totals["output_tokens"])
             for client, totals in home.ledger.items()
         }
-        return self._shares.ratios(now_s, service, home.waiting(), home.config.weights)
+        return self._shares.ratios(now_s, service, home.waiting, home.config.weights)
 
     def _show(self, ratios: Mapping[str, float]) -> None:
         for client in self._shown.keys() | ratios.keys():
@@ -239,11 +251,3 @@ class Exporter:
                 return OTHERS
             self._labels[client] = len(self._labels)
         return client
-
-
-def waiting_service(requests: Iterable[Request]) -> Mapping[str, float]:
-    """Return the weighted tokens that each client's requests may cost."""
-    waiting: defaultdict[str, float] = defaultdict(float)
-    for request in requests:
-        waiting[request.client] += service_of(request.input_tokens, request.max_new_tokens)
-    return waiting

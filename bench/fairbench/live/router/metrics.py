@@ -27,7 +27,6 @@ from fairbench.live.plugins.ledger import (
     Ledger,
     Shares,
     service_of,
-    waiting_service,
 )
 from fairbench.live.router.charges import Charge
 from fairbench.live.router.dispatcher import Dispatcher
@@ -135,7 +134,7 @@ class FairnessGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         service = self._totals.service()
-        waiting = waiting_service(self._waiting())
+        waiting = {request.client for request in self._waiting()}
         ratios = self._shares.ratios(time.monotonic(), service, waiting, self._weights)
         shown = {client: ratios[client] for client in ratios if client in service}
         yield _by_client(SHARE, SHARE_TEXT, shown)
