@@ -37,9 +37,7 @@ ALONE = 0.25  # part of the time in which the light client is alone
 PAUSE_S = 0.2  # between two requests of the light client, and after a refusal
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512  # requests at a time
 OVERFILL = 3  # times the number of requests that the server runs: two of three wait
-WAITS = (
-    2.0  # a flood that takes this many times as long to its first token as the light client waits
-)
+WAITS = 2.0  # times the light client's time to first token alone: a slower flood waits
 SPARED = 0.5  # of the flood's time to first token: a light client above this waits like the flood
 ROUTER = "fairbench_router_info"
 
@@ -81,7 +79,7 @@ def _from_info(info: Mapping[str, Any]) -> Facts:
     server = "emulator" if info.get("emulated") else "SGLang"
     places = [info, *info.get("internal_states", ())]
     reports = [place["fairbench"] for place in places if "fairbench" in place]
-    most = info.get(MOST_RUNNING)
+    most = said if isinstance(said := info.get(MOST_RUNNING), int) else None
     if not reports:
         hint = "install fairbench in SGLang's environment and set FAIRBENCH_LOCAL"
         return Facts(server, most_running=most, hint=hint)
@@ -187,10 +185,8 @@ class _Client:
     def between(self, start_s: float, end_s: float) -> Waits:
         """Return the waits of the requests whose first token came in this time, or was due."""
         came = [(one.first_token_s or end_s, one.sent_s) for one in self.records if not one.error]
-        failed = [
-            one for one in self.records if one.error and start_s <= (one.sent_s or 0.0) < end_s
-        ]
         waits = tuple(at - sent for at, sent in came if sent is not None and start_s <= at <= end_s)
+        failed = [one for one in self.records if one.error and start_s <= one.arrival_s < end_s]
         return Waits(waits, len(failed))
 
     def fault(self) -> str:
@@ -296,10 +292,10 @@ def _activity(facts: Facts) -> str:
 
 def _quantum(facts: Facts) -> str:
     """Return what to change if a light client waits because of the scheduler's quantum."""
-    names = [name for name in facts.settings if name.endswith("quantum")]
-    return (
-        f"lower {names[0]}: a client in credit may go first until it has used this" if names else ""
-    )
+    for name in facts.settings:
+        if name.endswith("quantum"):
+            return f"lower {name}: a client in credit may go first until it has used this"
+    return ""
 
 
 def _harm(trial: Trial | None) -> str:
@@ -308,9 +304,7 @@ def _harm(trial: Trial | None) -> str:
     if trial.harmed:
         return "harmed: the light client waits like the flood"
     if not trial.waits:
-        return (
-            f"unharmed, but a flood of {trial.at_once} requests did not wait (--flood N is larger)"
-        )
+        return f"unharmed, but a flood of {trial.at_once} requests did not wait (raise --flood)"
     return "unharmed: the light client does not wait like the flood"
 
 
