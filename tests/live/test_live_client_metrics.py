@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairbench.live.headers import OTHERS
 from fairbench.live.plugins import ledger
-from fairbench.live.plugins.home import EngineHome, Tracked
+from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.ledger import (
     FIRST_TOKEN,
     QUEUE_TIME,
@@ -22,9 +22,12 @@ from fairbench.live.plugins.ledger import (
     Shares,
     fair_shares,
 )
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.vllm.home import Home as VLLMHome
 from fairbench.live.router.metrics import TotalsByClient
 from fairbench.metrics.max_min import max_min
 from tests.live.live_scrapes import STREAM, asked, exported, home, routed
+from tests.live.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
 
 CLIENT = "client"
 
@@ -163,22 +166,49 @@ def test_waiting_times_are_histograms_of_a_bounded_number_of_clients(monkeypatch
     assert found[f"{name}_bucket", of("client-0", le="10.0")] == 1
 
 
-def test_a_request_waits_once_and_has_one_first_token():
-    """A retracted request is admitted again, and its next tokens are not its first."""
+def noting():
+    """Return a ledger, and the list of the times that it exports."""
     waits = []
-    books = Ledger(
-        SimpleNamespace(count=lambda *_: None, waited=lambda what, _: waits.append(what))
-    )
-    nothing = SimpleNamespace(enter=lambda _: None)
-    scheduler = SimpleNamespace(
-        on_admitted=lambda *_: None, on_tokens=lambda *_: None, per_request_tokens=False
-    )
-    host = SimpleNamespace(ledger=books, cap=nothing, scheduler=scheduler)
-    one = Tracked(asked("a"), None, ())
-    for tokens in (0, 1, 2):
-        EngineHome._admit(host, one, 10)
-        EngineHome._produce(host, one, tokens)
+    exporter = SimpleNamespace(count=lambda *_: None, waited=lambda what, _: waits.append(what))
+    return Ledger(exporter), waits
+
+
+def test_a_request_in_sglang_waits_once_and_has_one_first_token():
+    """A retracted request is admitted again, and its next tokens are not its first."""
+    books, waits = noting()
+    host, req = Home(plugin_config("fcfs", {}), books, lambda refresh: [], lambda req: 0), Req()
+    req.finished = lambda: False
+    for again in (False, True):
+        assert host.accepts(req, 0.0)
+        host.queued(req, retracted=again, now_s=0.0)
+        assert sglang_pass(host, [req]) == [req]
+        for _ in range(3):
+            req.output_ids = [*req.output_ids, 1]
+            host.produced([req])
     assert waits == [QUEUE_TIME, FIRST_TOKEN]
+
+
+def test_a_request_in_vllm_waits_once_and_has_one_first_token():
+    books, waits = noting()
+    host, one = VLLMHome(plugin_config("fcfs", {}), books, ENGINE), Theirs(0)
+    host.add_request(one)
+    for _ in range(2):
+        assert vllm_pass(host) == [one]
+        host.produced([one.request_id])  # a step without a token, such as a part of a prompt
+        for _ in range(3):
+            one.num_output_tokens += 1
+            host.produced([one.request_id])
+        one.status = SimpleNamespace(name="PREEMPTED")
+        host.prepend_request(one)
+    assert waits == [QUEUE_TIME, FIRST_TOKEN]
+
+
+def test_both_engines_name_the_clients_that_wait():
+    first = VLLMHome(plugin_config("vtc", {}), Ledger(), ENGINE)
+    first.add_request(Theirs(0))
+    assert list(first.waiting) == ["a"]
+    assert vllm_pass(first)
+    assert list(first.waiting) == []
 
 
 # The router.

@@ -12,7 +12,7 @@ from fairbench.core import Request, prompt_tokens
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.home import EngineHome, Theirs, Tracked, request_of
-from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.ledger import FIRST_TOKEN, Ledger
 from fairbench.live.plugins.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
 from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
@@ -133,6 +133,8 @@ class Home(EngineHome):
             new, tracked.produced = total - tracked.produced, total
             if new > 0:  # an input stream has fewer: its outputs have become part of the prompt
                 client = tracked.request.client
+                if new == total:
+                    self.ledger.waited(FIRST_TOKEN, tracked.request)
                 by_client[client] = by_client.get(client, 0) + new
                 if self.scheduler.per_request_tokens:
                     self.scheduler.on_request_tokens(tracked.request, new)
