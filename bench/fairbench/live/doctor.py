@@ -191,7 +191,9 @@ class _Client:
 
     def fault(self) -> str:
         """Return the first error that a request got."""
-        return next((one.error for one in self.records if one.error), "no request was answered")
+        return next(
+            (one.error for one in self.records if one.error), "the first request is unfinished"
+        )
 
 
 async def flood(
@@ -224,7 +226,8 @@ async def flood(
         await clock.sleep_until(begun_s)
         alone = light.between(0.0, begun_s)
         if not alone.ttft_s:
-            raise RunFailed(f"{root}: the light client alone got no answer: {light.fault()}")
+            why = f"the light client alone got no answer in {begun_s:g} s: {light.fault()}"
+            raise RunFailed(f"{root}: {why}")
         tasks += [asyncio.create_task(crowd.loop(0.0)) for _ in range(at_once)]
         await clock.sleep_until(seconds)
     finally:
