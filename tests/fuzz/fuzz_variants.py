@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from fairbench.errors import FairbenchError
-from fairbench.files.column_names import NAMES
+from fairbench.records.names import NAMES
 from fairbench.score.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 

@@ -30,12 +30,13 @@ from fairbench.execute.context import run_context
 from fairbench.files.reader import read_whole
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
+from fairbench.records.names import parse_map
 from fairbench.report.pages.page import Page
 from fairbench.report.pages.written import write_page
 from fairbench.report.progress import shown_progress
 from fairbench.report.run_table import scored_text
 from fairbench.results.store import read_json, write_text
-from fairbench.score.layout import parse_map
+from fairbench.score.arrays import NEEDED
 from fairbench.score.records import read_scored
 from fairbench.score.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
@@ -140,7 +141,7 @@ def score(
         scored = read_scored(
             [Path(name) for name in names],
             layout=layout,
-            names=parse_map(f"{field}={name}" for field, name in (map or {}).items()),
+            names=parse_map((f"{key}={name}" for key, name in (map or {}).items()), NEEDED),
             line=line,
             unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=clients,

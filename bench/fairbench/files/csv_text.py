@@ -37,11 +37,16 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
         if (text := next(texts, None)) is None:
             break
         above.append(text)
-    separator = next((mark for mark in (",", "\t", ";") if mark in "".join(above)), ",")
+    separator = separator_in("".join(above))
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
     # The reader is strict, because a quote that is never closed would hide the rest of the file.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
+
+
+def separator_in(header: str) -> str:
+    """Return the mark between the columns of a line of column names."""
+    return next((mark for mark in (",", "\t", ";") if mark in header), ",")
 
 
 def _checked(text: str, separator: str, shown: str) -> str:
