@@ -343,6 +343,8 @@ class _Reader:
         ends = [column.name for name in LAST for column in chosen.get(name, ())]
         if not ends or any("." in one for one in ends):
             return
+        if all(ends[0] in row for row in rows):
+            return
         for number, row in enumerate(rows):
             if len(self._odd) < SHOWN_ROWS and not any(one in row for one in ends):
                 self._odd[begin + number] = tuple(row)

@@ -17,7 +17,7 @@ from fairbench.records.names import FIRST, LAST, OWN, has, nearest
 from fairbench.records.requests import Requests
 from fairbench.records.times import check_moments, numbers
 from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
-from fairbench.score.states import FAILED, UNSAID, is_error, signed, states_of
+from fairbench.score.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
@@ -162,8 +162,8 @@ def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
         mended[
             f"has the unknown status {printable(word)!r}, and is judged by its other fields"
         ] += count
-    errors = columns.values("error") or [None] * len(columns)
-    return states, np.array([is_error(one) for one in errors])
+    errors = columns.values("error")
+    return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
 
 
 def _clients(requests: Requests, client: str) -> list[str]:

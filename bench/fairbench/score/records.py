@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def read_scored(
     ``registered`` ones, served or not, then the others in order of appearance. Raises DataError
     naming file, request and field, UsageError for a wrong layout.
     """
-    for path, count in Counter(path.resolve() for path in paths).items():
+    for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
             raise UsageError(f"{path}: given {count} times, so its requests would be repeated")
     asked = score_asked(mapped(names or {}), layout, line)

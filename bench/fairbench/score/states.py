@@ -74,6 +74,21 @@ def state_of(value: Any) -> int:
     return _STATES.get(plain(value), UNKNOWN) if isinstance(value, str) else UNKNOWN
 
 
+def errors_of(values: Iterable[Any]) -> Any:
+    """Return whether each value of an error column reports an error."""
+    known: dict[tuple[type, Any], bool] = {}
+    found = []
+    for value in values:
+        if isinstance(value, list | dict):
+            found.append(bool(value))
+            continue
+        key = type(value), value
+        if key not in known:
+            known[key] = is_error(value)
+        found.append(known[key])
+    return np.array(found, dtype=np.bool_)
+
+
 def is_error(value: Any) -> bool:
     """Return whether a value of an error column reports an error."""
     if isinstance(value, list | dict):
