@@ -37,7 +37,8 @@ class AccessLog:
 
     ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is the time of the
     table's first request, by the clock of the traffic. ``nameless`` is true if no column has
-    clients; ``cached`` names the column of cached tokens that are not replayed.
+    clients; ``cached`` names the column of cached tokens that are not replayed. ``counted`` is
+    false for a log without token counts, whose requests count alike and cannot be replayed.
     """
 
     file: str
@@ -50,6 +51,7 @@ class AccessLog:
     offset_s: float
     nameless: str
     cached: str
+    counted: bool
 
 
 def read_log(params: TraceParams) -> AccessLog:
@@ -61,7 +63,7 @@ def read_log(params: TraceParams) -> AccessLog:
     read, requests = read_with_requests(params, FIELDS, tuple(SIGNS))
     table = read.trace.table(0, inf)
     synthetic = "; ".join(synthetic_parts(params, read.trace))
-    scored = None if synthetic or requests is None else _scored(params, requests)
+    scored = None if synthetic or requests is None else _scored(params, requests, read.counted)
     if scored is not None:
         traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
         answered = np.isfinite(traffic.wait_s)
@@ -74,7 +76,7 @@ def read_log(params: TraceParams) -> AccessLog:
     traffic = traffic._replace(clock=read.clock if scored is None else scored.clock)
     return AccessLog(
         *(params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s),
-        *(read.nameless, read.cached),
+        *(read.nameless, read.cached, read.counted),
     )
 
 
@@ -84,12 +86,12 @@ def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
-def _scored(params: TraceParams, requests: Requests) -> Scored | None:
+def _scored(params: TraceParams, requests: Requests, counted: bool) -> Scored | None:
     """Return the file as records with first tokens; None if it has no such columns.
 
     Raises DataError for a record with an impossible value.
     """
-    if not has_waits(requests.columns):
+    if not has_waits(requests.columns, counted=counted):
         return None
     return scored_of([requests], [Path(params.file)])
 

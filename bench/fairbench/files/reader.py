@@ -87,7 +87,11 @@ def limit_bytes() -> int:
 
 def files_named(variable: str) -> list[Path]:
     """Return the files that a variable of the environment names, as absolute paths."""
-    return [Path(os.path.realpath(text)) for text in os.environ.get(variable, "").split(os.pathsep) if text]
+    return [
+        Path(os.path.realpath(text))
+        for text in os.environ.get(variable, "").split(os.pathsep)
+        if text
+    ]
 
 
 def lines(

@@ -8,7 +8,7 @@ input, others as a part of it. All of this is decided here, for every command.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.files.times import is_missing, nameless
 from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns
-from fairbench.records.names import FIRST, LAST, plain
+from fairbench.records.names import FIRST, LAST, nearest, plain
 from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
 
 NO_CALLS = frozenset(
@@ -60,6 +60,19 @@ class Requests:
     def labels(self, field: str) -> list[str]:
         """Return the names of a field as texts, "" for none; numbers are names."""
         return labels_of(self.columns, field)
+
+
+def lacks_counts(requests: Requests) -> bool:
+    """Return whether a file has no token counts, not even under a name that is a hint."""
+    columns, fields = requests.columns, ("input_tokens", "output_tokens")
+    known = any(columns.of(name) or name in columns.layout.fields for name in (*fields, "text"))
+    return not known and not any(nearest(one, columns.samples, columns.taken) for one in fields)
+
+
+def counted_alike(requests: Requests) -> Requests:
+    """Return requests without token counts as requests of one token each."""
+    one = np.ones(len(requests))
+    return replace(requests, input_tokens=one, output_tokens=one)
 
 
 def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests:

@@ -98,7 +98,7 @@ def arrays_of(
     return made
 
 
-def _missing(columns: Columns) -> dict[str, tuple[str, ...]]:
+def _missing(columns: Columns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the needed fields without a column, with the fields that can replace each."""
     known = {
         name
@@ -111,6 +111,8 @@ def _missing(columns: Columns) -> dict[str, tuple[str, ...]]:
         needed = {"client": ("client",)} | needed
     if columns.layout.at_once:
         del needed["start"]
+    if not counted:
+        del needed["input_tokens"], needed["output_tokens"]
     return {name: ways for name, ways in needed.items() if known.isdisjoint(ways)}
 
 
@@ -119,13 +121,14 @@ def _is_stated(columns: Columns, column: Column) -> bool:
     return column.name not in columns.unseen and not column.name.startswith(OWN)
 
 
-def has_waits(columns: Columns) -> bool:
+def has_waits(columns: Columns, *, counted: bool = True) -> bool:
     """Return whether records say when first tokens came, so that waits are known.
 
-    A request without a recorded end counts as ended at its first token.
+    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    the file has token counts.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of(name))]
-    return bool(known) and not _missing(columns).keys() - {" or ".join(LAST[:2])}
+    return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
 
 
 def check_needed(columns: Columns) -> None:

@@ -16,7 +16,12 @@ from fairbench.files.times import UNITS, UTC_ZONE, Clock, clock_of
 from fairbench.records.columns import BATCH
 from fairbench.records.layouts import LOOKED_AT, kinds_of, layout_of
 from fairbench.records.names import mapped
-from fairbench.records.requests import Requests, read_requests
+from fairbench.records.requests import (
+    Requests,
+    counted_alike,
+    lacks_counts,
+    read_requests,
+)
 from fairbench.records.source import records_of
 from fairbench.workloads.traces.change import assigned, spread_out
 from fairbench.workloads.traces.format import Asked, Format, Measured, Trace
@@ -93,7 +98,9 @@ class ReadTrace:
     """A trace with facts about its file.
 
     ``unit`` is the unit of its times, if any; ``clock`` has their dates, if they are dates.
-    ``nameless`` and ``cached`` are as in ``Asked.notes``, "" for none.
+    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
+    are not replayed, "" for none. ``counted`` is false if the file has no token counts, so that
+    each request has one token.
     """
 
     trace: Trace
@@ -103,6 +110,7 @@ class ReadTrace:
     clock: Clock | None = None
     nameless: str = ""
     cached: str = ""
+    counted: bool = True
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
@@ -173,10 +181,16 @@ def _read(
 
 
 def trace_of(
-    path: Path, requests: Requests, clients: int = 0, *, spread: bool = False, block_size: int = 0
+    path: Path,
+    requests: Requests,
+    clients: int = 0,
+    *,
+    spread: bool = False,
+    block_size: int = 0,
+    counted: bool = True,
 ) -> ReadTrace:
     """Return requests of a file as a trace."""
-    table, notes = trace_table(requests, block_size)
+    table, notes = trace_table(requests, block_size, counted=counted)
     trace = RecordedTrace(_changed(table, clients, spread=spread))
     clock = clock_of(notes.began_s, notes.zone, trace.span_s)
     nameless = "" if clients else notes.nameless
@@ -213,7 +227,10 @@ def read_with_requests(
     asked = trace_asked(mapped(columns_of(params.columns)), name, params.line)
     asked = replace(asked, fields=(*asked.fields, *fields), signs=signs)
     requests = read_requests(path, asked, params.time_unit or None)
-    return trace_of(path, requests, block_size=params.block_size), requests
+    counted = not lacks_counts(requests)
+    requests = requests if counted else counted_alike(requests)
+    read = trace_of(path, requests, block_size=params.block_size, counted=counted)
+    return replace(read, counted=counted), requests
 
 
 def _programs(

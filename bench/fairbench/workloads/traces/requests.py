@@ -84,18 +84,21 @@ class Notes(NamedTuple):
     began_s: float
 
 
-def trace_table(requests: Requests, block_size: int = 0) -> tuple[Table, Notes]:
+def trace_table(
+    requests: Requests, block_size: int = 0, *, counted: bool = True
+) -> tuple[Table, Notes]:
     """Return requests as a table, without those that have no prompt or no answer.
 
     Args:
         requests: Requests of a file.
         block_size: Tokens of each block in ``hash_ids``; 0 means that the file or format says it.
+        counted: Whether the file has token counts.
 
     Raises:
         DataError: Naming the location and field of an impossible value, or a missing column.
     """
     columns = requests.columns
-    _check_columns(columns)
+    _check_columns(columns, counted=counted)
     texts: list[PromptText | None] = _objects(columns, "text")
     hashes: list[Ints | None] = _objects(columns, "hash_ids")
     read = requests.input_tokens
@@ -145,10 +148,10 @@ def trace_table(requests: Requests, block_size: int = 0) -> tuple[Table, Notes]:
     return replace(table, left_out=left_out), notes
 
 
-def _check_columns(columns: Columns) -> None:
+def _check_columns(columns: Columns, *, counted: bool) -> None:
     """Raise DataError for a field without a column, or a column of the user's that is absent."""
     instead = {"input_tokens": "text", "start": "session"}
-    for field in ("start", "input_tokens", "output_tokens"):
+    for field in ("start", "input_tokens", "output_tokens")[: None if counted else 1]:
         ways = [one for one in (field, instead.get(field)) if one]
         known = field in columns.layout.fields and not columns.named(field)
         if not known and not any(one in columns.fields for one in ways):
