@@ -19,12 +19,16 @@ NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that tools write where there is no value."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
-_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(h|ms|m|s|us|µs|μs|ns|sec|seconds?|minutes?|hours?)")
-_CLOCK_TEXT = re.compile(r"(?:(\d+) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
-_PARTS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
-_PARTS_S |= {"ns": 1e-9, "sec": 1.0, "second": 1.0, "seconds": 1.0, "minute": 60.0}
-_PARTS_S |= {"minutes": 60.0, "hour": 3600.0, "hours": 3600.0}
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
+_PART = re.compile(
+    r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"
+    r"(hours?|h|minutes?|mins?|ms|m|seconds?|secs?|s|us|µs|μs|ns)"
+)
+_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
+_PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
+_PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
+_PARTS_S |= dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0)
 MAX_TIME_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
 
 

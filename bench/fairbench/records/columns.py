@@ -360,7 +360,8 @@ class _Reader:
         for name, values in chain(samples.items(), nested.items()):
             self._samples.setdefault(name, values)
         fields = {
-            name: self._columns_of(name, samples, nested, rows) for name in self._asked.fields
+            name: self._columns_of(name, samples, nested, rows)
+            for name in dict.fromkeys((*self._asked.fields, *self._asked.names))
         }
         self._known[keys] = {name: columns for name, columns in fields.items() if columns}
         return self._known[keys]

@@ -201,8 +201,8 @@ def recognised(field: str, names: Iterable[str], values: Mapping[str, list[Any]]
         elif unit and plain(text) in rank and (field in TIMES):
             found.append((rank[plain(text)], Column(name, unit)))
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
-    if field == "start" and (dated := _dated(columns, names, values)):
-        columns = dated
+    dated = _dated(columns, names, values) if field == "start" else None
+    columns = columns if dated is None else dated
     right = [one for one in columns if _mostly(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 

@@ -223,7 +223,8 @@ def _once(made: Requests) -> Requests:
     clients, sessions = made.labels("client"), made.labels("session")
     prompts = zip(made.input_tokens.tolist(), made.cached_tokens.tolist(), strict=True)
     first: dict[Any, int] = {}
-    kept, starts = np.ones(len(made), dtype=np.bool_), made.start.seconds
+    kept = np.ones(len(made), dtype=np.bool_)
+    starts, at_ns = made.start.seconds.copy(), made.start.ns.copy()
     best: dict[int, int] = {}
     for row, (one, client, session, prompt) in enumerate(
         zip(ids, clients, sessions, prompts, strict=True)
@@ -236,6 +237,8 @@ def _once(made: Requests) -> Requests:
         if timed and not abs(starts[row] - starts[earlier]) <= SAME_S:
             continue
         kept[row] = False
+        if starts[row] < starts[earlier]:
+            starts[earlier], at_ns[earlier] = starts[row], at_ns[row]
         rival = best.get(earlier, earlier)
         if np.nan_to_num(made.output_tokens[row]) > np.nan_to_num(made.output_tokens[rival]):
             best[earlier] = row
@@ -248,7 +251,7 @@ def _once(made: Requests) -> Requests:
     return Requests(
         columns,
         made.times.for_rows(columns, output[kept]),
-        Moments(starts[kept], made.start.ns[kept]),
+        Moments(starts[kept], at_ns[kept]),
         made.input_tokens[kept],
         output[kept],
         made.cached_tokens[kept],

@@ -239,6 +239,10 @@ class Times:
             before_s: Time to the first token where known, else NaN, seconds.
             field: ``latency`` or ``ttft``.
         """
+        with np.errstate(over="ignore"):
+            self._check_all(lengths, before_s, field)
+
+    def _check_all(self, lengths: Floats, before_s: Floats, field: str) -> None:
         for column in self._columns.of(field):
             told = (
                 column.unit or self._asked or self._columns.layout.unit or self._has_units(column)

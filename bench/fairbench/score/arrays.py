@@ -36,7 +36,7 @@ UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
-TWICE = "had several lines with one id, and counts once"
+TWICE = "repeats the id of a request, and counts as a part of it"
 Mended = Counter[str]
 """The number of changed requests, by reason."""
 

@@ -28,7 +28,7 @@ from fairbench.records.names import Column, mapped
 from fairbench.records.requests import Requests as Records
 from fairbench.records.requests import read_requests
 from fairbench.results.run_tables import MAX_WORKER
-from fairbench.score.arrays import FIELDS, Mended, arrays_of, check_needed
+from fairbench.score.arrays import FIELDS, TWICE, Mended, arrays_of, check_needed
 from fairbench.score.states import SIGNS
 
 
@@ -129,7 +129,8 @@ def scored_of(
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
     for what, count in mended.items():
         if count:
-            who = f"{count:,} request{'s, each of which' if count > 1 else ' that'}"
+            one = "line" if what == TWICE else "request"
+            who = f"{count:,} {one}{'s, each of which' if count > 1 else ' that'}"
             remarks.append(f"{who} {what}")
     layouts = tuple(dict.fromkeys(one.name for one in used))
     scored = _tables(merged, clients, layouts, tuple(remarks))

@@ -34,7 +34,7 @@ WORDS = {
         "false",
     ),
 }
-_HTTP = re.compile(r"(?:http\S*\s+)?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
+_HTTP = re.compile(r"(?:http\S{0,20}\s{1,9})?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
 _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 

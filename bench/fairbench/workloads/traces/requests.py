@@ -22,6 +22,7 @@ from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of
 FIELDS = (
     *("start", "client", "input_tokens", "output_tokens", "cached_tokens", "written_tokens"),
     *("total_tokens", "max_tokens", "session", "request_id", "end", "latency", "delay"),
+    *("ttft", "first_token"),  # which show how the file writes numbers
     *("hash_ids", "block_size", "text", "branch", "synthetic"),
     *("span_kind", "span_id", "parent_id"),
 )
@@ -221,6 +222,8 @@ def _times(
     _check_range(columns, end.seconds, end.ns, "end")
     latency_s = times.lengths("latency", ~kept)
     times.check_lengths(latency_s, np.full(len(columns), np.nan), "latency")
+    too_long = np.where(latency_s > NEVER_NS / -2e9, NEVER_NS, 0)
+    _check_range(columns, latency_s, too_long, "latency")
     latency_ns = np.rint(np.nan_to_num(latency_s) * 1e9).astype(np.int64)
     untimed = kept & (at_ns == NEVER_NS)
     has_end = end.ns != NEVER_NS
