@@ -29,6 +29,7 @@ from fairbench.records.names import (
     NAMES,
     cell_of,
     leaves,
+    object_of,
     plain,
     recognised,
     split_unit,
@@ -195,11 +196,9 @@ def listed(values: Sequence[Any] | Floats) -> list[Any]:
 
 def read_columns(path: Path, asked: Asked) -> Columns:
     """Return the requests of a file. Raises DataError, or UsageError for a wrong run or layout."""
-    records = iter(records_of(path, streamed=True, stripped=True))
-    head = list(islice(records, BATCH))
+    texts, head, every = beginning(path)
     layout = layout_of(asked.layout, kinds_of([one.value for one in head]), asked.calls)
-    every = chain(head, records)
-    reader = _Reader(path, layout, asked)
+    reader = _Reader(path, layout, asked, texts=texts)
     if layout.runs is not None:
         reader.add_run(list(every))
     elif asked.line:
@@ -213,10 +212,45 @@ def read_columns(path: Path, asked: Asked) -> Columns:
     return reader.columns(head[0])
 
 
+class Beginning(NamedTuple):
+    """Whether a file holds texts, such as CSV, its first records, and all its records."""
+
+    texts: bool
+    head: list[Place]
+    every: Iterator[Place]
+
+
+def beginning(path: Path) -> Beginning:
+    """Return the records of a file, in which texts of JSON objects are objects."""
+    records = iter(records_of(path, streamed=True, stripped=True))
+    head = list(islice(records, BATCH))
+    texts = all(isinstance(one, str) for one in head[0].value.values())
+    names = _objects_in_texts([one.value for one in head]) if texts else ()
+    head = [_with_objects(one, names) for one in head]
+    return Beginning(texts, head, chain(head, (_with_objects(one, names) for one in records)))
+
+
+def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
+    """Return the columns of CSV whose cells are objects, or lists of objects, as JSON."""
+    samples = {name: _sample(rows, name)[:1] for name in rows[0]}
+    return tuple(
+        name
+        for name, values in samples.items()
+        if values and not isinstance(object_of(values[0]), str | None)
+    )
+
+
+def _with_objects(place: Place, names: tuple[str, ...]) -> Place:
+    """Return a record in which these columns hold objects instead of texts."""
+    if not names:
+        return place
+    return Place(place.where, {**place.value, **{n: object_of(place.value[n]) for n in names}})
+
+
 class _Reader:
     """A reader that takes the records of a file in batches."""
 
-    def __init__(self, path: Path, layout: Layout, asked: Asked) -> None:
+    def __init__(self, path: Path, layout: Layout, asked: Asked, *, texts: bool) -> None:
         self._file, self._layout, self._asked = f"{path}", layout, asked
         self._memory = Memory(self._file)
         self._spread = layout.spread() if layout.spread else None
@@ -233,7 +267,7 @@ class _Reader:
         self._run = Run([])
         self._facts: Record = {}
         self._texts: set[Any] = set()
-        self._text = True
+        self._text = texts
 
     def add_run(self, places: list[Place]) -> None:
         """Add the requests of the chosen run, or of the only one."""
@@ -433,13 +467,12 @@ class _Reader:
             Column("sign", name, None, values.joined(length), values.first)
             for name, values in self._signs.items()
         ]
-        texts = all(isinstance(one, str) for one in first.value.values())
         return Columns(
             *(self._file, self._layout, length, fields, signs, self._places, self._samples),
             *(self._record, first.where, self._odd, tuple(sorted(self._unseen)), self._answered),
             self._asked.names,
-            *(self._run.completed, self._run.remarks, self._facts, texts and self._text),
-            semicolons=texts and self._text and separator_of(Path(self._file)) == ";",
+            *(self._run.completed, self._run.remarks, self._facts, self._text),
+            semicolons=self._text and separator_of(Path(self._file)) == ";",
         )
 
 

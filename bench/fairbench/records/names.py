@@ -357,8 +357,11 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 
 
 def object_of(value: Any) -> Any:
-    """Return a value, or the object that a text contains as JSON, as exports to CSV have it."""
-    if isinstance(value, str) and value[:1] == "{":
+    """Return a value, or the object (or list of objects) that a text contains as JSON.
+
+    Exports to CSV have such texts; None stands for a text that is damaged.
+    """
+    if isinstance(value, str) and value.startswith(("{", "[{")):
         try:
             return parsed(value.encode(), "")
         except (DataError, UnicodeEncodeError):

@@ -6,14 +6,13 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from math import inf
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import digest
 from fairbench.files.times import UNITS, UTC_ZONE, Clock, clock_of
-from fairbench.records.columns import BATCH
+from fairbench.records.columns import beginning
 from fairbench.records.layouts import LOOKED_AT, kinds_of, layout_of
 from fairbench.records.names import mapped
 from fairbench.records.requests import (
@@ -148,12 +147,12 @@ def _found(params: TraceParams) -> ReadTrace:
 @lru_cache(maxsize=8)
 def _name_of(path: Path, mtime_ns: int, size: int) -> str:
     """Return the format of a file, by its first records of each kind."""
-    head = [one.value for one in islice(records_of(path, streamed=True), BATCH)]
+    texts, places, _ = beginning(path)
+    head = [one.value for one in places]
     for record in head[:LOOKED_AT]:
         for name, one in PROGRAMS.items():
             if one.fits(record):
                 return name
-    texts = all(isinstance(one, str) for one in head[0].values())
     return name_of_format(layout_of(None, kinds_of(head)).name, texts=texts)
 
 
