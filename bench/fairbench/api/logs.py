@@ -75,6 +75,7 @@ def diagnose(
     data: Data,
     *,
     map: Mapping[str, str] | None = None,  # the name of the command's flag
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
     gpu: str | None = None,
     model: str | None = None,
@@ -87,8 +88,9 @@ def diagnose(
     """Find the heavy clients of a log, the clients they harm, and a remedy.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` has
-    the column of a field whose name is not a common one, such as ``{"client": "team"}``. The other
-    arguments are the flags of ``fairbench diagnose``, with lists of schedulers and of targets.
+    the column of a field whose name is not a common one, such as ``{"client": "team"}``.
+    ``time_unit`` is the unit of times whose column does not state it. The other arguments are the
+    flags of ``fairbench diagnose``, with lists of schedulers and of targets.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
@@ -98,7 +100,8 @@ def diagnose(
     known = {key: value for key, value in flags.items() if value is not None}
     asked = Asked(known, dp, tuple(scheduler), tuple(slo), not no_plan)
     with as_file(data) as file, run_context(shown_progress() if show_progress else None) as context:
-        log = read_log(TraceParams(file, columns=joined_columns(map or {})))
+        columns = joined_columns(map or {})
+        log = read_log(TraceParams(file, columns=columns, time_unit=time_unit or ""))
         found = diagnosed(replace(log, file=shown(log.file, file)), asked, context)
         if found.missing:
             raise context.interrupted.ended("interrupted")
