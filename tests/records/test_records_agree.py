@@ -284,3 +284,33 @@ def test_names_of_layouts_and_fields_are_those_of_the_flags():
     assert {renamed.get(one, one) for one in LAYOUT_NAMES} | {"jsonl", "weka", "servegen"} == set(
         FORMATS
     )
+
+
+@pytest.mark.parametrize("name", ["langfuse", "openrouter", "cloudflare", "access"])
+@pytest.mark.parametrize("key", ["data", "items", "results"])
+def test_the_answer_of_an_api_holds_its_records(name, key, tmp_path):
+    answer = {"meta": {"page": 1}, key: records_of(name)}
+    (tmp_path / "log.json").write_text(json.dumps(answer, indent=1))
+    check(tmp_path / "log.json", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [
+        ("langfuse", {"level": "ERROR", "usageDetails": {}, "completionStartTime": None}),
+        ("langsmith", {"status": "error", "completion_tokens": None, "first_token_time": None}),
+        ("helicone", {"response_status": 500, "completion_tokens": 0, "time_to_first_token": None}),
+        ("litellm", {"status": "failure", "completion_tokens": 0, "completionStartTime": ""}),
+    ],
+)
+def test_a_failed_call_is_one_failed_request_in_every_command(name, failure, tmp_path):
+    rows = [dict(row) for row in records_of(name)]
+    calls = [row for row in rows if row.get("type", row.get("run_type", "llm")) != "SPAN"]
+    calls = [row for row in calls if row.get("run_type") != "chain"]
+    calls[4].update(failure)
+    path = write(tmp_path / "log.jsonl", rows)
+    scored = read_scored([path])
+    assert (len(scored.requests.client), scored.failed) == (COUNT, 1)
+    read = read_trace(TraceParams(str(path)))
+    assert (len(read.trace.table(0)), read.trace.left_out) == (COUNT - 1, 1)
+    assert len(read_log(TraceParams(str(path))).traffic.client) == COUNT

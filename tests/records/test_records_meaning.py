@@ -340,3 +340,20 @@ def test_fields_have_units_and_synonyms_in_every_command(write):
 @pytest.mark.parametrize("name", ["Request Tokens", "request_tokens", "REQUEST-TOKENS", "x" * 999])
 def test_plain_names(name):
     assert plain(name) == ("requesttokens" if len(name) < 200 else "")
+
+
+def test_times_of_day_may_have_decimal_commas(write):
+    lines = "".join(f"{1_795_154_400 + n},250;a;0,5;2,5;100;50\n" for n in range(3))
+    scored, table = both(write(SEMICOLONS + lines, "log.csv"))
+    assert table.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert scored.last_token_s.tolist() == pytest.approx([2.5, 3.5, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("word", "failed"),
+    [("OK", 0), ("UNSET", 0), ("STATUS_CODE_ERROR", 1), (2, 1), (1, 0), ("ERROR", 1)],
+)
+def test_states_of_opentelemetry_are_read(write, word, failed):
+    rows = rows_of(status=lambda n: word if n == 1 else "OK")
+    scored = read_scored([write(rows)])
+    assert (scored.failed, scored.remarks) == (failed, ())

@@ -17,7 +17,7 @@ from fairbench.files.reader import Memory
 from fairbench.files.times import is_missing
 from fairbench.records import names as naming
 from fairbench.records.layout import Layout, Record, Run
-from fairbench.records.layouts import kinds_of, layout_of
+from fairbench.records.layouts import PLAIN, kinds_of, layout_of
 from fairbench.records.names import (
     COUNTS,
     FIRST,
@@ -44,8 +44,8 @@ SAMPLE = 50  # values of a column that are looked at
 MAX_COLUMNS = 2_000  # names of columns that are looked at
 SHOWN_ROWS = 100  # rows whose keys are kept for messages
 NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
-ABSENT = object()
-"""The value of a record without the key."""
+WRAPPERS = ("data", "items", "results", "observations", "runs", "logs", "records", "rows")
+"""Keys under which an object of an API has a list of records."""
 
 
 class Column(NamedTuple):
@@ -224,10 +224,22 @@ def beginning(path: Path) -> Beginning:
     """Return the records of a file, in which texts of JSON objects are objects."""
     records = iter(records_of(path, streamed=True, stripped=True))
     head = list(islice(records, BATCH))
+    if len(head) == 1 and (inside := _records_inside(head[0])):
+        return Beginning(False, inside, iter(inside))
     texts = all(isinstance(one, str) for one in head[0].value.values())
     names = _objects_in_texts([one.value for one in head]) if texts else ()
     head = [_with_objects(one, names) for one in head]
     return Beginning(texts, head, chain(head, (_with_objects(one, names) for one in records)))
+
+
+def _records_inside(place: Place) -> list[Place]:
+    """Return the records in the only object of a file, such as an answer of an API, if any."""
+    if layout_of(None, [place.value]) is not PLAIN:
+        return []
+    found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        return []
+    return [Place(f"{place.where}, record {n}", one) for n, one in enumerate(found, start=1)]
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:

@@ -129,6 +129,7 @@ LANGFUSE = Layout(
             for where in ("usage_details", "usageDetails")
             for name in ("cache_creation_input_tokens", "input_cache_creation")
         ),
+        "status": "level",
         "client": ("user_id", "userId", "trace.user_id", "trace.userId", "metadata.user_id"),
         "session": ("session_id", "sessionId", "trace.session_id", "trace.sessionId"),
         "span_kind": "type",
@@ -140,11 +141,12 @@ LANGFUSE = Layout(
     events=True,
 )
 
+_HELICONE = ("request_created_at", "response_created_at", "request_user_id", "response_status")
 HELICONE = Layout(
     "helicone",
-    lambda first: {"request_created_at", "delay_ms"} <= first.keys(),
+    lambda first: "delay_ms" in first and any(one in first for one in _HELICONE),
     {
-        "start": "request_created_at",
+        "start": ("request_created_at", "created_at"),
         "end": "response_created_at",
         "latency": "delay_ms",
         "delay": "",
@@ -408,6 +410,7 @@ def _otel_requests(record: Record, where: str) -> Iterator[Object]:
                     *(span.get(name) for name in ("parentSpanId", "parent_span_id", "parent_id"))
                 ),
                 error=attributes.get("error.type"),
+                status=first_given(inner(span, "status", "code"), span.get("status_code")),
             ),
         }
 
@@ -450,6 +453,7 @@ OTEL = Layout(
     _known(
         *("start", "end", "client", "input_tokens", "output_tokens", "cached_tokens", "ttft"),
         *("max_tokens", "session", "span_kind", "span_id", "parent_id", "error"),
+        "status",
     ),
     {"ttft": "s"},
     spread=lambda: _otel_requests,

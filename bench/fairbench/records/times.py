@@ -122,6 +122,9 @@ class Times:
 
     def _moments(self, column: Column) -> Moments:
         values = column.values
+        if not isinstance(values, np.ndarray) and self._comma:
+            column = column._replace(values=[with_point(one) for one in values])
+            values = column.values
         if not isinstance(values, np.ndarray):
             texts = _calendar(values) if all(type(one) is str for one in values) else None
             if texts is not None:

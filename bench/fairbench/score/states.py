@@ -24,7 +24,7 @@ FINISHED_WORD, FAILED_WORD = "finished", "failed"
 WORDS = {
     FINISHED: (
         *("finished", "success", "succeeded", "successful", "ok", "completed", "complete"),
-        *("done", "passed", "true", "succeed", "default", "info", "debug"),
+        *("done", "passed", "true", "succeed", "default", "info", "debug", "warning"),
     ),
     REFUSED: ("refused", "rejected", "denied", "throttled", "ratelimited", "toomanyrequests"),
     UNFINISHED: ("unfinished", "incomplete", "running", "pending", "inprogress"),
@@ -71,7 +71,10 @@ def state_of(value: Any) -> int:
         code = int(line[1])
     if code is not None and 100 <= code < 600:
         return {2: FINISHED, 4: REFUSED}.get(int(code) // 100, FAILED)
-    return _STATES.get(plain(value), UNKNOWN) if isinstance(value, str) else UNKNOWN
+    if isinstance(value, str):
+        word = plain(value).removeprefix("statuscode")
+        return UNSAID if word == "unset" else _STATES.get(word, UNKNOWN)
+    return {0: UNSAID, 1: FINISHED, 2: FAILED}.get(value, UNKNOWN)  # of OpenTelemetry
 
 
 def errors_of(values: Iterable[Any]) -> Any:
