@@ -154,6 +154,12 @@ def access(n, at_s, client, read, written):
     return row | {"promptTokens": read, "completionTokens": written, "ttftMs": 500}
 
 
+def nested(n, at_s, client, read, written):
+    usage = {"usage": {"input_tokens": read, "output_tokens": written}}
+    row = {"ts": iso(at_s), "user": {"id": client, "plan": "pro"}, "duration": "2.0s"}
+    return row | {"gen_ai": usage, "http": {"status": 200}}
+
+
 def apache(n, at_s, client, read, written):
     minutes, seconds = divmod(round(at_s), 60)
     row = {"time": f"20/Nov/2026:06:{minutes:02d}:{seconds:02d} +0000", "username": client}
@@ -165,7 +171,7 @@ WRITERS = {
     for one in (
         *(litellm, langfuse, langsmith, otel, openinference, helicone, openrouter, cloudflare),
         *(nginx, envoy, agentgateway, bedrock, transcript, vllm_log, vidur, wildchat, access),
-        apache,
+        *(apache, nested),
     )
 }
 
@@ -200,6 +206,8 @@ def check(path, name):
     expected = sum(one[3] for one in requests())
     assert found == (COUNT, ("ann", "bob", "cy"), expected, COUNT * OUTPUT)
     assert table.span_s == pytest.approx(5.0 * (COUNT - 1))
+    if name not in ("transcript", "wildchat", "bedrock"):
+        assert (table.end_s - table.arrival_s).tolist() == pytest.approx([2.0] * COUNT, abs=1e-6)
     log = read_log(TraceParams(str(path)))
     assert (len(log.traffic.client), sorted(log.traffic.clients)) == (COUNT, ["ann", "bob", "cy"])
     assert log.traffic.tokens.sum() == expected + 2 * COUNT * OUTPUT

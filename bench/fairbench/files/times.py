@@ -160,15 +160,20 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time; without a zone it is UTC. Raises ValueError."""
+    """Return an ISO 8601 time in UTC; without a zone it is UTC. Raises ValueError."""
+    moment = zoned_moment_of(value)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def zoned_moment_of(value: Any) -> datetime:
+    """Return an ISO 8601 time, or one of a web server, in its own zone. Raises ValueError."""
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC").removesuffix(" Z")
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError:
-        moment = datetime.strptime(text.strip("[]"), ACCESS_LOG_TIME)  # of web servers
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return datetime.strptime(text.strip("[]"), ACCESS_LOG_TIME)
 
 
 UTC_ZONE = "UTC"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -521,12 +522,11 @@ def _sample(rows: Sequence[Record], name: str) -> list[Any]:
 
 def _only(name: str, nested: Mapping[str, list[Any]]) -> list[naming.Column]:
     """Return the nested column of a field, if only one object has such a column."""
-    ends = {one.rpartition(".")[2]: one for one in nested}
-    twice = len(ends) < len(nested)
-    if twice:
-        for end in list(ends):
-            if sum(one.rpartition(".")[2] == end for one in nested) > 1:
-                del ends[end]
+    ends: dict[str, str] = {}
+    for parts in (2, 1):  # ``user.id`` is a user's id, wherever it is
+        tails = [".".join(one.split(".")[-parts:]) for one in nested]
+        count = Counter(tails)
+        ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
     found = recognised(name, ends, {end: nested[one] for end, one in ends.items()})
     right = [one for one in found if any(naming.fits(name, v) for v in nested[ends[one.name]])]
     return [naming.Column(ends[one.name], one.unit) for one in right[:1]]

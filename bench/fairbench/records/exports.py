@@ -6,10 +6,20 @@ A layout lists a tool's own columns; fields that it does not list are found by c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from fairbench.files.json_text import inner, objects_in
-from fairbench.files.times import Nanoseconds, is_missing, nanoseconds, number_of, unit_of
+from fairbench.files.times import (
+    Nanoseconds,
+    duration_s,
+    is_missing,
+    is_number,
+    nanoseconds,
+    number_of,
+    unit_of,
+    zoned_moment_of,
+)
 from fairbench.records.layout import Layout, Object, Record, first_given, has_all
 from fairbench.records.names import OWN, cell_of
 
@@ -205,17 +215,24 @@ CLOUDFLARE = Layout(
 )
 
 
-def _placed(record: Record, end: Any, length: Any, unit: str) -> Object:
-    """Return the start and end of a request that was logged at its end."""
-    start, end = _times(end, length, unit)
+def _placed(record: Record, end: Any, length: Any) -> Object:
+    """Return the start and end of a request that was logged at its end, after a duration (s)."""
+    start, end = _times(end, length)
     return {**record, **_own(start=start, end=end)}
 
 
-def _times(end: Any, length: Any, unit: str) -> tuple[Any, Any]:
+def _times(end: Any, length: Any) -> tuple[Any, Any]:
     """Return the start and end of a request; both are the end if either cannot be read."""
+    told_s, number = duration_s(length), number_of(length)
+    length_s = told_s if told_s is not None else number
     try:
-        end_ns = nanoseconds(end, unit_of(end))
-        return Nanoseconds(end_ns - nanoseconds(length, unit)), Nanoseconds(end_ns)
+        if length_s is None:
+            return end, end
+        if is_number(end):
+            end_ns = nanoseconds(end, unit_of(end))
+            return Nanoseconds(end_ns - nanoseconds(length_s, "s")), Nanoseconds(end_ns)
+        moment = zoned_moment_of(end)
+        return (moment - timedelta(seconds=length_s)).isoformat(), moment.isoformat()
     except (ValueError, OverflowError):
         return end, end
 
@@ -232,12 +249,10 @@ def _is_nginx(first: Record) -> bool:
 def _nginx_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield a request of nginx, which logs it at its end with its duration in seconds."""
     end = first_given(*(record.get(name) for name in _NGINX_TIMES))
-    yield _placed(record, end, record.get("request_time"), "s")
+    yield _placed(record, end, record.get("request_time"))
 
 
-NGINX = Layout(
-    "nginx", _is_nginx, _known("start", "end"), spread=lambda: _nginx_requests, unit="ns"
-)
+NGINX = Layout("nginx", _is_nginx, _known("start", "end"), spread=lambda: _nginx_requests)
 
 # Envoy's access log: %START_TIME% and %DURATION%, which is in milliseconds.
 ENVOY = Layout(
@@ -262,7 +277,7 @@ _AGENT_TIMES = ("time", "timestamp", "ts", "@timestamp")
 def _agentgateway_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield a request of agentgateway, which logs it at its end."""
     end = first_given(*(record.get(name) for name in _AGENT_TIMES))
-    yield _placed(record, end, record.get("duration"), "s")
+    yield _placed(record, end, record.get("duration"))
 
 
 AGENTGATEWAY = Layout(
@@ -503,7 +518,7 @@ def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """
     if record.get("event") == FINISHED:
         latency = inner(record, "out", "meta_info", "e2e_latency")
-        yield _placed(record, record.get("timestamp"), latency, "s")
+        yield _placed(record, record.get("timestamp"), latency)
 
 
 _META = "out.meta_info."
