@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -68,15 +68,14 @@ class Asked:
     """How to read a file.
 
     Attributes:
-        fields: Fields that are wanted; those beyond ``names.NAMES`` are ignored.
+        fields: Fields that are wanted.
         names: Columns that the user names, by field; an empty name means that there is none.
         layout: Name of the layout, None to find it.
         calls: The command's own names of layouts.
         line: Number of the run, from 1, in a file of several; 0 for the only one.
         line_flag: The flag that sets it, for messages.
         signs: Plain names of columns that say how a request ended.
-        convert: Functions that replace values of a field as they are read.
-        streamed: Whether the file may be larger than memory, because records are not kept.
+        convert: Functions that replace values of a field as they are read, given their location.
     """
 
     fields: Collection[str]
@@ -546,11 +545,6 @@ def as_numbers(values: list[Any]) -> Floats | None:
         return None
     exact = not (int in kinds or str in kinds) or not (np.abs(found) > 2**53).any()
     return found if exact else None
-
-
-def missing_columns(columns: Columns, needed: Iterable[str]) -> Iterator[str]:
-    """Yield the needed fields that have no column."""
-    yield from (name for name in needed if name not in columns.fields)
 
 
 def shown(name: str, value: Any) -> str:

@@ -24,7 +24,6 @@ COUNTS = (
     *("total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-SPANS = ("span_kind", "span_id", "parent_id")
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
 """Fields of which one says when the first token came, and when the last one came."""
 
