@@ -30,12 +30,13 @@ from fairbench.execute.context import run_context
 from fairbench.files.reader import read_whole
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
+from fairbench.records.names import parse_map
 from fairbench.report.pages.page import Page
 from fairbench.report.pages.written import write_page
 from fairbench.report.progress import shown_progress
 from fairbench.report.run_table import scored_text
 from fairbench.results.store import read_json, write_text
-from fairbench.score.layout import parse_map
+from fairbench.score.arrays import NEEDED
 from fairbench.score.records import read_scored
 from fairbench.score.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
@@ -74,6 +75,7 @@ def diagnose(
     data: Data,
     *,
     map: Mapping[str, str] | None = None,  # the name of the command's flag
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
     gpu: str | None = None,
     model: str | None = None,
@@ -86,8 +88,9 @@ def diagnose(
     """Find the heavy clients of a log, the clients they harm, and a remedy.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` has
-    the column of a field whose name is not a common one, such as ``{"client": "team"}``. The other
-    arguments are the flags of ``fairbench diagnose``, with lists of schedulers and of targets.
+    the column of a field whose name is not a common one, such as ``{"client": "team"}``.
+    ``time_unit`` is the unit of times whose column does not state it. The other arguments are the
+    flags of ``fairbench diagnose``, with lists of schedulers and of targets.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
@@ -97,7 +100,8 @@ def diagnose(
     known = {key: value for key, value in flags.items() if value is not None}
     asked = Asked(known, dp, tuple(scheduler), tuple(slo), not no_plan)
     with as_file(data) as file, run_context(shown_progress() if show_progress else None) as context:
-        log = read_log(TraceParams(file, columns=joined_columns(map or {})))
+        columns = joined_columns(map or {})
+        log = read_log(TraceParams(file, columns=columns, time_unit=time_unit or ""))
         found = diagnosed(replace(log, file=shown(log.file, file)), asked, context)
         if found.missing:
             raise context.interrupted.ended("interrupted")
@@ -140,7 +144,7 @@ def score(
         scored = read_scored(
             [Path(name) for name in names],
             layout=layout,
-            names=parse_map(f"{field}={name}" for field, name in (map or {}).items()),
+            names=parse_map((f"{key}={name}" for key, name in (map or {}).items()), NEEDED),
             line=line,
             unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=clients,

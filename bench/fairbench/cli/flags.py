@@ -135,6 +135,7 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
         columns=joined_columns(columns),
         line=flags.get("trace_line") or 0,
         block_size=cast("TraceFlags", flags).get("trace_block_size") or 0,
+        time_unit=flags.get("time_unit") or "",
     )
     check_params(params)
     return params

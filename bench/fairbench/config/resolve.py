@@ -335,14 +335,14 @@ def traced(given: Placed) -> Placed:
 
 def trace_params(given: Placed) -> TraceParams:
     """Return how flags say to read their trace. Raises UsageError for unknown fields."""
-    from fairbench.workloads.traces.columns import given_columns
+    from fairbench.records.names import mapped
     from fairbench.workloads.traces.read import TraceParams, joined_columns
 
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:
         columns["client"] = trace["client"]
-    given_columns(columns)
+    mapped(columns)
     return TraceParams(
         file=str(trace["file"]),
         format=trace.get("format", "auto"),
@@ -352,4 +352,5 @@ def trace_params(given: Placed) -> TraceParams:
         spread=trace.get("spread", False),
         line=trace.get("line", 0),
         block_size=trace.get("block_size", 0),
+        time_unit=trace.get("time_unit", ""),
     )

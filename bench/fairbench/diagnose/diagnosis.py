@@ -102,6 +102,8 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")
     found = tuple(floods(log.traffic))
+    if not log.counted:
+        return _unreplayed(log, found, asked)
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
@@ -131,6 +133,19 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
         plan = None if lost else _plan(replay, asked, made, folder, context)
     missing = (*made.missing, *([] if plan else ["the number of replicas"]))
     return replace(made, plan=plan, missing=missing)
+
+
+def _unreplayed(log: AccessLog, found: tuple[Flood, ...], asked: Asked) -> Diagnosis:
+    """Return what a log without token counts shows, since it cannot be replayed."""
+    traffic = log.traffic
+    harm = harm_of(traffic, list(found)) if traffic.knows_waits else None
+    part_s = (float(traffic.arrival_s[0]), float(traffic.arrival_s[-1]))
+    made = Diagnosis(
+        *(log, found, traffic, harm, (), part_s, asked.dp or 1, asked.dp is not None, None),
+        present=asked.schedulers[0],
+        missing=(),
+    )
+    return made
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:

@@ -128,6 +128,8 @@ def access_log_page(log: AccessLog) -> Page:
     """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
+    if not log.counted:
+        warnings.append("The log has no token counts, so all requests count alike.")
     failed = ""
     if log.table.left_out:
         counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"

@@ -8,13 +8,13 @@ vllm-project/guidellm at 06cef29), and before 0.4 ``start_time``, ``end_time`` a
 from __future__ import annotations
 
 from fairbench.files.json_text import inner, objects_in
-from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, difference, first_of, request, scaled
+from fairbench.records.layout import Object, Record, Run
+from fairbench.records.tools.tool import difference, first_of, layout, request, scaled
 
 ENDS = {"successful": None, "errored": "failed", "incomplete": "unfinished"}
 
 
-def _recognise(item: Object) -> bool:
+def _recognise(item: Record) -> bool:
     return any(
         isinstance(inner(run, "requests", end), list)
         for run in objects_in(item.get("benchmarks"))
@@ -22,7 +22,7 @@ def _recognise(item: Object) -> bool:
     )
 
 
-def _runs(objects: list[Object]) -> list[Run]:
+def _runs(objects: list[Object], where: str) -> list[Run]:
     runs = [run for item in objects for run in objects_in(item.get("benchmarks"))]
     return [_run(run) for run in runs]
 
@@ -53,8 +53,8 @@ def _request(row: Object, status: str | None) -> Object:
         input_tokens=row.get("prompt_tokens"),
         output_tokens=row.get("output_tokens"),
         status=status,
-        id=row.get("request_id"),
+        request_id=row.get("request_id"),
     )
 
 
-GUIDELLM = Tool("guidellm", _recognise, _runs)
+GUIDELLM = layout("guidellm", _recognise, _runs)

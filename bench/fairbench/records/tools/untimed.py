@@ -12,13 +12,13 @@ import heapq
 
 from fairbench.files.json_text import inner, objects_in
 from fairbench.files.times import number_of
-from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, first_of, request
+from fairbench.records.layout import Object, Run
+from fairbench.records.tools.tool import first_of, layout, request
 
 MOST_USERS = 100_000
 
 
-def _llmperf(objects: list[Object]) -> list[Run]:
+def _llmperf(objects: list[Object], where: str) -> list[Run]:
     found = [
         request(
             row,
@@ -72,13 +72,13 @@ def _placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     )
 
 
-LLMPERF = Tool(
+LLMPERF = layout(
     "llmperf",
     lambda item: {"number_input_tokens", "number_output_tokens", "error_code"} <= set(item),
     _llmperf,
 )
-GENAI_BENCH = Tool(
+GENAI_BENCH = layout(
     "genai-bench",
     lambda item: isinstance(item.get("individual_request_metrics"), list),
-    lambda objects: [_genai_bench(item) for item in objects],
+    lambda objects, where: [_genai_bench(item) for item in objects],
 )

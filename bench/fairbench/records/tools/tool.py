@@ -1,42 +1,27 @@
-"""The interface of a benchmark's export, with common helpers."""
+"""The layout of a benchmark's export, with common helpers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench.files.json_text import inner
 from fairbench.files.times import number_of
-from fairbench.score.files import Object
+from fairbench.records.layout import Layout, Object, Record, Run
 
 FIELDS = ("start", "ttft", "latency", "input_tokens", "output_tokens")
-OPTIONAL = ("cached_tokens", "status", "error", "gaps", "id")
+OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 
 
-class Run(NamedTuple):
-    """The requests of one run, in the form of ``request``.
-
-    ``completed`` is the number of successful requests that the tool itself states, or None;
-    ``remarks`` name the facts of requests that the export lacks.
-    """
-
-    requests: list[Object]
-    completed: int | None = None
-    remarks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tool:
-    """The export of one benchmark.
-
-    ``recognise`` returns whether an object of a file belongs to the tool, ``runs`` the runs in all
-    objects of a file.
-    """
-
-    name: str
-    recognise: Callable[[Object], bool]
-    runs: Callable[[list[Object]], list[Run]]
+def layout(
+    name: str,
+    fits: Callable[[Record], bool],
+    runs: Callable[[list[Object], str], list[Run]],
+) -> Layout:
+    """Return the layout of a benchmark's export, whose ``runs`` have requests of ``request``."""
+    own = {field: field for field in (*FIELDS, *OPTIONAL)}
+    units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
+    return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
 
 
 def request(

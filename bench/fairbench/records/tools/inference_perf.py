@@ -10,15 +10,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 from fairbench.files.json_text import inner
-from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, difference, numbers_in, request
+from fairbench.records.layout import Object, Record, Run
+from fairbench.records.tools.tool import difference, layout, numbers_in, request
 
 
-def _recognise(item: Object) -> bool:
+def _recognise(item: Record) -> bool:
     return {"start_time", "end_time", "request", "info"} <= set(item)
 
 
-def _runs(objects: list[Object]) -> list[Run]:
+def _runs(objects: list[Object], where: str) -> list[Run]:
     return [Run([_request(row) for row in objects])]
 
 
@@ -46,4 +46,4 @@ def _request(row: Object) -> Object:
     )
 
 
-INFERENCE_PERF = Tool("inference-perf", _recognise, _runs)
+INFERENCE_PERF = layout("inference-perf", _recognise, _runs)

@@ -13,9 +13,9 @@ from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.files.json_text import inner, objects_in, parsed
-from fairbench.score.files import Object
-from fairbench.score.tools.tool import Run, Tool, numbers_in, request
-from fairbench.workloads.traces.texts import text_of, tokens_of
+from fairbench.records.layout import Object, Record, Run
+from fairbench.records.texts import text_of, tokens_of
+from fairbench.records.tools.tool import layout, numbers_in, request
 
 NS = 1e-9
 ESTIMATED = (
@@ -23,11 +23,11 @@ ESTIMATED = (
 )
 
 
-def _recognise(item: Object) -> bool:
+def _recognise(item: Record) -> bool:
     return any("requests" in one for one in objects_in(item.get("experiments")))
 
 
-def _runs(objects: list[Object]) -> list[Run]:
+def _runs(objects: list[Object], where: str) -> list[Run]:
     return [_run(one) for item in objects for one in objects_in(item.get("experiments"))]
 
 
@@ -95,4 +95,4 @@ def _prompt(inputs: Any) -> str:
     return ""
 
 
-GENAI_PERF = Tool("genai-perf", _recognise, _runs)
+GENAI_PERF = layout("genai-perf", _recognise, _runs)

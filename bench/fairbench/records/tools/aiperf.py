@@ -7,10 +7,11 @@ named as in its "Metrics Reference" (0.3 to 0.13).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fairbench.errors import DataError, shortened
-from fairbench.score.files import Object
+from fairbench.records.layout import Layout, Object, Record
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
@@ -23,34 +24,24 @@ COUNTS = {
 }
 
 
-def is_aiperf(item: Object) -> bool:
+def is_aiperf(item: Record) -> bool:
     """Return whether an object is a record of aiperf."""
     metadata = item.get("metadata")
     return isinstance(metadata, dict) and START in metadata and "metrics" in item
 
 
-def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
-    """Return the measured records without warm-up. The list is consumed: files are large.
+def _measured_requests(item: Record, where: str) -> Iterator[Object]:
+    """Yield the request of a record, unless it belongs to the warm-up.
 
     Raises DataError naming the line that is not such a record.
     """
-    found = []
-    for number, (where, item) in enumerate(objects):
-        objects[number] = where, {}
-        if not is_aiperf(item):
-            raise DataError(
-                f"{where}: not a record of aiperf: the field metadata.{START} is missing"
-            )
-        if item["metadata"].get("benchmark_phase") != "warmup":
-            found.append((where, _flat(item, where)))
-    if not found:
-        raise DataError(
-            f"{objects[0][0]}: holds only records of the warm-up, so there is nothing to score"
-        )
-    return found
+    if not is_aiperf(item):
+        raise DataError(f"{where}: not a record of aiperf: the field metadata.{START} is missing")
+    if item["metadata"].get("benchmark_phase") != "warmup":
+        yield _flat(item, where)
 
 
-def _flat(item: Object, where: str) -> Object:
+def _flat(item: Record, where: str) -> Object:
     """Return the metadata, the metrics used and the reason for a failure as a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
@@ -108,3 +99,19 @@ def _measured(metrics: Object, name: str) -> tuple[Any, str]:
     if not isinstance(metric, dict):
         return metric, ""
     return metric.get("value"), str(metric.get("unit"))
+
+
+_NAMES = {"start": "start", "ttft": "time_to_first_token", "latency": "request_latency"}
+_NAMES |= {"input_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
+_NAMES |= {"cached_tokens": "cached_tokens", "error": "error", "gaps": "gaps"}
+
+AIPERF = Layout(
+    "aiperf",
+    is_aiperf,
+    _NAMES,
+    dict.fromkeys(("start", "ttft", "latency", "gaps"), "s"),
+    spread=lambda: _measured_requests,
+    own_units=True,
+    exact=True,
+    nothing="holds only records of the warm-up, so there is nothing to score",
+)
