@@ -34,6 +34,14 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     return tuple([Segment(page, len(page) // ID_BYTES) for page in pages])
 
 
+def narrow(ids: Sequence[int]) -> Sequence[int]:
+    """Return token ids of at most 32 bits; SGLang gives the tokens of an image wider ones."""
+    try:
+        return array("I", ids)
+    except OverflowError:
+        return array("I", [(one ^ one >> 32) & 0xFFFFFFFF for one in ids])
+
+
 def _bytes_of(token_ids: Sequence[int]) -> memoryview:
     if isinstance(token_ids, array) and token_ids.typecode == "I":
         return memoryview(token_ids).cast("B")

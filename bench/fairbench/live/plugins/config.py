@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.processes.http import get_json
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction, eviction_class
 from fairbench.schedulers.load_cap import NONE, LoadCap
@@ -26,6 +28,13 @@ EVICTION = "FAIRBENCH_EVICTION"
 LOAD_CAP = "engine.load_cap"  # the only setting of engines that a plugin obeys
 
 
+class Classes(Enum):
+    """The order in which an engine serves classes of priority."""
+
+    LOWEST_FIRST = "the lowest number first"
+    HIGHEST_FIRST = "the highest number first"
+
+
 @dataclass(frozen=True)
 class PluginConfig:
     """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
@@ -33,7 +42,8 @@ class PluginConfig:
     The parameters include ``LOAD_CAP`` if it is set, because no server has such a limit itself.
     ``weights`` are the clients' entitlements, 1 by default. ``eviction`` names the policy that
     evicts from the server's cache on behalf of ``clients``, None for the server's own order; its
-    parameters are among ``params``.
+    parameters are among ``params``. ``classes`` is the engine's order of priorities; with an order,
+    each priority has a scheduler of its own.
     """
 
     local: str
@@ -41,8 +51,14 @@ class PluginConfig:
     weights: Mapping[str, float] = field(default_factory=dict)
     eviction: str | None = None
     clients: tuple[str, ...] = ()
+    classes: Classes | None = None
 
     def build(self) -> LocalScheduler:
+        if self.classes is not None:
+            return ByClass(self._build, low_first=self.classes is Classes.LOWEST_FIRST)
+        return self._build()
+
+    def _build(self) -> LocalScheduler:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import count
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from fairbench.live.plugins.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.token_pages import segments_of
+from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import WaitingView
 
 Theirs = Any  # an engine's request
@@ -36,21 +37,35 @@ class Tracked:
 
 
 def request_of(
-    tag: str, ids: Sequence[int], max_new_tokens: int, number: int, now_s: float, priority: int = 0
+    tag: str,
+    ids: Sequence[int],
+    max_new_tokens: int,
+    number: int,
+    now_s: float,
+    priority: int = 0,
+    session: str | None = None,
 ) -> Request:
-    """Return the scheduler's view of a request; engines have no programs, hence the zeros.
+    """Return the scheduler's view of a request; a session is a program of which no end is known.
 
     ``tag`` is the name of the client, with the time left to the request's deadlines at ``now_s``.
     """
     client, due = untagged(tag, now_s)
     return Request(
-        *(number, client, 0, 0, segments_of(ids), len(ids), max_new_tokens),
+        *(number, client, program_of(client, session), 0),
+        *(segments_of(narrow(ids)), len(ids), max_new_tokens),
         arrival_s=now_s,
         deadline_s=due.end_s,
         first_token_by_s=due.first_token_s,
         token_every_s=due.token_every_s,
         priority=priority,
     )
+
+
+def program_of(client: str, session: str | None) -> int:
+    """Return the number of a client's session, at least 1; 0 without a session."""
+    if session is None:
+        return 0
+    return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())
 
 
 class EngineView(WaitingView, Protocol):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench.schedulers.token_pages import segments_of
+from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import RunningView
 from fairbench.sim.engine.matched_queue import MatchedQueue
 from fairbench.sim.engine.scans import Entry
@@ -197,7 +197,7 @@ class EngineQueue(MatchedQueue[Spot]):
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
         # Only the first tokens are compared, to find cold requests that share them.
-        head = segments_of(token_ids[:IN_BATCH_TOKENS])
+        head = segments_of(narrow(token_ids[:IN_BATCH_TOKENS]))
         waiting.prompt = head if apart is None else (Segment(repr(apart), 0), *head)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
 
 
 class Retention(EvictionPolicy):
@@ -17,8 +18,8 @@ class Retention(EvictionPolicy):
 
     The expected return is the end of the session's last call plus the mean time that sessions of
     its client have taken between calls. Nothing is kept for a client whose calls are known to have
-    ended. Under pressure kept tokens are evicted, too, starting with those of the earliest expected
-    return; the prefix of a waiting request goes last.
+    ended, nor for a request without a session. Under pressure kept tokens are evicted, too,
+    starting with those of the earliest expected return; the prefix of a waiting request goes last.
     """
 
     name = "retention"
@@ -53,9 +54,11 @@ class Retention(EvictionPolicy):
         self._gap_s[request.client] = mean_s + min(self.params.newest, 1) * (gap_s - mean_s)
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        if request.calls_left == 0:
-            self._ended_s.pop(request.program_id, None)
+        self._ended_s.pop(request.program_id, None)
+        if request.calls_left == 0 or not has_program(request):
             return now_s
         self._ended_s[request.program_id] = now_s
+        if len(self._ended_s) > IDLE_PROGRAMS:
+            del self._ended_s[next(iter(self._ended_s))]
         gap_s = self._gap_s.get(request.client, self.params.first_s)
         return now_s + min(self.params.most_s, self.params.factor * gap_s)

@@ -58,8 +58,12 @@ class Programs(Generic[T]):
         return False
 
 
+def has_program(request: Request) -> bool:
+    """Return whether the host names programs: others use 0 or -1 and no ``calls_left``."""
+    return request.program_id > 0 or request.calls_left is not None
+
+
 def _name(request: Request) -> tuple[str, int]:
-    """Return a program's name. Hosts without programs use 0 or -1 and no ``calls_left``."""
-    if request.program_id > 0 or request.calls_left is not None:
-        return request.client, request.program_id
-    return "", request.request_id
+    return (
+        (request.client, request.program_id) if has_program(request) else ("", request.request_id)
+    )

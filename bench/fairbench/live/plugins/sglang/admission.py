@@ -34,6 +34,7 @@ class Admission:
         # whether a request did not fit in this pass, and others were tried
         self._passed_over = False
         self._no_slot: Req | None = None  # the request that is passed over because no slot is free
+        self.theirs_preempts = False  # whether SGLang preempts requests of a lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if a pass is made."""
@@ -101,9 +102,12 @@ class Admission:
 
         Returns whether to continue.
 
-        SGLang would preempt by priority. Here the scheduler preempts requests or names another
-        candidate; in the second case this candidate is not tried.
+        With classes of priority, SGLang preempts requests of a lower class if it can. Otherwise the
+        scheduler preempts requests or names another candidate; in the second case this candidate is
+        not tried.
         """
+        if self.theirs_preempts and original(adder, req):
+            return True
         taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:
             if len(self.preemption.taken) > taken:

@@ -151,12 +151,6 @@ def check_tree(tree: Any) -> None:
             f"SGLang's cache is {type(tree).__name__} with {parts}: an eviction policy "
             "of fairbench needs a prefix cache of full attention in GPU memory alone"
         )
-    if getattr(tree, "disable", False):
-        raise UsageError(
-            "--disable-radix-cache leaves nothing for an eviction policy; leave it out"
-        )
-    if getattr(getattr(tree, "tree_core", tree), "is_eagle", False):
-        raise UsageError("speculative decoding by EAGLE is not supported with an eviction policy")
 
 
 @dataclass(slots=True)
@@ -285,12 +279,3 @@ class Eviction:
     def _per_client(self, batch: Any) -> Counter[str]:
         reqs = () if batch is None else batch.reqs
         return Counter(self._held[req].request.client for req in reqs if req in self._held)
-
-
-def check_eviction(server_args: Any, policy: str | None) -> None:
-    """Raise UsageError if a server's ranks would evict differently."""
-    if policy == "retention" and server_args.tp_size > 1:
-        raise UsageError(
-            f"--tp-size {server_args.tp_size}: must be 1 for eviction {policy}, which reads the "
-            "clock of each rank"
-        )

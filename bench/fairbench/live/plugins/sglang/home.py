@@ -15,7 +15,7 @@ from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.kept_tree import KeptTree
 from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.plugins.sglang.requests import Req, client_of, context_of
+from fairbench.live.plugins.sglang.requests import Req, client_of, context_of, session_of
 from fairbench.live.plugins.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
 from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
@@ -78,13 +78,20 @@ class Home(EngineHome):
     def _track(self, req: Req, now_s: float) -> Tracked:
         most = req.sampling_params.max_new_tokens
         number = next(self._numbers)
-        request = request_of(client_of(req), req.origin_input_ids, most, number, now_s)
+        priority = 0 if self.config.classes is None else req.priority
+        request = request_of(
+            *(client_of(req), req.origin_input_ids, most, number, now_s, priority),
+            session=session_of(req),
+        )
         return Tracked(request, req, request.prompt)
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
-        """Handle a request that SGLang has appended to its queue."""
+        """Handle a request that SGLang has appended to its queue.
+
+        SGLang does not call requests ``retracted`` that it has preempted for a higher priority.
+        """
         request = self._tracked[req].request
-        if retracted:
+        if retracted or req in self._running:
             self.ledger.count("retractions", request.client)
             self._running.pop(req, None)
             if req not in self._preemption.taken:

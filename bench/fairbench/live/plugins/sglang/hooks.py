@@ -6,14 +6,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from fairbench.live.plugins.config import PluginConfig
+from fairbench.errors import UsageError
+from fairbench.live.plugins.config import Classes, PluginConfig, plugin_config
 from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
 from fairbench.live.plugins.sglang.admission import Admission, Original
-from fairbench.live.plugins.sglang.eviction import Eviction, check_eviction
+from fairbench.live.plugins.sglang.eviction import Eviction
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
 from fairbench.live.plugins.sglang.match_order import MatchOrder
@@ -22,15 +24,18 @@ from fairbench.live.plugins.sglang.release import (
     SUPPORTED,
     Hook,
     check_evicting,
+    check_eviction,
     check_server,
     check_target,
     check_version,
     require_applied,
+    resolved,
 )
 from fairbench.live.plugins.sglang.requests import Req, context_of
 from fairbench.live.step_times import FittedCosts
 from fairbench.version import __version__
 
+SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
@@ -71,6 +76,7 @@ class Hooks:
     def by_target(self) -> dict[str, Hook]:
         """Return every hook, by the function that it wraps."""
         return (self.eviction.by_target(BATCH) if self.eviction else {}) | {
+            f"{SERVER_ARGS}.check_server_args": Hook(self.check_arguments),
             f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
             f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
             f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
@@ -94,14 +100,49 @@ class Hooks:
             f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
         }
 
+    def check_arguments(self, original: Original, server_args: Any) -> None:
+        """Wrap ``check_server_args``, which SGLang's first process calls before a model is loaded.
+
+        Raises SystemExit with code 2, after one line, if the server is unsupported.
+        """
+        original(server_args)
+        arguments = resolved(server_args)
+        try:
+            self._check(arguments)
+        except UsageError as error:
+            sys.stderr.write(f"fairbench: {error}\n")
+            raise SystemExit(2) from None
+        if getattr(arguments, "is_embedding", False):
+            sys.stderr.write(
+                "fairbench: --is-embedding: requests are served in order of arrival, because "
+                "SGLang does not tell its scheduler the clients of embeddings\n"
+            )
+
+    def _check(self, arguments: Any) -> None:
+        measures = self.home.costs is not None
+        check_server(arguments, self.home.scheduler, measures=measures)
+        check_eviction(arguments, self._config.eviction)
+
+    def _obey(self, arguments: Any) -> None:
+        """Follow the server's arguments: its classes of priority, and embeddings by arrival."""
+        if getattr(arguments, "is_embedding", False):
+            self._config, self.order.cache_aware = plugin_config("fcfs", {}), False
+        elif getattr(arguments, "enable_priority_scheduling", False):
+            low_first = arguments.schedule_low_priority_values_first
+            order = Classes.LOWEST_FIRST if low_first else Classes.HIGHEST_FIRST
+            self._config = replace(self._config, classes=order)
+            self.admission.theirs_preempts = not arguments.disable_priority_preemption
+        else:
+            return
+        self._settle()
+
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
         """Wrap ``__init__``. Raises UsageError if the server is unsupported."""
         require_applied(self.by_target())
-        measures = self.home.costs is not None
-        check_server(server_args, self.home.scheduler, measures=measures)
-        check_eviction(server_args, self._config.eviction)
+        self._check(arguments := resolved(server_args))
+        self._obey(arguments)
         original(scheduler, server_args, *args, **named)
         self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context
@@ -127,6 +168,7 @@ class Hooks:
         if req in self.preemption.taken:
             return False  # SGLang would abort the request if the queue were at its limit
         if original(scheduler, req, *args, **named):
+            self.home.gone(req)  # if SGLang preempted the request for a higher priority
             return True
         if self.home.accepts(req, self._now_s()):
             return False

@@ -131,6 +131,7 @@ def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
         or tuple(inspect.signature(method).parameters) != ("waiting_queue", "policy")
         or not hasattr(import_module(BATCH_MODULE).Req, "_compute_max_prefix_len")
         or getattr(tree, "disable", True)
+        or is_eagle(tree)
         or tree.supports_fast_match_prefix()
     ):
         return None
@@ -143,6 +144,11 @@ def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     if is_unified(tree):
         return KeptUnifiedCache(tree, find)
     return None
+
+
+def is_eagle(tree: Any) -> bool:
+    """Return whether the tree matches pairs of tokens, for speculative decoding by EAGLE."""
+    return bool(getattr(getattr(tree, "tree_core", tree), "is_eagle", False))
 
 
 def is_radix(tree: Any) -> bool:

@@ -4,27 +4,52 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins.releases import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.by_class import unfit_for_classes
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
 EVICTING = ("0.5.23",)  # releases that support an eviction policy
 DISTRIBUTIONS = ("sglang",)
-# SGLang's flag -> the value that turns the feature off. Each of these features changes admissions
-# without the plugin.
+
+
+class Off(NamedTuple):
+    """The value of a flag that leaves an unsupported feature off, and why it is unsupported."""
+
+    value: Any
+    why: str
+
+
+RANKS = (
+    "each rank has its own queue, so credits and deficits would be counted per rank; start more "
+    "servers instead"
+)
+SEES_NO_QUEUE = "prefill and decode servers keep requests in queues that the plugin does not see"
 OFF = {
-    "disaggregation_mode": "null",
-    "dllm_algorithm": None,
-    "enable_hierarchical_cache": False,
-    "enable_lora": None,
-    "enable_priority_scheduling": False,
-    "pp_size": 1,
+    "dp_size": Off(1, RANKS),
+    "enable_dp_attention": Off(False, RANKS),
+    "disaggregation_mode": Off("null", SEES_NO_QUEUE),
+    "encoder_only": Off(False, SEES_NO_QUEUE),
+    "language_only": Off(False, SEES_NO_QUEUE),
+    "enable_hierarchical_cache": Off(
+        False, "the time that loads a prefix from host memory is charged to no client"
+    ),
+    "enable_lmcache": Off(
+        False, "the time that loads a prefix from host memory is charged to no client"
+    ),
+    "pp_size": Off(1, "each stage keeps several running batches, and the plugin sees one"),
+    "dllm_algorithm": Off(None, "diffusion models admit requests without asking the scheduler"),
+    "lora_drain_wait_threshold": Off(
+        0.0, "SGLang would pass over adapters by its clock, whatever the scheduler chooses"
+    ),
+    "enable_lora_overlap_loading": Off(
+        False, "SGLang would pass over adapters by its clock, whatever the scheduler chooses"
+    ),
 }
-# Each of these creates several schedulers in one server.
-RANKED = {"dp_size": 1, "enable_dp_attention": False}
 
 
 class Hook(NamedTuple):
@@ -76,25 +101,28 @@ def require_applied(targets: Iterable[str]) -> None:
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
 
 
+def resolved(server_args: Any) -> Any:
+    """Return the server's arguments as SGLang has resolved them; a release may keep them apart."""
+    if not hasattr(server_args, "_resolved_overrides"):
+        return server_args
+    return import_module("sglang.srt.arg_groups.overrides").resolving_view(server_args)
+
+
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if this server is started with something unsupported.
 
     ``measures`` is true if admission depends on the times of the server's steps.
     """
     for name, off in OFF.items():
-        value = getattr(server_args, name)
-        if value and value != off:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} {value} is not supported with FAIRBENCH_LOCAL")
-    for name, off in RANKED.items():
-        value = getattr(server_args, name, off)
-        if value and value != off:
-            flag = "--" + name.replace("_", "-")
+        value = getattr(server_args, name, off.value)
+        if value and value != off.value:
             raise UsageError(
-                f"{flag} {value} is not supported with FAIRBENCH_LOCAL: each rank has its "
-                "own queue, so credits and deficits would be counted per rank; start "
-                "more servers instead"
+                f"{_given(name, value)} is not supported with FAIRBENCH_LOCAL: {off.why}"
             )
+    if getattr(server_args, "enable_priority_scheduling", False):
+        _refuse("--enable-priority-scheduling", unfit_for_classes(scheduler))
+    if getattr(server_args, "speculative_algorithm", None) and scheduler.preempts:
+        _refuse("--speculative-algorithm", f"{scheduler.name} preempts")
     # Ranks have separate clocks but must make equal decisions.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (refuses or scheduler.preempts) and server_args.tp_size > 1:
@@ -104,3 +132,32 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
             f"--tp-size {server_args.tp_size}: must be 1, because {scheduler.name} or the "
             "load cap uses measured step times, which differ between ranks"
         )
+
+
+def check_eviction(server_args: Any, policy: str | None) -> None:
+    """Raise UsageError if a server cannot evict by a policy, or its ranks would differ."""
+    if policy is None:
+        return
+    for name, why in (
+        ("disable_radix_cache", "leaves nothing to evict"),
+        ("speculative_algorithm", "takes memory for drafts, which the policy does not see"),
+        ("is_embedding", "loses the clients of requests"),
+    ):
+        if value := getattr(server_args, name, None):
+            _refuse(_given(name, value), f"it {why}", f"eviction {policy}")
+    if policy == "retention" and server_args.tp_size > 1:
+        raise UsageError(
+            f"--tp-size {server_args.tp_size}: must be 1 for eviction {policy}, which reads the "
+            "clock of each rank"
+        )
+
+
+def _given(name: str, value: Any) -> str:
+    """Return a flag as it is given."""
+    flag = "--" + name.replace("_", "-")
+    return flag if value is True else f"{flag} {value}"
+
+
+def _refuse(flag: str, why: str | None, with_what: str = "this scheduler") -> None:
+    if why is not None:
+        raise UsageError(f"{flag} is not supported with {with_what}: {why}")

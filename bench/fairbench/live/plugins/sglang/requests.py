@@ -17,6 +17,13 @@ def client_of(req: Req) -> str:
     return req.routing_key or DEFAULT_CLIENT
 
 
+def session_of(req: Req) -> str | None:
+    """Return the session that the caller has named for a request, None without one."""
+    named: str | None = getattr(req, "session_id", None)
+    session = getattr(req, "session", None)
+    return named or getattr(session, "session_id", None)
+
+
 def context_of(req: Req) -> int:
     """Return the tokens of prompt and output so far."""
     return len(req.origin_input_ids) + len(req.output_ids)
