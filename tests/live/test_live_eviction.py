@@ -18,8 +18,9 @@ from fairbench.live.plugins.config import (
     require_active,
 )
 from fairbench.live.plugins.sglang import release
-from fairbench.live.plugins.sglang.eviction import check_eviction, check_tree
+from fairbench.live.plugins.sglang.eviction import check_tree
 from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.release import check_eviction
 from fairbench.schedulers.eviction.quota import Quota
 from fairbench.schedulers.setup import Setup
 
@@ -176,8 +177,19 @@ def test_a_tree_of_another_kind_is_refused(monkeypatch):
     with pytest.raises(UsageError, match="SimpleNamespace with MAMBA"):
         check_tree(tree)
     monkeypatch.setattr(eviction, "is_radix", lambda tree: True)
-    with pytest.raises(UsageError, match="--disable-radix-cache"):
-        check_tree(SimpleNamespace(disable=True))
-    with pytest.raises(UsageError, match="EAGLE"):
-        check_tree(SimpleNamespace(disable=False, is_eagle=True))
-    check_tree(SimpleNamespace(disable=False, is_eagle=False))
+    check_tree(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"disable_radix_cache": True}, "--disable-radix-cache is not supported with eviction lfu"),
+        ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm EAGLE .* takes memory"),
+        ({"speculative_algorithm": "NGRAM"}, "--speculative-algorithm NGRAM .* takes memory"),
+        ({"is_embedding": True}, "--is-embedding .* loses the clients"),
+    ],
+)
+def test_a_server_that_leaves_a_policy_without_facts_is_refused(given, says):
+    check_eviction(SimpleNamespace(tp_size=1, **given), None)
+    with pytest.raises(UsageError, match=says):
+        check_eviction(SimpleNamespace(tp_size=1, **given), "lfu")

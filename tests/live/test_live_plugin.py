@@ -99,13 +99,19 @@ def server_args(**changed):
     ("changed", "local", "flag"),
     [
         ({"pp_size": 2}, "fcfs", "--pp-size 2"),
-        ({"enable_lora": True}, "fcfs", "--enable-lora"),
+        ({"enable_hierarchical_cache": True}, "fcfs", "--enable-hierarchical-cache is .* load"),
+        ({"lora_drain_wait_threshold": 0.5}, "lpm", "--lora-drain-wait-threshold 0.5 is not"),
+        ({"enable_lora_overlap_loading": True}, "vtc", "--enable-lora-overlap-loading is not"),
+        ({"encoder_only": True}, "vtc", "--encoder-only is not .* queues .* does not see"),
         ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
-        ({"enable_priority_scheduling": True}, "dlpm", "--enable-priority-scheduling"),
+        ({"enable_priority_scheduling": True}, "edf", "with this scheduler: edf preempts"),
+        ({"enable_priority_scheduling": True}, "priority", "priority of its own"),
+        ({"enable_priority_scheduling": True}, "rpm", "rpm refuses requests"),
+        ({"speculative_algorithm": "NGRAM"}, "sglang-priority", "sglang-priority preempts"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
         ({"tp_size": 2}, "edf", "--tp-size 2: must be 1 for edf"),
         ({"dp_size": 2}, "fcfs", "--dp-size 2 is not supported .* would be counted per rank"),
-        ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is not supported"),
+        ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention is not supported"),
     ],
 )
 def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local, flag):
@@ -113,7 +119,9 @@ def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local,
         check_server(server_args(**changed), build_local(local, {}))
     # A plain server, or ranks that all decide alike, may run.
     assert check_server(server_args(), build_local(local, {})) is None
-    assert check_server(server_args(tp_size=2), build_local("dlpm", {})) is None
+    works = {"enable_lora": True, "enable_priority_scheduling": True, "is_embedding": True}
+    works |= {"tp_size": 2, "speculative_algorithm": "EAGLE"}
+    assert check_server(server_args(**works), build_local("dlpm", {})) is None
 
 
 def test_ranks_that_measure_their_own_steps_are_refused():

@@ -17,6 +17,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
+from zlib import crc32
 
 from fairbench.hardware.engine_params import RULES
 from fairbench.live.plugins.releases import installed
@@ -27,6 +28,8 @@ VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
 BEFORE_0_5_22 = VERSION in ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")
 
 RADIX = "radix"
+DRAFTS = 4  # tokens that a step may accept under speculative decoding
+AFTER_END = 3  # a token that is accepted after the end of a request
 
 MODULES = {
     "torch": "torch",
@@ -277,8 +280,13 @@ def _around(hook):
     return wrap
 
 
-def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, match_limit):
-    """Set SGLang's global configuration and the plugin's hooks around its methods, until closed."""
+def configured(
+    policy, hooks, *, chunk, max_prefill, slots, conservativeness, match_limit, **settings
+):
+    """Set SGLang's global configuration and the plugin's hooks around its methods, until closed.
+
+    ``settings`` are further arguments of SGLang's servers.
+    """
     sgl = sglang()
     sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit  # before 0.5.22 always 128
     config = sgl.runtime_context.get_context().override_server_args(
@@ -291,6 +299,7 @@ def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, ma
         disable_overlap_schedule=True,
         attention_backend="torch_native",
         device="cpu",
+        **settings,
     )
     config.install()
     stack = ExitStack()
@@ -342,15 +351,24 @@ class RealEngine:
         self._outputs = {}
         self._ignore_eos = ignore_eos
 
-    def submit(self, number, prompt, output, max_new, client):
-        """Let a request arrive that will produce the tokens ``output``; return SGLang's object."""
+    def submit(self, number, prompt, output, max_new, client, **facts):
+        """Let a request arrive that will produce the tokens ``output``; return SGLang's object.
+
+        ``facts`` are further arguments of SGLang's, such as its adapter.
+        """
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
             max_new_tokens=max_new, stop_token_ids={output[-1]}, ignore_eos=self._ignore_eos
         )
         params.normalize(None)
         req = sgl.schedule_batch.Req(
-            str(number), "", array("q", prompt), params, routing_key=client, vocab_size=2**62
+            str(number),
+            "",
+            array("q", prompt),
+            params,
+            routing_key=client,
+            vocab_size=2**62,
+            **facts,
         )
         self._outputs[req] = output
         self.scheduler._add_request_to_queue(req)
@@ -380,11 +398,14 @@ class RealEngine:
         """Act as the model and let SGLang process the result; return the finished requests."""
         sgl, processor = self._sgl, self.scheduler.batch_result_processor
         requests = list(batch.reqs)
-        tokens = [self._outputs[req][len(req.output_ids)] for req in requests]
-        result = sgl.utils.GenerationBatchResult(next_token_ids=sgl.torch.tensor(tokens))
+        speculates = not batch.spec_algorithm.is_none() and batch.forward_mode.is_decode()
+        result = self._accepted(requests) if speculates else self._next(requests)
         if batch.forward_mode.is_extend():
             processor.process_batch_result_prefill(batch, result)
         else:
+            if speculates:
+                for req, tokens in zip(requests, result.accept_lens.tolist(), strict=True):
+                    batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
         if self._hooks:  # SGLang's process_batch_result calls one of these two, and does much else
@@ -395,15 +416,49 @@ class RealEngine:
         return finished
 
 
+    def _next(self, requests):
+        """Return one token for each request."""
+        tokens = [self._outputs[req][len(req.output_ids)] for req in requests]
+        return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
+
+    def _accepted(self, requests):
+        """Return accepted drafts for each request, some of them after its last token."""
+        rows, lengths = [], []
+        for req in requests:
+            done = len(req.output_ids)
+            lengths.append(1 + crc32(f"{req.rid} {done}".encode()) % DRAFTS)
+            row = [*self._outputs[req][done : done + DRAFTS], *[AFTER_END] * DRAFTS]
+            rows += row[:DRAFTS]
+        return self._sgl.utils.GenerationBatchResult(
+            next_token_ids=self._sgl.torch.tensor(rows),
+            accept_lens=self._sgl.torch.tensor(lengths),
+            speculative_num_draft_tokens=DRAFTS,
+        )
+
+
 class SteppedEngine:
     """A SGLang scheduler that runs iteration by iteration; ``close`` it after use."""
 
     def __init__(
-        self, policy, *, pool, hooks=None, conservativeness, match_limit, tree=RADIX, **limits
+        self,
+        policy,
+        *,
+        pool,
+        hooks=None,
+        conservativeness,
+        match_limit,
+        tree=RADIX,
+        settings=None,
+        **limits,
     ):
         ignore_eos = limits.pop("ignore_eos")
         self._configured = configured(
-            policy, hooks, conservativeness=conservativeness, match_limit=match_limit, **limits
+            policy,
+            hooks,
+            conservativeness=conservativeness,
+            match_limit=match_limit,
+            **limits,
+            **(settings or {}),
         )
         self._evicted = []
         self._engine = RealEngine(
@@ -415,7 +470,7 @@ class SteppedEngine:
             tree=tree,
             **limits,
         )
-        self.submit = self._engine.submit
+        self.submit, self.scheduler = self._engine.submit, self._engine.scheduler
 
     def close(self):
         """Restore SGLang's global configuration."""

@@ -36,6 +36,14 @@ class Arrival:
     client: str = "x"
     first_ms: int | None = None  # time left until its first token is due
     end_ms: int | None = None  # and until its last one
+    facts: dict = field(default_factory=dict)  # its adapter and priority, by SGLang's names
+
+    @property
+    def named(self):
+        """Return the prompt with its adapter, which keeps equal tokens apart in the cache."""
+        adapter, (first, *others) = self.facts.get("lora_id"), self.prompt
+        named = first if adapter is None else Segment(f"{adapter}|{first.key}", first.length)
+        return (named, *others)
 
     @property
     def due(self):
@@ -71,6 +79,7 @@ class Tokens:
     def of(self, prompt):
         ids = []
         for key, length in prompt:
+            key = key.rpartition("|")[2]
             base = self._base.setdefault(key, (len(self._base) + 1) * SPACE)
             ids.extend(range(base, base + length))
         return tuple(ids)
@@ -129,8 +138,11 @@ def random_prompt(draw, earlier, number, longest):
     return prompt
 
 
-def ask_sglang(policy, stream, hooks=None, **engine):
-    """Return SGLang's actions by iteration, with the plugin's ``hooks`` if given."""
+def ask_sglang(policy, stream, hooks=None, prepare=lambda scheduler: None, **engine):
+    """Return SGLang's actions by iteration, with the plugin's ``hooks`` if given.
+
+    ``prepare`` gets SGLang's scheduler before the first request.
+    """
     tokens, done, clock = Tokens(), {}, 0
     engine = SteppedEngine(
         policy,
@@ -152,10 +164,11 @@ def ask_sglang(policy, stream, hooks=None, **engine):
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
             prompt = tokens.of(arrival.prompt)
             client = tagged(arrival.client, arrival.due, arrival.step * STEP_S)
-            engine.submit(number, prompt, output, arrival.max_new, client)
+            engine.submit(number, prompt, output, arrival.max_new, client, **arrival.facts)
 
     now = SimpleNamespace(monotonic=lambda: clock * STEP_S)
     try:
+        prepare(engine.scheduler)
         while True:
             with mock.patch.object(plugin, "time", now):
                 submit_until(clock)
@@ -255,9 +268,9 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
     home.worker.cache.on_evict = evicted
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # the same ids as in ask_sglang
-        tokens.of(arrival.prompt)
+        tokens.of(arrival.named)
         sent = home.send(
-            arrival.prompt,
+            arrival.named,
             arrival.output,
             max_new=arrival.max_new,
             client=arrival.client,
@@ -269,6 +282,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
             arrival_s=arrival.step * STEP_S,
             first_token_by_s=arrival.due.first_token_s,
             deadline_s=arrival.due.end_s,
+            priority=arrival.facts.get("priority", 0),
         )
     with mock.patch.object(fairbench.sim.engine.waiting, "TOUCH_COUNT", stream.limit):
         home.run()

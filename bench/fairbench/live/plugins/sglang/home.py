@@ -15,7 +15,13 @@ from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.kept_tree import KeptTree
 from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.plugins.sglang.requests import Req, client_of, context_of, session_of
+from fairbench.live.plugins.sglang.requests import (
+    Req,
+    client_of,
+    context_of,
+    outputs_of,
+    session_of,
+)
 from fairbench.live.plugins.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
 from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
@@ -224,7 +230,7 @@ class Home(EngineHome):
         """Account a batch's new tokens; overlap scheduling processes a request one step late."""
         for req in reqs:
             if (tracked := self._tracked.get(req)) is not None:
-                self._produce(tracked, len(req.output_ids))
+                self._produce(tracked, max(outputs_of(req), tracked.produced))
         for req in reqs:
             if req.finished():
                 self.gone(req)

@@ -123,7 +123,7 @@ class Hooks:
         check_server(arguments, self.home.scheduler, measures=measures)
         check_eviction(arguments, self._config.eviction)
 
-    def _obey(self, arguments: Any) -> None:
+    def obey(self, arguments: Any) -> None:
         """Follow the server's arguments: its classes of priority, and embeddings by arrival."""
         if getattr(arguments, "is_embedding", False):
             self._config, self.order.cache_aware = plugin_config("fcfs", {}), False
@@ -142,7 +142,7 @@ class Hooks:
         """Wrap ``__init__``. Raises UsageError if the server is unsupported."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
-        self._obey(arguments)
+        self.obey(arguments)
         original(scheduler, server_args, *args, **named)
         self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context

@@ -29,6 +29,12 @@ def context_of(req: Req) -> int:
     return len(req.origin_input_ids) + len(req.output_ids)
 
 
+def outputs_of(req: Req) -> int:
+    """Return the output tokens of a request, without drafts that were accepted after its end."""
+    length = len(req.output_ids)
+    return length if req.finished_len is None else min(length, req.finished_len)
+
+
 def prefix_len(req: Req) -> int:
     """Return a matched request's cached tokens; 0.5.17 stores their indices instead."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)

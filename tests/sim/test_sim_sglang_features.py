@@ -1,0 +1,188 @@
+"""Test the plugin with features of SGLang's, on SGLang's own classes and random streams.
+
+Each feature is either compared with SGLang alone, iteration by iteration, or with the simulator.
+"""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+from zlib import crc32
+
+import pytest
+
+import fairbench.live.plugins.sglang.hooks as plugin
+from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.release import check_server
+from fairbench.schedulers.by_class import ByClass, unfit_for_classes
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.registry import LOCALS, build_local
+from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, sglang, why_absent
+from tests.sim.sglang_streams import (
+    ask_ours,
+    ask_ours_under,
+    ask_sglang,
+    assert_alike,
+    random_stream,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+SEEDS = range(8)
+CASES = {
+    "fcfs": {},
+    "lpm": {},
+    "vtc": {},
+    "dlpm": {"dlpm.quantum": 30},
+    "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
+}
+
+
+def hooks_of(case, **server):
+    """Return the plugin's hooks for a case in a server with these arguments."""
+    settings = CASES[case]
+    hooks = Hooks(plugin_config(next(iter(settings), case).split(".")[0], settings), VERSION)
+    hooks.obey(SimpleNamespace(**server))
+    return hooks
+
+
+def with_facts(seed, **choices):
+    """Return a random stream whose requests have random facts."""
+    stream, draw = random_stream(seed), random.Random(f"facts {seed}")
+    for arrival in stream.arrivals:
+        drawn = {name: draw.choice(values) for name, values in choices.items()}
+        arrival.facts = {name: value for name, value in drawn.items() if value is not None}
+    return stream
+
+
+# Adapters.
+
+
+def adapters(slots):
+    """Return a preparation of a scheduler whose batches have at most so many adapters."""
+
+    def prepare(scheduler):
+        fits = SimpleNamespace(validate_lora_batch=lambda used: len(used - {None}) <= slots)
+        scheduler.enable_lora, scheduler.lora_drainer = True, None
+        scheduler.enable_lora_overlap_loading = False
+        scheduler.tp_worker = Absent(
+            model_runner=Absent(lora_manager=fits, prefill_aware_swa=False)
+        )
+
+    return prepare
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_adapter_is_a_part_of_the_prefix_and_not_of_the_client(case):
+    settings, seen = CASES[case], Counter()
+    for seed in SEEDS:
+        stream = with_facts(seed, lora_id=["a", "b", None])
+        hooks = hooks_of(case)
+        theirs = ask_sglang("fcfs", stream, hooks, adapters(8))
+        name = hooks.home.config.local
+        assert_alike(theirs, ask_ours(name, settings, stream), stream)
+        assert hooks.home.idle
+        assert {client for client, _ in hooks.home.ledger.items()} <= {"x", "y"}
+        seen["cached"] += sum(c > 0 for one in theirs.values() for _, c, _ in one.prefills)
+    assert seen["cached"] > 20
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_request_waits_while_no_slot_is_free_for_its_adapter(slots):
+    for case in ("fcfs", "vtc", "dlpm-skip"):
+        for seed in SEEDS:
+            stream = with_facts(seed, lora_id=["a", "b", "c", None])
+            hooks = hooks_of(case)
+            theirs = ask_sglang("fcfs", stream, hooks, adapters(slots))
+            assert sum(len(one.finished) for one in theirs.values()) == len(stream.arrivals)
+            assert hooks.home.idle
+
+
+# Priorities.
+
+
+def priorities(*, low_first=False, preempts=True, threshold=10):
+    """Return a preparation of a scheduler with ``--enable-priority-scheduling``."""
+
+    def prepare(scheduler):
+        scheduler.enable_priority_scheduling = scheduler.policy.enable_priority_scheduling = True
+        scheduler.enable_priority_preemption = preempts
+        scheduler.schedule_low_priority_values_first = low_first
+        scheduler.policy.priority_sign = 1 if low_first else -1
+        scheduler.priority_scheduling_preemption_threshold = threshold
+
+    return prepare
+
+
+def server_of(*, low_first=False, preempts=True):
+    return {
+        "enable_priority_scheduling": True,
+        "schedule_low_priority_values_first": low_first,
+        "disable_priority_preemption": not preempts,
+    }
+
+
+@pytest.mark.parametrize("low_first", [False, True])
+@pytest.mark.parametrize("preempts", [False, True])
+def test_classes_are_served_in_sglangs_own_order(low_first, preempts):
+    """Also with its preemption, and with requests that name no priority."""
+    for seed in range(12):
+        stream = with_facts(seed, priority=[0, 5, 20, None])
+        prepare = priorities(low_first=low_first, preempts=preempts)
+        settings = {"schedule_low_priority_values_first": low_first}
+        stock = ask_sglang("fcfs", stream, None, prepare, settings=settings)
+        hooks = hooks_of("fcfs", **server_of(low_first=low_first, preempts=preempts))
+        assert ask_sglang("fcfs", stream, hooks, prepare, settings=settings) == stock, seed
+        assert hooks.home.idle
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_clients_share_fairly_inside_a_class_as_simulated(case):
+    settings = CASES[case]
+
+    class Classes(ByClass):
+        def __init__(self, params):
+            super().__init__(lambda: build_local(hooks.home.config.local, settings))
+
+    Classes.cache_aware = hooks_of(case).order.cache_aware
+    for seed in SEEDS:
+        stream = with_facts(seed, priority=[0, 5, 20])
+        stream.limit = 0  # SGLang refreshes waiting prefixes in the order of classes
+        hooks = hooks_of(case, **server_of(preempts=False))
+        theirs = ask_sglang("fcfs", stream, hooks, priorities(preempts=False))
+        assert_alike(theirs, ask_ours_under(Classes, FCFS.Params(), stream), stream)
+        assert hooks.home.idle
+
+
+# Speculative decoding.
+
+
+def speculative(scheduler):
+    """Prepare a scheduler for speculative decoding by n-grams."""
+    spec = sglang().spec_info.SpeculativeAlgorithm
+    scheduler.spec_algorithm = spec.from_string("NGRAM")
+    scheduler.batch_result_processor = replace(
+        scheduler.batch_result_processor, model_worker=Absent()
+    )
+
+
+@pytest.mark.parametrize("case", ["fcfs", "lpm", "vtc", "dlpm-skip"])
+def test_accepted_tokens_are_charged_and_drafts_are_not(case):
+    for seed in SEEDS:
+        stream = random_stream(seed)
+        hooks = hooks_of(case)
+        settings = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": DRAFTS, "page_size": 1}
+        theirs = ask_sglang("fcfs", stream, hooks, speculative, settings=settings)
+        if case == "fcfs":
+            assert theirs == ask_sglang("fcfs", stream, None, speculative, settings=settings)
+        outputs = Counter()
+        for arrival in stream.arrivals:
+            outputs[arrival.client] += arrival.output
+        charged = {client: of["output_tokens"] for client, of in hooks.home.ledger.items()}
+        assert charged == outputs
+        assert hooks.home.idle
