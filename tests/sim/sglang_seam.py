@@ -396,7 +396,7 @@ class RealEngine:
 
     def complete(self, batch):
         """Act as the model and let SGLang process the result; return the finished requests."""
-        sgl, processor = self._sgl, self.scheduler.batch_result_processor
+        processor = self.scheduler.batch_result_processor
         requests = list(batch.reqs)
         speculates = not batch.spec_algorithm.is_none() and batch.forward_mode.is_decode()
         result = self._accepted(requests) if speculates else self._next(requests)
@@ -414,7 +414,6 @@ class RealEngine:
         for req in finished:
             del self._outputs[req]
         return finished
-
 
     def _next(self, requests):
         """Return one token for each request."""

@@ -71,7 +71,9 @@ class Stream:
 
 
 class Tokens:
-    """Token ids of segments; each key has its own range."""
+    """Token ids of segments from ``first`` on; each key has its own range."""
+
+    first = 0
 
     def __init__(self):
         self._base = {}
@@ -80,7 +82,7 @@ class Tokens:
         ids = []
         for key, length in prompt:
             key = key.rpartition("|")[2]
-            base = self._base.setdefault(key, (len(self._base) + 1) * SPACE)
+            base = self._base.setdefault(key, self.first + (len(self._base) + 1) * SPACE)
             ids.extend(range(base, base + length))
         return tuple(ids)
 

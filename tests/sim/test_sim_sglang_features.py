@@ -8,19 +8,19 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
-from zlib import crc32
 
 import pytest
 
-import fairbench.live.plugins.sglang.hooks as plugin
+from fairbench.errors import UsageError
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.plugins.sglang.release import check_server
-from fairbench.schedulers.by_class import ByClass, unfit_for_classes
+from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, build_local
 from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, sglang, why_absent
 from tests.sim.sglang_streams import (
+    Tokens,
     ask_ours,
     ask_ours_under,
     ask_sglang,
@@ -176,7 +176,11 @@ def test_accepted_tokens_are_charged_and_drafts_are_not(case):
     for seed in SEEDS:
         stream = random_stream(seed)
         hooks = hooks_of(case)
-        settings = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": DRAFTS, "page_size": 1}
+        settings = {
+            "speculative_algorithm": "NGRAM",
+            "speculative_num_draft_tokens": DRAFTS,
+            "page_size": 1,
+        }
         theirs = ask_sglang("fcfs", stream, hooks, speculative, settings=settings)
         if case == "fcfs":
             assert theirs == ask_sglang("fcfs", stream, None, speculative, settings=settings)
@@ -186,3 +190,124 @@ def test_accepted_tokens_are_charged_and_drafts_are_not(case):
         charged = {client: of["output_tokens"] for client, of in hooks.home.ledger.items()}
         assert charged == outputs
         assert hooks.home.idle
+
+
+# Tensor parallelism: each rank decides by itself.
+
+
+def on_a_rank(name, seed, stream):
+    """Return the decisions of a rank with a clock and random numbers of its own, None if refused.
+
+    The clock never runs backwards.
+    """
+    draw, now_s = random.Random(f"rank {seed}"), [0.0]
+
+    def clock():
+        now_s[0] += draw.choice([0, 1e-6, 0.01, 3])
+        return now_s[0]
+
+    random.seed(seed)
+    with mock.patch.object(Hooks, "_now_s", staticmethod(clock)):
+        hooks = Hooks(plugin_config(name, {}), VERSION)
+        ranks = SimpleNamespace(tp_size=2)
+        try:
+            check_server(ranks, hooks.home.scheduler, measures=hooks.home.costs is not None)
+        except UsageError:
+            return None
+        return ask_sglang("fcfs", stream, hooks)
+
+
+def test_ranks_decide_alike_or_are_refused():
+    refused = set()
+    for name in LOCALS:
+        for seed in range(3):
+            stream = random_stream(seed)
+            first = on_a_rank(name, 1, stream)
+            assert first == on_a_rank(name, 2, stream), name
+            if first is None:
+                refused.add(name)
+    assert {"rpm", "edf", "dlpm-hold"} <= refused
+    assert not refused & {"fcfs", "lpm", "vtc", "dlpm", "lcf", "priority"}
+
+
+# Structured output: a request is queued once its grammar is ready.
+
+
+class Grammars:
+    """A stand-in for SGLang's manager of grammars: every third request waits for one."""
+
+    def __init__(self, scheduler):
+        self._waiting, self._add = [], scheduler._add_request_to_queue
+
+    def add(self, req, is_retracted=False):
+        if int(req.rid) % 3 or is_retracted or req.output_ids:
+            self._add(req, is_retracted)
+        else:
+            self._waiting.append([5, req])
+
+    def has_waiting_grammars(self):
+        return bool(self._waiting)
+
+    def get_ready_grammar_requests(self):
+        for one in self._waiting:
+            one[0] -= 1
+        ready = [req for left, req in self._waiting if left <= 0]
+        self._waiting = [one for one in self._waiting if one[0] > 0]
+        for req in ready:
+            self._add(req)
+        return []
+
+
+def structured(scheduler):
+    """Prepare a scheduler some of whose requests wait for a grammar."""
+    scheduler.grammar_manager = Grammars(scheduler)
+    scheduler._add_request_to_queue = scheduler.grammar_manager.add
+
+
+@pytest.mark.parametrize("case", ["fcfs", "lpm", "vtc"])
+def test_a_request_that_waits_for_its_grammar_is_served_as_in_sglang(case):
+    for seed in SEEDS:
+        stream = random_stream(seed)
+        stream.limit = 10_000
+        stream.arrivals.append(replace(stream.arrivals[-1], step=stream.arrivals[-1].step + 1000))
+        hooks = hooks_of(case)
+        theirs = ask_sglang("fcfs", stream, hooks, structured)
+        if case != "vtc":
+            assert theirs == ask_sglang(case, stream, None, structured)
+        assert hooks.home.ledger.total("arrivals") == hooks.home.ledger.total("finished")
+        assert hooks.home.idle
+
+
+# Images: SGLang names their tokens by numbers of up to 63 bits.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_tokens_of_an_image_are_charged_as_sglang_counts_them(case):
+    wide = 1 << 61
+    for seed in SEEDS:
+        stream = random_stream(seed)
+        plain = ask_sglang("fcfs", stream, hooks_of(case))
+        hooks = hooks_of(case)
+        with mock.patch.object(Tokens, "first", wide):
+            theirs = ask_sglang("fcfs", stream, hooks)
+        without_ids = [
+            {step: (one.prefills, one.retracted, one.finished) for step, one in done.items()}
+            for done in (theirs, plain)
+        ]
+        assert without_ids[0] == without_ids[1]
+        computed = sum(
+            hooks.home.ledger.total(what) for what in ("extend_tokens", "recomputed_tokens")
+        )
+        assert computed == sum(new for one in theirs.values() for *_, new in one.prefills)
+
+
+# Embeddings.
+
+
+def test_embeddings_are_served_in_order_of_arrival_whatever_the_scheduler():
+    for case in CASES:
+        hooks = hooks_of(case, is_embedding=True)
+        for seed in range(4):
+            stream = random_stream(seed)
+            assert ask_sglang("fcfs", stream, hooks) == ask_sglang("fcfs", stream)
+        assert hooks.report()["local"] == "fcfs"
