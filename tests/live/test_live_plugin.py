@@ -98,7 +98,7 @@ def server_args(**changed):
 @pytest.mark.parametrize(
     ("changed", "local", "flag"),
     [
-        ({"pp_size": 2}, "fcfs", "--pp-size 2"),
+        ({"pp_size": 2}, "edf", "--pp-size 2: must be 1 for edf"),
         ({"enable_hierarchical_cache": True}, "fcfs", "--enable-hierarchical-cache is .* load"),
         ({"lora_drain_wait_threshold": 0.5}, "lpm", "--lora-drain-wait-threshold 0.5 is not"),
         ({"enable_lora_overlap_loading": True}, "vtc", "--enable-lora-overlap-loading is not"),
@@ -110,6 +110,8 @@ def server_args(**changed):
         ({"speculative_algorithm": "NGRAM"}, "sglang-priority", "sglang-priority preempts"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
         ({"tp_size": 2}, "edf", "--tp-size 2: must be 1 for edf"),
+        ({"tp_size": 4}, "justitia", "--tp-size 4: must be 1 for justitia"),
+        ({"tp_size": 2}, "equinox", "--tp-size 2: must be 1 for equinox"),
         ({"dp_size": 2}, "fcfs", "--dp-size 2 is not supported .* would be counted per rank"),
         ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention is not supported"),
     ],
@@ -120,13 +122,13 @@ def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local,
     # A plain server, or ranks that all decide alike, may run.
     assert check_server(server_args(), build_local(local, {})) is None
     works = {"enable_lora": True, "enable_priority_scheduling": True, "is_embedding": True}
-    works |= {"tp_size": 2, "speculative_algorithm": "EAGLE"}
+    works |= {"tp_size": 2, "pp_size": 2, "speculative_algorithm": "EAGLE"}
     assert check_server(server_args(**works), build_local("dlpm", {})) is None
 
 
 def test_ranks_that_measure_their_own_steps_are_refused():
     assert check_server(server_args(), build_local("dlpm-hold", {}), measures=True) is None
-    with pytest.raises(UsageError, match=r"--tp-size 2: must be 1, because dlpm-hold"):
+    with pytest.raises(UsageError, match=r"--tp-size 2: must be 1 because dlpm-hold"):
         check_server(server_args(tp_size=2), build_local("dlpm-hold", {}), measures=True)
 
 

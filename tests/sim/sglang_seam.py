@@ -480,12 +480,15 @@ class SteppedEngine:
         batch, retracted = self._engine.plan(), self._engine.scheduler.retracted
         if batch is None:
             return None
+        return self._done(batch, retracted, self._engine.complete)
+
+    def _done(self, batch, retracted, complete):
         prefill = batch.forward_mode.is_extend()
         running = len(batch.reqs)
         prefills = (
             [(_number(r), prefix_len(r), extend_len(r)) for r in batch.reqs] if prefill else []
         )
-        finished = self._engine.complete(batch)
+        finished = complete(batch)
         iteration = Iteration(
             prefills,
             [_number(req) for req in retracted],
@@ -496,6 +499,45 @@ class SteppedEngine:
         retracted.clear()
         self._evicted.clear()
         return iteration
+
+
+class PipelinedEngine(SteppedEngine):
+    """A SGLang scheduler of a pipeline with two stages, which has two running batches.
+
+    A turn plans one batch and then processes the result of the other, as ``event_loop_pp`` does.
+    """
+
+    def __init__(self, *args, **limits):
+        super().__init__(*args, **limits)
+        empty = self._engine._sgl.schedule_batch.ScheduleBatch
+        self._running = [empty(reqs=[], batch_is_full=False) for _ in range(2)]
+        self._last, self._planned, self._turn = [None, None], [None, None], 0
+
+    def iterate(self):
+        idle = 0
+        while idle < 3:  # the results of both batches may still be on their way
+            iteration = self._one_turn()
+            if iteration is not None:
+                return iteration
+            idle += 1
+        return None
+
+    def _one_turn(self):
+        scheduler, here = self.scheduler, self._turn % 2
+        there, self._turn = 1 - here, self._turn + 1
+        scheduler.running_batch, scheduler.last_batch = self._running[here], self._last[here]
+        plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
+        scheduler.running_batch = self._running[here] = plan.running_batch
+        self._planned[here] = batch = plan.batch_to_run
+        finished = []
+        if (other := self._planned[there]) is not None:
+            finished = self._engine.complete(other)
+        self._last[there] = other
+        if batch is None and other is None:
+            return None
+        if batch is None:
+            return Iteration([], [], [], [_number(req) for req in finished])
+        return self._done(batch, scheduler.retracted, lambda _: finished)
 
 
 def _number(req):

@@ -140,13 +140,15 @@ def random_prompt(draw, earlier, number, longest):
     return prompt
 
 
-def ask_sglang(policy, stream, hooks=None, prepare=lambda scheduler: None, **engine):
+def ask_sglang(
+    policy, stream, hooks=None, prepare=lambda scheduler: None, *, kind=SteppedEngine, **engine
+):
     """Return SGLang's actions by iteration, with the plugin's ``hooks`` if given.
 
-    ``prepare`` gets SGLang's scheduler before the first request.
+    ``prepare`` gets SGLang's scheduler, an engine of this ``kind``, before the first request.
     """
     tokens, done, clock = Tokens(), {}, 0
-    engine = SteppedEngine(
+    engine = kind(
         policy,
         pool=stream.pool,
         chunk=stream.chunk,

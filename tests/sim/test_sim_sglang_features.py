@@ -18,7 +18,7 @@ from fairbench.live.plugins.sglang.release import check_server
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, build_local
-from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, sglang, why_absent
+from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, PipelinedEngine, sglang, why_absent
 from tests.sim.sglang_streams import (
     Tokens,
     ask_ours,
@@ -226,8 +226,28 @@ def test_ranks_decide_alike_or_are_refused():
             assert first == on_a_rank(name, 2, stream), name
             if first is None:
                 refused.add(name)
-    assert {"rpm", "edf", "dlpm-hold"} <= refused
+    assert {"rpm", "edf", "dlpm-hold", "justitia", "equinox"} <= refused
     assert not refused & {"fcfs", "lpm", "vtc", "dlpm", "lcf", "priority"}
+
+
+# Pipeline parallelism: a stage has several running batches.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stage_of_a_pipeline_admits_as_sglang_does(case):
+    for seed in range(16):
+        stream = random_stream(seed)
+        stream.limit, stream.pool = (
+            10_000,
+            max(1500, stream.pool),
+        )  # SGLang aborts what fits no batch
+        hooks = hooks_of(case)
+        theirs = ask_sglang("fcfs", stream, hooks, kind=PipelinedEngine)
+        if case in ("fcfs", "lpm"):
+            assert theirs == ask_sglang(case, stream, kind=PipelinedEngine), seed
+        finished = [number for one in theirs.values() for number in one.finished]
+        assert sorted(finished) == list(range(len(stream.arrivals)))
+        assert hooks.home.idle
 
 
 # Structured output: a request is queued once its grammar is ready.

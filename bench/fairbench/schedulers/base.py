@@ -64,6 +64,7 @@ class LocalScheduler(ABC):
     swaps: bool = False  # may preempt to the host's memory, see Preempt
     orders_retraction: bool = False  # chooses instead of the engine, see retraction_order
     preemption_optional: ClassVar[bool] = False  # the host need not support preemption or swapping
+    reads_clock: ClassVar[bool] = False  # decisions depend on now_s, which differs between ranks
     sizes_steps: bool = False  # limits the tokens of a step, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: the scheduler may leave room unused, see wake_s
     Params: ClassVar[Any]

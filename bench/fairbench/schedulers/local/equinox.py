@@ -39,6 +39,7 @@ class Equinox(LeastCounter):
 
     name = "equinox"
     per_request_tokens = True
+    reads_clock = True
 
     @dataclass(frozen=True)
     class Params:

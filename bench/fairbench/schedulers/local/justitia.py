@@ -77,6 +77,7 @@ class Justitia(LocalScheduler):
 
     name = "justitia"
     per_request_tokens = True
+    reads_clock = True
 
     @dataclass(frozen=True)
     class Params:

@@ -41,7 +41,6 @@ OFF = {
     "enable_lmcache": Off(
         False, "the time that loads a prefix from host memory is charged to no client"
     ),
-    "pp_size": Off(1, "each stage keeps several running batches, and the plugin sees one"),
     "dllm_algorithm": Off(None, "diffusion models admit requests without asking the scheduler"),
     "lora_drain_wait_threshold": Off(
         0.0, "SGLang would pass over adapters by its clock, whatever the scheduler chooses"
@@ -125,12 +124,13 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
         _refuse("--speculative-algorithm", f"{scheduler.name} preempts")
     # Ranks have separate clocks but must make equal decisions.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
-    if (refuses or scheduler.preempts) and server_args.tp_size > 1:
-        raise UsageError(f"--tp-size {server_args.tp_size}: must be 1 for {scheduler.name}")
-    if measures and server_args.tp_size > 1:
-        raise UsageError(
-            f"--tp-size {server_args.tp_size}: must be 1, because {scheduler.name} or the "
-            "load cap uses measured step times, which differ between ranks"
+    if refuses or scheduler.preempts or scheduler.reads_clock:
+        _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
+    if measures:
+        _one_rank(
+            server_args,
+            f"because {scheduler.name} or the load cap uses measured step times, which differ "
+            "between ranks",
         )
 
 
@@ -145,11 +145,14 @@ def check_eviction(server_args: Any, policy: str | None) -> None:
     ):
         if value := getattr(server_args, name, None):
             _refuse(_given(name, value), f"it {why}", f"eviction {policy}")
-    if policy == "retention" and server_args.tp_size > 1:
-        raise UsageError(
-            f"--tp-size {server_args.tp_size}: must be 1 for eviction {policy}, which reads the "
-            "clock of each rank"
-        )
+    if policy == "retention":
+        _one_rank(server_args, f"for eviction {policy}, which reads the clock of each rank")
+
+
+def _one_rank(server_args: Any, why: str) -> None:
+    for name in ("tp_size", "pp_size"):
+        if getattr(server_args, name, 1) > 1:
+            raise UsageError(f"{_given(name, getattr(server_args, name))}: must be 1 {why}")
 
 
 def _given(name: str, value: Any) -> str:
