@@ -14,8 +14,9 @@ PAGE = ROOT / "docs/reference/releases.md"
 HEAD = """\
 # Engine releases
 
-This page lists the releases of SGLang and vLLM that the [plugins](../guide/sglang.md) support, and
-the test results of each. `tests/release_record.py` generates the page. To test a release:
+This page lists the releases and features of SGLang and vLLM that the [plugins](../guide/sglang.md)
+support, and the test results of each. `tests/release_record.py` generates the page. To test a
+release:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
@@ -61,6 +62,17 @@ in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 |---|---|---|---|---|---|---|
 """
 
+FEATURES = """
+## Features
+
+A feature that is refused ends the server at its start, before a model is loaded, with one line that
+names the flag and the reason, and exit code 2. *SGLang's own classes* are its scheduler, batch,
+policy and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`); the CPU server
+is that of `tests/sglang_cpu/test_sglang_cpu_features.py`. The table comes from
+`live/plugins/features.py`.
+
+"""
+
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
 
 
@@ -79,6 +91,7 @@ def read():
 
 def page():
     """Return the page for the record and the releases that the plugins support."""
+    from fairbench.live.plugins.features import table
     from fairbench.live.plugins.sglang.release import SUPPORTED as SGLANG
     from fairbench.live.plugins.vllm.release import SUPPORTED as VLLM
 
@@ -86,7 +99,7 @@ def page():
     for engine, supported in (("SGLang", SGLANG), ("vLLM", VLLM)):
         seen = rows.get(engine, {})
         lines += [_line(engine, release, seen.get(release)) for release in supported]
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n" + FEATURES + table()
 
 
 def _line(engine, release, row):

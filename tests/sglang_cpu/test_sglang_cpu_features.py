@@ -1,0 +1,105 @@
+"""Test features of a real SGLang server with the plugin: classes, grammars and sessions.
+
+SGLang loads no adapter without a GPU. A server with two data-parallel ranks is refused.
+"""
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fairbench.live.plugins.config import Evicting, fetch_report, plugin_config
+from tests.sglang_cpu.sglang_cpu_server import ALWAYS, CPU_FLAGS, PYTHON, sglang_server, why_absent
+from tests.sglang_cpu.tiny_model import write_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+FLAGS = (
+    *("--max-total-tokens=4000", "--max-running-requests=1"),
+    *("--enable-priority-scheduling", "--disable-priority-preemption"),
+)
+PROMPT = list(range(100, 400))
+LONG = {"max_new_tokens": 400, "ignore_eos": True}
+
+
+def generate(url, ids, client, sampling=None, **facts):
+    """Return SGLang's answer to one request, and the time at which it came."""
+    sampling = {"max_new_tokens": 3, "ignore_eos": True, "temperature": 0} | (sampling or {})
+    body = {"input_ids": ids, "routing_key": client, "sampling_params": sampling, **facts}
+    request = urllib.request.Request(
+        f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer), time.monotonic()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    config = plugin_config("vtc", {}, None, Evicting("retention", ("x", "y")))
+    with sglang_server(folder, *FLAGS, environment=config.environment()) as started:
+        yield started.url
+
+
+def clients_of(url):
+    """Return the totals of each client in the server's only scheduler."""
+    (report,) = fetch_report(url)
+    return report.clients
+
+
+def test_a_higher_class_goes_first_and_clients_share_inside_a_class(server):
+    with ThreadPoolExecutor(16) as pool:
+        ahead = pool.submit(generate, server, PROMPT, "x", LONG)
+        time.sleep(0.3)
+        sent = [("x", 1)] * 6 + [("y", 1), ("y", 5)]
+        asked = []
+        for client, priority in sent:
+            asked.append(pool.submit(generate, server, [7, 8], client, priority=priority))
+            time.sleep(0.05)
+        ahead.result()
+        ends = [one.result()[1] for one in asked]
+    order = [sent[at] for at in sorted(range(len(ends)), key=ends.__getitem__)]
+    assert order[0] == ("y", 5)
+    assert order.index(("y", 1)) < 4
+
+
+def test_structured_output_is_served_and_charged(server):
+    before = clients_of(server).get("z", {"output_tokens": 0})["output_tokens"]
+    sampling = {"regex": "(w33|w34)", "max_new_tokens": 8, "ignore_eos": False}
+    said, _ = generate(server, [5, 6], "z", sampling)
+    assert said["text"].strip() in ("w33", "w34")
+    charged = clients_of(server)["z"]["output_tokens"] - before
+    assert charged == said["meta_info"]["completion_tokens"]
+
+
+def test_the_tokens_of_a_session_stay_until_its_next_call(server):
+    """Other requests would overwrite them in the order of their last use."""
+    first = [list(range(1000, 1600)), list(range(400, 1000))]
+    generate(server, first[0], "x", session_id="kept")
+    generate(server, first[1], "x")
+    for turn in range(5):
+        generate(server, [1600 + turn, *range(100, 700)], "x")
+    again = generate(server, first[0], "x", session_id="kept")[0]["meta_info"]["cached_tokens"]
+    assert again >= len(first[0]) - 1
+    (report,) = fetch_report(server)
+    assert report.eviction == "retention"
+
+
+def test_two_ranks_end_before_the_model_is_loaded_with_one_line(tmp_path):
+    write_model(tmp_path / "model")
+    command = [PYTHON, "-m", "sglang.launch_server", "--model-path", tmp_path / "model"]
+    command += [*CPU_FLAGS, "--dp-size=2"]
+    environment = dict(os.environ) | ALWAYS | plugin_config("vtc", {}).environment()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 2
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("fairbench: ")]
+    assert len(lines) == 1
+    assert "--dp-size 2 is not supported with FAIRBENCH_LOCAL: each rank has its own" in lines[0]
+    assert "Load weight" not in ended.stderr
