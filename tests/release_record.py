@@ -65,10 +65,10 @@ in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 FEATURES = """
 ## Features
 
-A feature that is refused ends the server at its start, before a model is loaded, with one line that
-names the flag and the reason, and exit code 2. *SGLang's own classes* are its scheduler, batch,
-policy and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`); the CPU server
-is that of `tests/sglang_cpu/test_sglang_cpu_features.py`. The table comes from
+A feature that is refused ends SGLang's server before a model is loaded, with one line that names
+the flag and the reason, and exit code 2. *SGLang's own classes* are its scheduler, batch, policy
+and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`); the CPU server is
+started by `tests/sglang_cpu/test_sglang_cpu_features.py`. The table comes from
 `live/plugins/features.py`.
 
 """

@@ -16,10 +16,10 @@ SERVER = "a server on a CPU"
 
 
 class Feature(NamedTuple):
-    """A feature of an engine: how the plugin obeys it in SGLang, and the flags that ask for it.
+    """A feature of an engine: how the plugin obeys it, and the flags that ask for it.
 
-    ``sglang`` says what works and how that is tested; it is empty if the plugin refuses the feature.
-    ``flags`` are names in ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``.
+    ``sglang`` and ``vllm`` say what works and how that is tested. ``flags`` are names in
+    ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``: the plugins refuse these.
     """
 
     name: str
@@ -37,8 +37,8 @@ FEATURES = (
     ),
     Feature(
         "LoRA adapters",
-        "the client stays the client, the adapter is a part of the prefix, and an adapter without a "
-        f"slot counts as no room. Tested on {CLASSES}: streams equal the simulator's",
+        "the client stays the client, the adapter is a part of the prefix, and an adapter without "
+        f"a slot counts as no room. Tested on {CLASSES}: streams equal the simulator's",
         paths=("lora_config",),
     ),
     Feature(
@@ -78,13 +78,13 @@ FEATURES = (
         "tensor parallelism",
         f"each rank decides alike. Tested on {CLASSES}: equal streams under different clocks and "
         "random numbers; no scheduler that reads the clock",
-        vllm="one scheduler decides for all ranks",
+        vllm="one scheduler decides for all ranks (no test)",
     ),
     Feature(
         "multimodal models",
         "the tokens of an image are charged as SGLang counts them. Tested on "
         f"{CLASSES}, with token numbers of 62 bits",
-        vllm="decoder-only models; not tested",
+        vllm="decoder-only models pass unchanged (no test)",
         paths=("model_config.is_encoder_decoder",),
     ),
     Feature(
@@ -97,13 +97,13 @@ FEATURES = (
         "structured output",
         f"a request is queued once its grammar is ready. Tested on {CLASSES}: streams equal "
         f"SGLang's; and on {SERVER}",
-        vllm="not tested",
+        vllm="requests pass unchanged (no test)",
     ),
     Feature(
         "sessions",
         "the eviction policy `retention` and schedulers of programs know a session that the caller "
         f"names with `session_id`. Tested on {SERVER}",
-        vllm="`session_id` names the client; `retention` does not know sessions",
+        vllm="`session_id` names the client, and `retention` is refused",
     ),
     Feature("diffusion LLMs", flags=("dllm_algorithm",), paths=("model_config.is_diffusion",)),
 )
