@@ -105,7 +105,11 @@ def server_args(**changed):
         ({"encoder_only": True}, "vtc", "--encoder-only is not .* queues .* does not see"),
         ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
         ({"enable_priority_scheduling": True}, "edf", "with this scheduler: edf preempts"),
-        ({"enable_priority_scheduling": True}, "priority", "priority of its own"),
+        (
+            {"enable_priority_scheduling": True},
+            "priority",
+            "chooses which request loses its memory",
+        ),
         ({"enable_priority_scheduling": True}, "rpm", "rpm refuses requests"),
         ({"speculative_algorithm": "NGRAM"}, "sglang-priority", "sglang-priority preempts"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),

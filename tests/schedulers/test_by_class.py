@@ -99,7 +99,7 @@ def test_classes_without_requests_are_forgotten_beyond_a_limit():
 
 @pytest.mark.parametrize(
     ("local", "why"),
-    [("edf", "preempts"), ("priority", "a priority of its own"), ("rpm", "refuses requests")],
+    [("edf", "preempts"), ("priority", "loses its memory"), ("rpm", "refuses requests")],
 )
 def test_schedulers_with_an_order_of_their_own_do_not_run_by_class(local, why):
     assert why in unfit_for_classes(build_local(local, {}))

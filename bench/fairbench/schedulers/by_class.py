@@ -155,7 +155,7 @@ def unfit_for_classes(scheduler: LocalScheduler) -> str | None:
     """Return why a scheduler cannot run once for each class, None if it can."""
     for does, what in (
         (scheduler.preempts, "preempts"),
-        (scheduler.orders_retraction, "orders requests by a priority of its own"),
+        (scheduler.orders_retraction, "chooses which request loses its memory"),
         (scheduler.times_steps, "charges measured time"),
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
     ):

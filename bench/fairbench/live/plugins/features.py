@@ -1,4 +1,4 @@
-"""What the engine plugins do with features of their engines: the table of the releases page.
+"""The table of features on the releases page: how the plugin of each engine obeys them.
 
 Whether a feature is refused is read from the tables with which the plugins refuse it.
 """
