@@ -106,7 +106,7 @@ class Admission:
         scheduler preempts requests or names another candidate; in the second case this candidate is
         not tried.
         """
-        if self.theirs_preempts and original(adder, req):
+        if self.theirs_preempts and original(adder, req, *args, **named):
             return True
         taken = len(self.preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:
