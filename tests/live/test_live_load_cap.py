@@ -30,7 +30,7 @@ class Req:
     def __init__(self, produced=0):
         self.routing_key = "a"
         self.origin_input_ids = list(range(100))
-        self.output_ids = [1] * produced
+        self.output_ids, self.finished_len = [1] * produced, None
         self.sampling_params = SimpleNamespace(max_new_tokens=500)
 
 

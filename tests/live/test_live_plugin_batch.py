@@ -13,7 +13,7 @@ class FakeReq:
     def __init__(self, client, tokens, produced):
         self.routing_key = client
         self.origin_input_ids = list(range(tokens))
-        self.output_ids = [1] * produced
+        self.output_ids, self.finished_len = [1] * produced, None
         self.sampling_params = SimpleNamespace(max_new_tokens=50)
 
 
