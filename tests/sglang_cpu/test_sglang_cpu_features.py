@@ -23,10 +23,12 @@ pytestmark = [
 
 FLAGS = (
     *("--max-total-tokens=4000", "--max-running-requests=1"),
+    "--load-snapshot-publish-interval=1",
     *("--enable-priority-scheduling", "--disable-priority-preemption"),
 )
 PROMPT = list(range(100, 400))
-LONG = {"max_new_tokens": 400, "ignore_eos": True}
+LONG = {"max_new_tokens": 3000}
+SHORT = {"max_new_tokens": 20}
 
 
 def generate(url, ids, client, sampling=None, **facts):
@@ -54,16 +56,28 @@ def clients_of(url):
     return report.clients
 
 
+def waiting(url):
+    """Return how many requests wait in the server's queue."""
+    with urllib.request.urlopen(f"{url}/v1/loads?include=core") as answer:
+        return sum(load["num_waiting_reqs"] for load in json.load(answer)["loads"])
+
+
 def test_a_higher_class_goes_first_and_clients_share_inside_a_class(server):
+    """All requests wait behind one that fills the only slot until it is aborted."""
+    sent = [("x", 1)] * 6 + [("y", 1), ("y", 5)]
     with ThreadPoolExecutor(16) as pool:
-        ahead = pool.submit(generate, server, PROMPT, "x", LONG)
+        ahead = pool.submit(generate, server, PROMPT, "x", LONG, rid="ahead")
         time.sleep(0.3)
-        sent = [("x", 1)] * 6 + [("y", 1), ("y", 5)]
         asked = []
         for client, priority in sent:
-            asked.append(pool.submit(generate, server, [7, 8], client, priority=priority))
-            time.sleep(0.05)
-        ahead.result()
+            asked.append(pool.submit(generate, server, [7, 8], client, SHORT, priority=priority))
+            while waiting(server) < len(asked):
+                assert not ahead.done()
+        body = json.dumps({"rid": "ahead"}).encode()
+        kind = {"Content-Type": "application/json"}
+        urllib.request.urlopen(
+            urllib.request.Request(f"{server}/abort_request", body, kind)
+        ).close()
         ends = [one.result()[1] for one in asked]
     order = [sent[at] for at in sorted(range(len(ends)), key=ends.__getitem__)]
     assert order[0] == ("y", 5)
