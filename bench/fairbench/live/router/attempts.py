@@ -121,6 +121,7 @@ class Tries:
 
     kind: int
     size: int
+    client: str
     refusers: Collection[int]
     has_key: bool
     failures: list[WorkerFailed] = field(default_factory=list)
@@ -183,9 +184,9 @@ class Attempts:
             self.dispatcher.over(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
-        kind, size = asking.kind, asking.size
-        refusers = self.refusals.avoided(kind, size)
-        tries = Tries(kind, size, refusers, has_key="Authorization" in asking.sent)
+        kind, size, client = asking.kind, asking.size, asking.request.client
+        refusers = self.refusals.avoided(kind, size, client)
+        tries = Tries(kind, size, client, refusers, has_key="Authorization" in asking.sent)
         while True:
             wish = Wish(self._avoided(tries), None if tries.failures else probe)
             try:
@@ -253,7 +254,7 @@ class Attempts:
                     self._blame(failure.worker)
 
     def _refuse(self, worker: int, tries: Tries) -> None:
-        if self.refusals.refused(worker, tries.kind, tries.size):
+        if self.refusals.refused(worker, tries.kind, tries.size, tries.client):
             log.warning(
                 "worker %d refused requests that other workers served; requests of the same model "
                 "and fields that need at least %d tokens avoid this worker for a while",

@@ -100,11 +100,13 @@ class Breakers:
 @dataclass(slots=True)
 class _Refused:
     sizes: list[int] = field(default_factory=list)  # the smallest refused sizes, ascending
+    clients: set[str] = field(default_factory=set)  # the first two clients of these requests
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf
 
-    def covers(self, size: int) -> bool:
-        return len(self.sizes) == TRIPS_AFTER and size >= self.sizes[-1]
+    def covers(self, size: int, client: str) -> bool:
+        concerns = len(self.clients) > 1 or client in self.clients
+        return concerns and len(self.sizes) == TRIPS_AFTER and size >= self.sizes[-1]
 
     def rest(self, now_s: float) -> None:
         self.until_s = now_s + self.rest_s
@@ -117,14 +119,15 @@ class Refusals:
     A kind is a hash of properties (model, fields); ``size`` is the number of tokens that a request
     needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as large avoid the
     worker, for as long as with a breaker; then a single request tries the worker again. A served
-    request clears the refusals of requests that are not larger.
+    request clears the refusals of requests that are not larger. Refusals of a single client concern
+    only its own requests, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._kinds: dict[int, dict[int, _Refused]] = {}
         self._now_s = now_s
 
-    def refused(self, worker: int, kind: int, size: int) -> bool:
+    def refused(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record a refusal of a request that another worker served.
 
         Return whether such requests avoid the worker from now on.
@@ -133,6 +136,8 @@ class Refusals:
             del self._kinds[next(iter(self._kinds))]
         state = self._kinds.setdefault(kind, {}).setdefault(worker, _Refused())
         before = len(state.sizes)
+        if len(state.clients) < 2:
+            state.clients.add(client)
         state.sizes = sorted([*state.sizes, size])[:TRIPS_AFTER]
         if before == TRIPS_AFTER or len(state.sizes) < TRIPS_AFTER:
             return False
@@ -147,11 +152,11 @@ class Refusals:
             if not state.sizes:
                 del self._kinds[kind][worker]
 
-    def avoided(self, kind: int, size: int) -> Collection[int]:
+    def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
         """Return the workers that a request avoids; it tries one whose rest is over."""
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
-            if not state.covers(size):
+            if not state.covers(size, client):
                 continue
             if state.until_s > now_s:
                 found.append(worker)

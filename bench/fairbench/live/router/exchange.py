@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
@@ -37,6 +37,7 @@ RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
 LONGEST_RETRY_S = 3_600  # a client is not told to wait for longer
 SERVED, REFUSED = range(200, 300), range(400, 600)
+END_S = 0.5  # seconds that a connection may stay open after the end of its answer
 STALLED_S = 60.0  # seconds without reading after which a client counts as gone
 # up to this many unread bytes, a write returns immediately and needs no costly timer
 NO_WAIT_BYTES = 2**14
@@ -133,7 +134,7 @@ class Exchange:
         if not is_stream:
             return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
-        async for chunk in answer.content.iter_any():
+        async for chunk in self._chunks(answer):
             told = self._reader.feed(chunk)
             self._check_unsent()
             if self._reader.has_new_output:
@@ -142,13 +143,31 @@ class Exchange:
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
-        if not (self._reader.is_complete or failed):
+        if not (self._reader.is_over or failed):
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
             self.on_heard()  # an answer may end without output
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
+
+    async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the pieces of a stream as they arrive.
+
+        A worker that says that its answer is over has served the request, however its connection
+        ends, and also if the connection does not end.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(END_S if self._reader.is_over else None):
+                    chunk = await answer.content.readany()
+            except (ClientError, TimeoutError):
+                if not self._reader.is_over:
+                    raise
+                return
+            if not chunk:
+                return
+            yield chunk
 
     def _check_unsent(self) -> None:
         """Raise WorkerFailed for a stream without an answer of which nothing was passed on."""
