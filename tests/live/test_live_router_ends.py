@@ -79,6 +79,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_answer_that_is_over_is_served_however_its_connection_ends(name, monkeypatch):
     monkeypatch.setattr(exchange, "END_S", 0.05)
+    monkeypatch.setattr(exchange, "USAGE_S", 0.05)
     is_ok, said = served(*WHOLE[name])
     assert is_ok
     assert "one" in said

@@ -37,6 +37,7 @@ ERROR = "error"
 DONE = b"[DONE]"  # the payload that follows a stream's last event
 # Fields that are no output.
 _LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CODE = re.compile("[45][0-9]{2}")
 MOST_SHOWN = 200  # characters of a server's words in a message
 
@@ -87,7 +88,11 @@ _decode = msgspec.json.Decoder(Answered).decode
 def answered(payload: bytes) -> Answered | None:
     """Return the fields of a JSON payload, or None if it is no answer of these APIs."""
     try:
-        return _decode(payload)
+        try:
+            return _decode(payload)
+        except msgspec.DecodeError:
+            # Gateways that divide texts by UTF-16 halve the pairs of characters such as emoji.
+            return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -203,11 +203,6 @@ class StreamReader:
         """Return whether a finish reason has come; only the usage may follow."""
         return self._judge.ended
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the worker has said that its answer is over."""
-        return self.is_complete or self.is_finished
-
     def usage(self) -> Usage:
         """Return the tokens so far.
 

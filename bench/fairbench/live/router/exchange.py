@@ -37,7 +37,9 @@ RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
 LONGEST_RETRY_S = 3_600  # a client is not told to wait for longer
 SERVED, REFUSED = range(200, 300), range(400, 600)
-END_S = 0.5  # seconds that a connection may stay open after the end of its answer
+# Seconds that a connection may stay open after the last event, and after a finish reason, which the
+# usage follows.
+END_S, USAGE_S = 0.5, 5.0
 STALLED_S = 60.0  # seconds without reading after which a client counts as gone
 # up to this many unread bytes, a write returns immediately and needs no costly timer
 NO_WAIT_BYTES = 2**14
@@ -143,7 +145,7 @@ class Exchange:
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
-        if not (self._reader.is_over or failed):
+        if self._patience_s() is None and not failed:
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
             self.on_heard()  # an answer may end without output
@@ -159,15 +161,20 @@ class Exchange:
         """
         while True:
             try:
-                async with asyncio.timeout(END_S if self._reader.is_over else None):
+                async with asyncio.timeout(self._patience_s()):
                     chunk = await answer.content.readany()
             except (ClientError, TimeoutError):
-                if not self._reader.is_over:
+                if self._patience_s() is None:
                     raise
                 return
             if not chunk:
                 return
             yield chunk
+
+    def _patience_s(self) -> float | None:
+        if self._reader.is_complete:
+            return END_S
+        return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
         """Raise WorkerFailed for a stream without an answer of which nothing was passed on."""
