@@ -8,7 +8,7 @@ import pytest
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import exchange
-from tests.live.live_router import CHAT, router_before, streamed
+from tests.live.live_router import CHAT, PATHS, Worker, router_before, streamed
 
 HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
@@ -91,3 +91,24 @@ def test_an_answer_that_is_not_over_is_cut(reply):
     is_ok, said = served(reply, stays_open=False)
     assert not is_ok
     assert "the worker failed during this answer" in said
+
+
+@pytest.mark.parametrize("reply", ["", "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_that_closes_every_connection_is_taken_out(reply, stream):
+    """A kept connection may break by chance; the new connection to the same worker decides."""
+
+    async def run():
+        good = Worker()
+        await good.start()
+        found = []
+        async with replying(reply, stays_open=False) as bad, router_before([bad, good]) as router:
+            for _ in range(8):
+                async with router.post(CHAT, {**PATHS[CHAT], "stream": stream}) as answer:
+                    await answer.read()
+                    found.append(answer.status)
+            up = router.up
+        await good.stop()
+        return found, up
+
+    assert asyncio.run(run()) == ([200] * 8, {1})

@@ -126,6 +126,12 @@ class Tries:
     has_key: bool
     failures: list[WorkerFailed] = field(default_factory=list)
 
+    @property
+    def stale(self) -> int | None:
+        """The worker whose kept connection has just broken, which is asked on a new connection."""
+        last = self.failures[-1]
+        return last.worker if last.how is How.STALE else None
+
     def is_refusal(self, failure: WorkerFailed) -> bool:
         """Return whether a failure says only that the worker refuses this kind of request."""
         status = 0 if failure.answer is None else failure.answer.status
@@ -188,7 +194,7 @@ class Attempts:
         refusers = self.refusals.avoided(kind, size, client)
         tries = Tries(kind, size, client, refusers, has_key="Authorization" in asking.sent)
         while True:
-            wish = Wish(self._avoided(tries), None if tries.failures else probe)
+            wish = Wish(self._avoided(tries), tries.stale if tries.failures else probe)
             try:
                 flight = await self._sent(asking, wish)
                 return await self._attempt(asking, flight, tries)

@@ -228,6 +228,7 @@ class Exchange:
             if transport is None or transport.get_write_buffer_size() + len(data) <= NO_WAIT_BYTES:
                 await stream.write(data)
                 return
+            self.flight.paused = True
             async with asyncio.timeout(STALLED_S):
                 await stream.write(data)
         except TimeoutError:
@@ -236,6 +237,8 @@ class Exchange:
             raise ClientLeft from None
         except ConnectionError as error:
             raise ClientLeft from error
+        finally:
+            self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone with an error in the stream's format."""
