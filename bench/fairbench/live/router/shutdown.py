@@ -39,7 +39,8 @@ async def serve_router(
     """Serve until SIGINT, SIGTERM or SIGHUP, then give streams ``grace_s`` to end.
 
     A second signal ends the streams. ``on_ready`` receives the URL. With ``tls``, SIGHUP calls
-    ``read_tls`` for new connections instead. Raises UsageError if a setting or the address cannot be used.
+    ``read_tls`` for new connections instead. Raises UsageError if a setting or the address cannot
+    be used.
     """
     app = router_app(config, traces)
     async with (
