@@ -249,7 +249,7 @@ class Attempts:
         """Record that a worker served a request that others failed."""
         self._doubts.clear(worker, tries.kind)
         self.refusals.served(worker, tries.kind, tries.size)
-        if self.breakers.served(worker):
+        if self.breakers.served(worker, tries.client):
             log.warning("worker %d serves again", worker)
             self.dispatcher.join(worker)
         for failure in tries.failures:
@@ -257,7 +257,7 @@ class Attempts:
                 if tries.is_refusal(failure):
                     self._refuse(failure.worker, tries)
                 else:
-                    self._blame(failure.worker)
+                    self._blame(failure.worker, tries.client)
 
     def _refuse(self, worker: int, tries: Tries) -> None:
         if self.refusals.refused(worker, tries.kind, tries.size, tries.client):
@@ -267,8 +267,8 @@ class Attempts:
                 *(worker, tries.size),
             )
 
-    def _blame(self, worker: int) -> None:
-        if not self.breakers.failed(worker):
+    def _blame(self, worker: int, client: str) -> None:
+        if not self.breakers.failed(worker, client):
             return
         if self.dispatcher.up <= {worker}:
             self.breakers.reset(worker)  # a failing worker is better than none

@@ -19,6 +19,7 @@ MOST_KINDS = 1024  # kinds of requests of which refusals are kept
 @dataclass(slots=True)
 class _State:
     failures: int = 0  # failures in succession
+    clients: set[str] = field(default_factory=set)  # the first two clients of these failures
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # length of the next rest
     until_s: float = -inf  # end of the rest, while the breaker is open
     open: bool = False
@@ -31,11 +32,14 @@ class Breakers:
     A failure counts only if another worker has served the same request. Otherwise requests that
     fail everywhere could eject every worker. After ``TRIPS_AFTER`` failures in succession the
     worker is open: it gets no requests for 5 s, and twice as long each further time, up to 60 s.
-    Then the worker is half open: a single probe request decides.
+    Then the worker is half open: a single probe request decides. Failures of a single client do not
+    open a worker that has served another client in the last 5 s: its requests may be the cause.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
+        # when a worker last served a client, the latest last
+        self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
     def forget(self, worker: int) -> None:
@@ -46,8 +50,8 @@ class Breakers:
         """Return whether a worker gets no ordinary requests."""
         return worker in self._states and self._states[worker].open
 
-    def failed(self, worker: int) -> bool:
-        """Record a failure on a request that another worker served.
+    def failed(self, worker: int, client: str) -> bool:
+        """Record a failure on a client's request that another worker served.
 
         Return whether the breaker opens.
         """
@@ -55,24 +59,38 @@ class Breakers:
         if state is None:
             return False
         state.failures += 1
+        if len(state.clients) < 2:
+            state.clients.add(client)
         if state.open and not state.probing:  # the request was sent before the breaker opened
             return False
-        if state.failures < TRIPS_AFTER and not state.open:
+        if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
             return False
         opens, state.open, state.probing = not state.open, True, False
         state.until_s = self._now_s() + state.rest_s
         state.rest_s = min(2 * state.rest_s, LONGEST_REST_S)
         return opens
 
-    def served(self, worker: int) -> bool:
-        """Record a served request; return whether this closes the breaker."""
+    def served(self, worker: int, client: str) -> bool:
+        """Record a client's served request; return whether this closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
+        self._served_s.pop((worker, client), None)
+        self._served_s[worker, client] = self._now_s()
+        if len(self._served_s) > MOST_KINDS:
+            del self._served_s[next(iter(self._served_s))]
         closes = state.open and state.probing
         if closes or not state.open:
             self._states[worker] = _State()
         return closes
+
+    def _serves_others(self, worker: int) -> bool:
+        """Return whether only one client's requests fail, and another client's do not."""
+        failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
+        return len(failing) == 1 and any(
+            at == worker and client not in failing and served_s > since_s
+            for (at, client), served_s in self._served_s.items()
+        )
 
     def undecided(self, worker: int) -> None:
         """Record a probe without result, for example because its client left."""
