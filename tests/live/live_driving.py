@@ -53,25 +53,31 @@ def driven(spec, *, target=None, interrupted=lambda server: False, **server_sett
         return read_records(Path(folder)), server, result
 
 
-def answered_by(replies, later, *, spec=None, **target):
+def answered_by(replies, later, *, spec=None, stays_open=False, **target):
     """Return records and number of requests of a server with these replies to its connections.
 
-    Connections after these get the reply ``later``. Without a spec, two requests are sent.
+    Connections after these get the reply ``later``. Without a spec, two requests are sent. The
+    server closes its connections, unless they stay open.
     """
-    left, asked = list(replies), []
+    left, asked, kept = list(replies), [], []
 
     async def run(folder):
         async def answer(reader, writer):
             asked.append(await reader.read(2**16))
             writer.write(left.pop(0) if left else later)
             await writer.drain()
-            writer.close()
+            if stays_open:
+                kept.append(writer)
+            else:
+                writer.close()
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         given = spec or small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=1)
         async with server:
             await drive(given, Target(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
+            for writer in kept:
+                writer.close()
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(Path(folder)))

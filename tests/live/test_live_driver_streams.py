@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fairbench.live.driver import sse_client
 from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, BadEvent
 from fairbench.live.summary import error_counts, first_messages
 from tests.live.live_driving import VOCAB, answered_by
@@ -236,6 +237,29 @@ def test_an_impossible_count_of_sglang_is_a_failure(tokens):
         answer_of([{"output_ids": [], "meta_info": meta}], AskGenerate(VOCAB))
 
 
+@pytest.mark.parametrize("queue_s", [1e300, -1e300, "1", [1]])
+def test_an_impossible_queue_time_is_a_failure_and_not_an_unreadable_record(queue_s):
+    meta = {"prompt_tokens": 3, "completion_tokens": 1, "queue_time": queue_s}
+    with pytest.raises(BadEvent, match="not an event of this API"):
+        answer_of([{"output_ids": [5], "meta_info": meta}], AskGenerate(VOCAB))
+
+
+@each_api
+@pytest.mark.parametrize("late", [b'{"error": {"message": "late"}}', b"bye", DONE])
+def test_nothing_after_the_last_event_makes_a_whole_answer_fail(ask, late):
+    output, ended = APIS[ask]
+    answer, _ = answer_of([output, ended("stop"), DONE, late], ask)
+    assert answer.fault() is None
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "a\\ud83d\\ud83d", "\\\\\\ude00"])
+def test_half_a_pair_of_utf16_is_output(half):
+    event = b'{"choices": [{"index": 0, "delta": {"content": "%b"}}]}' % half.encode()
+    answer, tokens = answer_of([event, STOP, DONE])
+    assert (tokens[0], answer.fault()) == (1, None)
+    assert "\ufffd" in answer.rendered().decode()
+
+
 def test_sglang_counts_ids_where_it_reports_no_count():
     events = [{"output_ids": [n], "meta_info": {"id": "x"}} for n in (5, 6)]
     events.append({"output_ids": [], "meta_info": {"finish_reason": {"type": "length"}}})
@@ -273,6 +297,30 @@ def test_interim_responses_are_read_over(interim):
     records, asked = answered_by([], interim + GOOD, api="chat")
     assert {(r.status, r.error, r.worker) for r in records.requests} == {("finished", None, 0)}
     assert asked == 2
+
+
+@pytest.mark.parametrize("number", [b"9" * 30, b"-1", b"1e3", "²".encode(), b"0x1"])
+def test_an_impossible_worker_in_a_header_is_unknown(number):
+    """A number of 30 digits made the records of the whole run unreadable."""
+    reply = HEAD.replace(b"\r\n\r\n", b"\r\nX-Fairbench-Worker: " + number + b"\r\n\r\n")
+    records, _ = answered_by([], reply + stream(TEXT, STOP, DONE, head=b""), api="chat")
+    assert {(r.status, r.worker) for r in records.requests} == {("finished", -1)}
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_an_answer_is_whole_at_its_last_event(stays_open, monkeypatch):
+    """The driver does not wait for the end of the connection until a stream counts as silent."""
+    monkeypatch.setattr(sse_client, "END_S", 0.01)
+    records, _ = answered_by([], GOOD, api="chat", stays_open=stays_open, idle_timeout_s=1e6)
+    assert {(r.status, r.error, len(r.chunk_s)) for r in records.requests} == {
+        ("finished", None, 1)
+    }
+
+
+def test_a_mark_of_the_byte_order_hides_no_output():
+    reply = HEAD + b"\xef\xbb\xbf" + stream(TEXT, STOP, DONE, head=b"")
+    records, _ = answered_by([], reply, api="chat")
+    assert {(r.status, r.output_tokens) for r in records.requests} == {("finished", 1)}
 
 
 @pytest.mark.parametrize(

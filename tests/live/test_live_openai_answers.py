@@ -13,6 +13,7 @@ from fairbench.live.openai_answers import (
     whole_fault,
 )
 
+REFUSED = Fault("m", 400)  # the server refuses the request
 STOPPED = {"finish_reason": "stop"}
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -37,6 +38,8 @@ GOOD = [
     {"text": "x", "meta_info": {"finish_reason": {"type": "stop", "matched": 2}}},
     {"text": "", "output_ids": [7], "meta_info": {"completion_tokens": 1}},
     {"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": {"type": "length"}}},
+    of({"text": "", "finish_reason": "MAX_TOKENS"}, usage={"completion_tokens": 0}),
+    of({"message": {"content": None, "thinking": "thus"}, "finish_reason": "length"}),
 ]
 BAD = [
     *({"error": error} for error in ("busy", {"message": "busy"}, {"message": "m", "code": 400})),
@@ -53,6 +56,14 @@ BAD = [
     of({"message": {"content": [{"type": "text", "text": ""}]}}),
     of({"message": {"tool_calls": [{"id": "c", "type": "function", "index": 0}]}}),
     of({"message": {"content": ""}, **STOPPED}, usage={"completion_tokens": 0}),
+    *(
+        of({"message": {"content": ""}, **STOPPED}, usage=usage)
+        for usage in ({"completion_tokens": 0.0}, {"output_tokens": 0})
+    ),
+    *(
+        of({"message": {"content": "", "tool_calls": calls}, "finish_reason": reason})
+        for calls, reason in (([], "tool_calls"), (None, "function_call"), ([{}], "tool_use"))
+    ),
     of({"message": {"content": "half"}, "error": {"message": "overloaded"}}),
     *(
         of({"message": {"content": "half"}, "finish_reason": reason})
@@ -83,6 +94,19 @@ def test_answers_without_an_answer_are_faults(answer):
         ({"object": "error", "message": "m", "code": 503}, Fault("m", 503)),
         ({"error": {"message": "m", "code": "invalid_api_key"}}, Fault("m")),
         ({"error": "m", "code": 7}, Fault("m")),
+        ({"error": {"message": "m", "code": "413"}}, Fault("m", 413)),
+        ({"error": {"message": "m", "code": "0413"}}, Fault("m")),
+        ({"error": {"message": "m", "code": 400.0}}, Fault("m", 400)),
+        ({"error": {"message": "m", "type": "invalid_request_error", "code": None}}, REFUSED),
+        ({"error": {"message": "m", "code": "context_length_exceeded"}}, REFUSED),
+        ({"error": {"message": "m", "type": "server_error"}, "status": 503}, Fault("m", 503)),
+        ({"object": "error", "message": "m", "type": "BadRequestError"}, REFUSED),
+        ({"error": "m", "error_type": "validation"}, REFUSED),
+        ({"detail": "m", "status_code": 422}, Fault("m", 422)),
+        (
+            {"meta_info": {"finish_reason": {"type": "abort", "err_type": "BadRequestError"}}},
+            Fault("aborted: no reason given", 400),
+        ),
         (of({"text": "x", "finish_reason": "cancelled"}), Fault("finish reason 'cancelled'")),
         (
             {"meta_info": {"finish_reason": {"type": "abort", "message": "m", "status_code": 504}}},
@@ -125,6 +149,8 @@ ROLE = of({"delta": {"role": "assistant", "content": ""}})
             [False, True, False, True],
             None,
         ),
+        ([ROLE, delta("", finish_reason="tool_calls")], [False] * 2, NO_OUTPUT),
+        ([of({"delta": {"thinking": "thus"}}), delta("", **STOPPED)], [True, False], None),
         ([{"type": "ping"}], [False], NO_OUTPUT),
         ([], [], NO_OUTPUT),
     ],

@@ -1,6 +1,7 @@
 """Test a worker that fails what others serve: no answer is lost, and its traffic stops."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -9,7 +10,15 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import breaker
 from fairbench.live.router.breaker import Breakers
 from tests.live.live_null_server import Fault, null_server
-from tests.live.live_router import GENERATE, PATHS, cluster, router_before, until
+from tests.live.live_router import (
+    COMPLETIONS,
+    GENERATE,
+    PATHS,
+    Worker,
+    cluster,
+    router_before,
+    until,
+)
 
 
 class Clock:
@@ -22,7 +31,7 @@ class Clock:
 def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
     clock = Clock()
     breakers = Breakers(2, clock)
-    assert [breakers.failed(1) for _ in range(3)] == [False, False, True]
+    assert [breakers.failed(1, "ann") for _ in range(3)] == [False, False, True]
     assert (breakers.is_open(0), breakers.is_open(1)) == (False, True)
     rests = []
     for _ in range(6):
@@ -31,32 +40,81 @@ def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
             clock.now += 0.5
         rests.append(clock.now - start)
         assert breakers.probe() is None, "one probe at a time"
-        assert not breakers.failed(1), "it was open already"
+        assert not breakers.failed(1, "ann"), "it was open already"
     assert rests == [5, 10, 20, 40, 60, 60]
     clock.now += 60
     assert breakers.probe() == 1
-    assert breakers.served(1)
+    assert breakers.served(1, "ann")
     assert not breakers.is_open(1)
-    assert not breakers.served(1)
+    assert not breakers.served(1, "ann")
 
 
 def test_only_failures_in_a_row_count_and_only_a_probe_closes():
     breakers = Breakers(1, Clock())
     for _ in range(5):
-        assert not breakers.failed(0)
-        assert not breakers.failed(0)
-        assert not breakers.served(0)
+        assert not breakers.failed(0, "ann")
+        assert not breakers.failed(0, "ann")
+        assert not breakers.served(0, "ann")
     for _ in range(3):
-        breakers.failed(0)
-    assert not breakers.served(0)  # what existed before it opened
+        breakers.failed(0, "ann")
+    assert not breakers.served(0, "ann")  # what existed before it opened
     assert breakers.is_open(0)
+
+
+@pytest.mark.parametrize(
+    ("failing", "served", "after_s", "opens"),
+    [
+        (["eve"] * 9, ["ann"], 4, False),  # the requests of eve may be the cause
+        (["eve"] * 9, ["ann"], 6, True),  # nobody knows if ann would be served now
+        (["eve"] * 9, ["eve"], 4, True),
+        (["eve", "bob", "eve"], ["ann"], 4, True),
+        (["eve"] * 9, [], 4, True),
+    ],
+)
+def test_one_client_opens_no_breaker_of_a_worker_that_serves_others(
+    failing, served, after_s, opens
+):
+    clock = Clock()
+    breakers = Breakers(2, clock)
+    breakers.served(1, "bob")  # at another worker
+    for client in served:
+        breakers.served(0, client)
+    clock.now += after_s
+    found = [breakers.failed(0, client) for client in failing]
+    assert any(found) == opens
+    assert breakers.is_open(0) == opens
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_a_client_whose_requests_fail_at_a_worker_takes_it_from_nobody_else(code):
+    class Choosy(Worker):
+        async def answer(self, request):
+            self.status = code if "[bad]" in await request.text() else 200
+            return await super().answer(request)
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            workers = [Choosy(), Worker()]
+            for worker in workers:
+                await worker.start()
+                stack.push_async_callback(worker.stop)
+            under_test = await stack.enter_async_context(router_before(workers))
+            bad = {**PATHS[COMPLETIONS], "prompt": "[bad]"}
+            for _ in range(6):
+                for client, body in (("ann", None), ("ann", None), *[("eve", bad)] * 5):
+                    sent = {headers.CLIENT: client}
+                    async with under_test.post(COMPLETIONS, body, **sent) as answer:
+                        assert answer.status == 200
+            return under_test.up
+
+    assert asyncio.run(run()) == {0, 1}
 
 
 def test_an_inconclusive_probe_is_repeated():
     clock = Clock()
     breakers = Breakers(1, clock)
     for _ in range(3):
-        breakers.failed(0)
+        breakers.failed(0, "ann")
     clock.now = 5
     assert breakers.probe() == 0
     breakers.undecided(0)

@@ -74,17 +74,17 @@ def usage(read, produced):
 
 @pytest.mark.parametrize(
     ("said", "stream", "booked"),
-    [(-(10**9), False, 0), (-(10**9), True, 3), (0, True, 3), (10**9, False, 3), (10**9, True, 3)],
+    [(-(10**9), False, 3), (-(10**9), True, 3), (0, True, 3), (10**9, False, 3), (10**9, True, 3)],
 )
 def test_a_workers_usage_is_clamped_to_the_request(said, stream, booked):
     """A negative count once ended the stream with a traceback; a large one corrupted credits.
 
-    The stream has three events, and the whole answer no text.
+    The stream has three events. A whole answer with an invalid count counts entirely as text.
     """
 
     async def run():
         router = {"router": "d2lpm"}
-        answers = {"says": {"meta_info": usage(said, said)}}
+        answers = {"says": {"text": "one", "meta_info": usage(said, said)}}
         answers["ending"] = answers["says"]
         async with cluster(1, router=router, **answers) as (under_test, _):
             body = {**PATHS[GENERATE], "stream": stream}

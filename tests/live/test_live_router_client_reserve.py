@@ -84,8 +84,11 @@ def test_a_fifth_of_the_memory_stays_free(path, body, reserved):
     assert flooded(16, path=path, body=body, limits_clients=True, info=info) == (4, 1)
 
 
-def test_a_chat_that_ignores_the_end_reserves_all():
-    body = {**CHATS, "ignore_eos": True}
+@pytest.mark.parametrize(
+    "more", [{"ignore_eos": True}, {"logit_bias": {"2": -100}}, {"min_tokens": 5_000}], ids=list
+)
+def test_a_chat_that_forbids_its_end_reserves_all(more):
+    body = {**CHATS, **more}
     flood = flooded(16, path=CHAT, body=body, limits_clients=True, info=SIZE)
     assert flood == (1, 1)
 

@@ -23,38 +23,51 @@ class Clock:
 
 def test_only_requests_of_the_kind_that_are_as_large_avoid_a_worker():
     refusals = Refusals(Clock())
-    assert [refusals.refused(1, 1, size) for size in (30, 10, 20)] == [False, False, True]
-    avoided = {size: refusals.avoided(1, size) for size in (1, 29, 30, 99)}
+    assert [refusals.refused(1, 1, size, "ann") for size in (30, 10, 20)] == [False, False, True]
+    avoided = {size: refusals.avoided(1, size, "ann") for size in (1, 29, 30, 99)}
     assert avoided == {1: [], 29: [], 30: [1], 99: [1]}
-    assert refusals.avoided(2, 99) == []
-    refusals.refused(1, 1, 15)
-    assert refusals.avoided(1, 20) == [1]
+    assert refusals.avoided(2, 99, "ann") == []
+    refusals.refused(1, 1, 15, "ann")
+    assert refusals.avoided(1, 20, "ann") == [1]
+
+
+def test_refusals_of_one_client_concern_only_its_own_requests():
+    """The content of the requests may be the cause; two clients do not send the same content."""
+    refusals = Refusals(Clock())
+    for _ in range(5):
+        refusals.refused(0, 1, 5, "ann")
+    assert (refusals.avoided(1, 5, "ann"), refusals.avoided(1, 5, "bob")) == ([0], [])
+    refusals.refused(0, 1, 9, "bob")
+    assert refusals.avoided(1, 5, "cat") == [0]
+    refusals.served(0, 1, 9)
+    refusals.refused(0, 1, 5, "ann")
+    assert refusals.avoided(1, 5, "ann") == [], "a served request clears the clients as well"
 
 
 def test_a_served_request_clears_refusals_up_to_its_size():
     refusals = Refusals(Clock())
     for size in (10, 20, 30):
-        refusals.refused(1, 1, size)
+        refusals.refused(1, 1, size, "ann")
     refusals.served(1, 1, 9)
-    assert refusals.avoided(1, 30) == [1]
+    assert refusals.avoided(1, 30, "ann") == [1]
     refusals.served(1, 1, 10)
-    assert refusals.avoided(1, 30) == []
-    assert refusals.refused(1, 1, 40), "three refusals in succession again"
+    assert refusals.avoided(1, 30, "ann") == []
+    assert refusals.refused(1, 1, 40, "ann"), "three refusals in succession again"
 
 
 def test_one_request_tries_a_refusing_worker_after_each_rest():
     clock = Clock()
     refusals = Refusals(clock)
     for _ in range(3):
-        refusals.refused(0, 1, 5)
+        refusals.refused(0, 1, 5, "ann")
     rests = []
     for _ in range(6):
         start = clock.now
-        while refusals.avoided(1, 5):
+        while refusals.avoided(1, 5, "ann"):
             clock.now += 0.5
         rests.append(clock.now - start)
-        assert refusals.avoided(1, 5) == [0], "one request at a time"
-        refusals.refused(0, 1, 5)
+        assert refusals.avoided(1, 5, "ann") == [0], "one request at a time"
+        refusals.refused(0, 1, 5, "ann")
     assert rests == [5, 10, 20, 40, 60, 60]
 
 
@@ -62,9 +75,9 @@ def test_the_refusals_of_a_new_process_are_forgotten():
     refusals = Refusals(Clock())
     for worker in (0, 1):
         for _ in range(3):
-            refusals.refused(worker, 1, 5)
+            refusals.refused(worker, 1, 5, "ann")
     refusals.forget(0)
-    assert refusals.avoided(1, 5) == [1]
+    assert refusals.avoided(1, 5, "ann") == [1]
 
 
 def test_the_number_of_kinds_is_bounded(monkeypatch):
@@ -72,8 +85,8 @@ def test_the_number_of_kinds_is_bounded(monkeypatch):
     refusals = Refusals(Clock())
     for kind in range(5):
         for _ in range(3):
-            refusals.refused(0, kind, 1)
-    assert [kind for kind in range(5) if refusals.avoided(kind, 1)] == [2, 3, 4]
+            refusals.refused(0, kind, 1, "ann")
+    assert [kind for kind in range(5) if refusals.avoided(kind, 1, "ann")] == [2, 3, 4]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=40), st.integers(0, 20))
@@ -86,9 +99,9 @@ def test_a_worker_is_avoided_exactly_after_three_refusals_since_a_larger_request
             refusals.served(0, 1, one)
             left = [other for other in left if other > one]
         else:
-            refusals.refused(0, 1, one)
+            refusals.refused(0, 1, one, "ann")
             left = sorted([*left, one])[:3]  # a served request clears what was kept
-    assert bool(refusals.avoided(1, size)) == (sum(one <= size for one in left) == 3)
+    assert bool(refusals.avoided(1, size, "ann")) == (sum(one <= size for one in left) == 3)
 
 
 @dataclass
@@ -302,3 +315,40 @@ def test_models_are_listed_by_any_worker_that_can(odd):
                 await worker.stop()
 
     assert asyncio.run(run()) == [(200, None), (200, "x"), (200, "y"), (404, None)]
+
+
+REFUSED = {
+    "a picture": (CHAT, {"messages": [{"role": "user", "content": "[picture]"}]}),
+    "a role": (CHAT, {"messages": [{"role": "developer", "content": "[picture]"}]}),
+    "a word": (COMPLETIONS, {"prompt": "[picture]"}),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("code", [400, 415, 422])
+def test_a_client_whose_content_a_worker_refuses_takes_it_from_nobody_else(kind, code):
+    path, body = REFUSED[kind]
+
+    async def run():
+        refuses = {"refuses": lambda _, body: "[picture]" in str(body), "code": code}
+        workers = [Choosy(**refuses), Worker()]
+        for worker in workers:
+            await worker.start()
+        async with router_before(workers) as under_test:
+
+            async def workers_of(client, body):
+                found = []
+                for _ in range(6):
+                    sent = {**PATHS[path], **body}
+                    async with under_test.post(path, sent, **{headers.CLIENT: client}) as answer:
+                        assert answer.status == 200
+                        found.append(answer.headers[headers.WORKER])
+                return found
+
+            found = await workers_of("ann", body), await workers_of("bob", {})
+        for worker in workers:
+            await worker.stop()
+        return found
+
+    ann, bob = asyncio.run(run())
+    assert (set(ann), set(bob)) == ({"1"}, {"0", "1"})

@@ -77,3 +77,13 @@ def test_searched_bytes_are_not_searched_again():
 def test_the_data_of_an_event_consists_of_all_its_data_lines():
     assert data_of(b"event: e\r\ndata: 1\r\nid: 7\r\ndata:2\r\n\r\n") == b"1\n2"
     assert data_of(b": comment\n\n") == b""
+    assert data_of(b"data:  [DONE] \r\n\r\n") == b"[DONE]"
+    assert data_of(b"\xef\xbb\xbfdata: 1\n\n") == b"1", "a mark of the byte order"
+
+
+def test_nothing_is_passed_on_after_the_last_event():
+    reader = StreamReader(hide_usage=False)
+    late = b'data: {"error": {"message": "late"}}\n\ndata: [DONE]\n\n: bye\n\n'
+    assert reader.feed(stream(b"\n") + late) == stream(b"\n")
+    assert reader.feed(late) + reader.rest() == b""
+    assert (reader.fault, reader.usage()) == (None, Usage(None, 3, None))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from aiohttp import web
@@ -177,6 +177,40 @@ def test_only_output_counts_as_progress(name):
         return b'"code":502' in said, up
 
     assert asyncio.run(run()) == (True, {1})
+
+
+class Flowing(Worker):
+    """A worker whose streams never end."""
+
+    async def stream(self, request, body):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(delta(content="a" * 60_000))
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_clients_that_do_not_read_make_no_worker_look_silent(readers, monkeypatch):
+    """Without this, a client could take a worker away from the others by reading nothing."""
+
+    async def run():
+        worker = Flowing()
+        await worker.start()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(worker.stop)
+            under_test = await stack.enter_async_context(router_before([worker], stall_s=STALL_S))
+            stalls = []
+            watch = under_test.proxy.attempts.progress
+            monkeypatch.setattr(watch, "on_stall", stalls.append)
+            for _ in range(readers):
+                answer = under_test.session.post(under_test.url + CHAT, json=streamed(CHAT))
+                await stack.enter_async_context(answer)
+            flights = under_test.proxy.dispatcher.flights[0]
+            await until(lambda: len(flights) == readers and all(one.paused for one in flights))
+            await asyncio.sleep(2.5 * STALL_S)
+            return stalls, len(flights)
+
+    assert asyncio.run(run()) == ([], readers)
 
 
 class Telling(Worker):

@@ -69,7 +69,7 @@ def test_the_router_serves_once_its_url_is_printed():
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopping_router_finishes_streams_and_accepts_no_more(signum):
     async def run():
         async with serving(held_at=1) as (url, process, worker), ClientSession() as session:

@@ -104,6 +104,8 @@ async def listening(
     # set up immediately, because starting may take seconds
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which nohup sets
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
     connections = Connections(most_connections())

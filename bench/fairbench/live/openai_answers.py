@@ -5,12 +5,13 @@ Router and driver judge whole answers and the events of streams by the same rule
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fairbench.live.openai_shapes import Choice, Delta
+from fairbench.live.openai_shapes import Choice, Delta, output_tokens_in
 
 # OpenAI's finish reasons, and the words of other servers for the same: vLLM's "repetition", TGI's
 # and Mistral's names, and Anthropic's names behind gateways.
@@ -23,11 +24,21 @@ GOOD_REASONS = frozenset(
 )
 # Reasons for which an answer may end before the server has produced a token.
 _MAY_BE_EMPTY = ("length", "max_tokens", "model_length", "content_filter")
+_CALLS = ("tool_calls", "function_call", "tool_use")  # reasons that promise output
+# Types and codes of errors whose cause is the request, in OpenAI's, vLLM's and TGI's words.
+_REFUSALS = frozenset(
+    (
+        *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
+        *("context_length_exceeded", "model_not_found", "notfounderror", "not_found_error"),
+    )
+)
 ABORTED = "abort"
 ERROR = "error"
 DONE = b"[DONE]"  # the payload that follows a stream's last event
 # Fields that are no output.
 _LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CODE = re.compile("[45][0-9]{2}")
 MOST_SHOWN = 200  # characters of a server's words in a message
 
 
@@ -56,6 +67,9 @@ class Answered(msgspec.Struct):
     detail: Any = None
     message: Any = None
     code: Any = None
+    status: Any = None
+    status_code: Any = None
+    error_type: Any = None
 
 
 class Judgement(NamedTuple):
@@ -74,7 +88,11 @@ _decode = msgspec.json.Decoder(Answered).decode
 def answered(payload: bytes) -> Answered | None:
     """Return the fields of a JSON payload, or None if it is no answer of these APIs."""
     try:
-        return _decode(payload)
+        try:
+            return _decode(payload)
+        except msgspec.DecodeError:
+            # Gateways that divide texts by UTF-16 halve the pairs of characters such as emoji.
+            return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -96,15 +114,15 @@ def reason_fault(reason: Any) -> Fault | None:
         return None
     if kind != ABORTED:
         return Fault(f"finish reason {str(kind)[:MOST_SHOWN]!r}")
-    said = reason.get("message") if isinstance(reason, dict) else None
-    code = reason.get("status_code") if isinstance(reason, dict) else None
-    return Fault(f"aborted: {str(said or 'no reason given')[:MOST_SHOWN]}", _status(code))
+    told = reason if isinstance(reason, dict) else {}
+    said = str(told.get("message") or "no reason given")[:MOST_SHOWN]
+    return Fault(f"aborted: {said}", _status(told.get("status_code"), told.get("err_type")))
 
 
 def texts_of(part: Delta) -> list[str]:
     """Return every text of the model in a message or delta: content, reasoning, tool calls."""
     # Servers that renamed the field of a thought send it under both names.
-    thought = part.reasoning_content or part.reasoning or part.reasoning_details
+    thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
     found: list[str] = []
     for value in (
         *(thought, part.content, part.refusal),
@@ -141,8 +159,9 @@ def whole_fault(payload: bytes) -> Fault | None:
     found = judge(answer)
     if answer is None or found.fault is not None:
         return found.fault
-    idle = _reported(answer) == 0 and not _may_be_empty(answer)
-    return None if found.output or (found.ended and _has_place(answer) and not idle) else NO_OUTPUT
+    ended = found.ended and _has_place(answer) and not _ended_with(answer, _CALLS)
+    idle = _reported(answer) == 0 and not _ended_with(answer, _MAY_BE_EMPTY)
+    return None if found.output or (ended and not idle) else NO_OUTPUT
 
 
 class StreamJudge:
@@ -152,6 +171,7 @@ class StreamJudge:
         self.output = False
         self.ended = False
         self.may_be_empty = False
+        self._promised = False  # whether the reason of the end promises output
         self._told: int | None = None  # tokens so far, if the server reports them
 
     def take(self, payload: bytes, event: str = "") -> Judgement:
@@ -161,14 +181,15 @@ class StreamJudge:
             found = found._replace(output=False)
         if found.ended and found.answer is not None:
             self.ended = True
-            self.may_be_empty |= _may_be_empty(found.answer)
+            self.may_be_empty |= _ended_with(found.answer, _MAY_BE_EMPTY)
+            self._promised |= _ended_with(found.answer, _CALLS)
         self.output |= found.output
         return found
 
     def end(self) -> Fault | None:
         """Return why the stream, which has ended without a fault, holds no answer, if it does."""
-        ended = self.ended and (self._told != 0 or self.may_be_empty)
-        return None if self.output or ended else NO_OUTPUT
+        idle = self._promised or (self._told == 0 and not self.may_be_empty)
+        return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
     def _is_new(self, answer: Answered) -> bool:
         """Return whether the tokens grow; SGLang's own API repeats the output in every event."""
@@ -178,8 +199,14 @@ class StreamJudge:
         return answer.meta_info is None or told is None or told > (before or 0)
 
 
-def _status(code: Any) -> int | None:
-    return code if type(code) is int and 400 <= code < 600 else None
+def _status(*said: Any) -> int | None:
+    """Return the first HTTP status of a failure among a server's codes and types."""
+    for one in said:
+        if isinstance(one, str):
+            one = 400 if one.lower() in _REFUSALS else int(one) if _CODE.fullmatch(one) else None
+        if type(one) in (int, float) and 400 <= one < 600:
+            return int(one)
+    return None
 
 
 def _error_of(answer: Answered, event: str) -> Fault | None:
@@ -192,8 +219,10 @@ def _error_of(answer: Answered, event: str) -> Fault | None:
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    named = error.get("code") if isinstance(error, dict) else None
-    return Fault(error_text(error)[:MOST_SHOWN], _status(named) or _status(answer.code))
+    named = error if isinstance(error, dict) else {}
+    codes = [named.get(name) for name in ("code", "status", "status_code", "type")]
+    codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
+    return Fault(error_text(error)[:MOST_SHOWN], _status(*codes))
 
 
 def _holds_answer(answer: Answered) -> bool:
@@ -225,19 +254,19 @@ def _has_place(answer: Answered) -> bool:
     return any(place is not None for place in (*places, answer.text, answer.output_ids))
 
 
-def _may_be_empty(answer: Answered) -> bool:
-    """Return whether an answer may end before its first token; other ends need one token.
+def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
+    """Return whether an answer has ended for one of these reasons.
 
-    A server that stops an answer and reports no token has not run the model.
+    Other ends need a token: a server that stops an answer and reports no token has not run the
+    model.
     """
-    kinds = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
-    return any(kind in _MAY_BE_EMPTY for kind in kinds)
+    ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
+    return any(str(end).lower() in kinds for end in ends)
 
 
 def _reported(answer: Answered) -> int | None:
     told = answer.meta_info or answer.usage
-    count = told.get("completion_tokens") if isinstance(told, dict) else None
-    return count if type(count) is int else None
+    return output_tokens_in(told) if isinstance(told, dict) else None
 
 
 def _texts(value: Any) -> Iterator[str]:

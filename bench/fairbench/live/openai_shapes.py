@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ class Delta(msgspec.Struct):
     reasoning_content: Any = None
     reasoning: Any = None  # the name since vLLM 0.19.1, and in Ollama
     reasoning_details: Any = None
+    thinking: Any = None
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
@@ -119,6 +121,13 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     if told["prompt_tokens_details"] is None:
         told["prompt_tokens_details"] = {"cached_tokens": _first(found, _CACHED)}
     return msgspec.convert(told, ReportedUsage)
+
+
+def output_tokens_in(usage: dict[str, Any]) -> int | None:
+    """Return the output tokens that a usage reports, or None without a valid count."""
+    with suppress(ValueError):
+        return _count(_first(usage, _NAMES["completion_tokens"]))
+    return None
 
 
 def _counts_in(value: Any) -> dict[str, Any] | None:

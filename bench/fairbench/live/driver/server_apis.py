@@ -19,6 +19,7 @@ from fairbench.live.openai_shapes import MOST_TOKENS, ReportedUsage, usage_in
 # that the workload does not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
@@ -30,8 +31,9 @@ class Answer(ABC):
     """The answer so far, updated by every event.
 
     A count is None if the server does not report it. ``estimated`` is true while the server has not
-    reported all tokens of the answer. ``queue_s`` is the time from arrival to first admission on
-    the server's clock, and ``answer_id`` the server's name for its answer.
+    reported all tokens of the answer. ``done`` is true after the last event of the stream.
+    ``queue_s`` is the time from arrival to first admission on the server's clock, and ``answer_id``
+    the server's name for its answer.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,7 @@ class Answer(ABC):
         self.retractions = 0
         self.answer_id = ""
         self._judge = StreamJudge()
-        self._done = False
+        self.done = False
 
     def take(self, payload: bytes, event: str = "") -> int:
         """Read the payload of an event with this name; return its number of tokens, if known.
@@ -51,10 +53,12 @@ class Answer(ABC):
         Raises BadEvent.
         """
         if payload == DONE:
-            self._done = True
+            self.done = True
         if payload in (DONE, b""):
             return 0
         found = self._judge.take(payload, event)
+        if self.done and found.fault is not None:
+            return 0  # the answer is whole
         if found.answer is None:
             raise BadEvent("not an event of this API")
         if found.fault is not None:
@@ -68,7 +72,7 @@ class Answer(ABC):
     @property
     def finished(self) -> bool:
         """Whether the stream has announced its end, for a good reason."""
-        return self._judge.ended or self._done
+        return self._judge.ended or self.done
 
     def fault(self) -> str | None:
         """Return why the stream, which has ended, holds no whole answer, if it does not."""
@@ -156,7 +160,7 @@ class _Meta(msgspec.Struct):
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
-    queue_time: float | None = None
+    queue_time: Seconds | None = None
     num_retractions: Tokens = 0
 
 

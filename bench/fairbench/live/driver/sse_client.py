@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -15,9 +16,11 @@ from fairbench.live.driver.server_apis import Answer, BadEvent
 from fairbench.live.headers import WORKER
 
 OK, TOO_MANY = 200, 429
+END_S = 0.5  # seconds that a connection may stay open after the end of its answer
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
 MAX_ERROR_BYTES = 500  # bytes of a body without events that are kept for the error message
 _WORKER = WORKER.encode()
+_WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 MAX_EVENT_BYTES = 16 * 2**20
 
@@ -31,6 +34,7 @@ class EventSplitter:
     def __init__(self) -> None:
         self.event = ""
         self._rest = b""
+        self._begun = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Return the payloads of ``data:`` lines in order; other fields and comments are skipped.
@@ -44,6 +48,8 @@ class EventSplitter:
 
     def _payloads(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         for line in lines:
+            if not self._begun:
+                self._begun, line = True, line.removeprefix(BOM_UTF8)
             if line.startswith(b"data:"):
                 yield line[5:].strip()
             elif line.startswith(b"event:"):
@@ -84,7 +90,7 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._loop.create_future()
         self._clock = clock
-        self._idle_timeout_s = idle_timeout_s
+        self._patience_s = idle_timeout_s
         self._events = EventSplitter()
         self._status = OK
         self._has_events = False
@@ -106,8 +112,12 @@ class Stream:
             self._connection.abort()
             raise
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.untouched = False
@@ -116,7 +126,7 @@ class Stream:
         # Without a router there is only one worker; a router that refuses a request may not have
         # called any.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
-        self.worker = int(worker) if worker.isdigit() else -1
+        self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 
     def on_body(self, data: bytes) -> None:
         if not self._has_events and len(self._body) < MAX_ERROR_BYTES:
@@ -130,8 +140,11 @@ class Stream:
             self._finish(f"stream error: {error}")
             return
         self._heard_s = self._loop.time()
-        if self.chunk_s and self._timer is None:
-            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
+        if self.answer.done and self._patience_s > END_S:
+            self._patience_s = END_S
+            self._stop_timer()
+        if self._timer is None and (self.chunk_s or self.answer.done):
+            self._timer = self._loop.call_later(self._patience_s, self._check_idle)
 
     def _take(self, data: bytes) -> None:
         """Read the events that these bytes complete. Raises BadEvent and ValueError."""
@@ -164,12 +177,12 @@ class Stream:
 
     def _check_idle(self) -> None:
         """Give up a stream that has become silent; otherwise check again later."""
-        left_s = self._heard_s + self._idle_timeout_s - self._loop.time()
+        left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)
             return
         self._connection.abort()
-        silent = f"timeout: silent for {self._idle_timeout_s:g} s"
+        silent = f"timeout: silent for {self._patience_s:g} s"
         self._finish(self.answer.fault() if self.answer.finished else silent)
 
     def _finish(self, error: str | None) -> None:

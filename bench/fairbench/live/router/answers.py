@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from fairbench.live.json_errors import Problem
-from fairbench.live.openai_answers import DONE, Fault, StreamJudge, choice_texts
-from fairbench.live.openai_shapes import Choice, ReportedUsage
+from fairbench.live.openai_answers import (
+    DONE,
+    Answered,
+    Fault,
+    StreamJudge,
+    answered,
+    choice_texts,
+)
+from fairbench.live.openai_shapes import usage_in
 from fairbench.live.router.prompts import TOKEN_BYTES
 
 MAX_EVENT_BYTES = 2**22
@@ -79,8 +87,8 @@ def data_of(event: bytes) -> bytes:
     """Return an event's ``data``, or b"" if it has none, such as a comment."""
     if b"data:" not in event:
         return b""
-    lines = [line for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join([line[5:].removeprefix(b" ") for line in lines])
+    lines = event.removeprefix(BOM_UTF8).splitlines()
+    return b"\n".join([line[5:].strip(b" ") for line in lines if line.startswith(b"data:")])
 
 
 def name_of(event: bytes) -> str:
@@ -100,25 +108,6 @@ class Usage(NamedTuple):
     failed: bool = False  # whether the answer ended with an error
 
 
-class _MetaInfo(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    finish_reason: Any = None
-
-
-class _Answer(msgspec.Struct):
-    usage: ReportedUsage | None = None
-    meta_info: _MetaInfo | None = None
-    choices: list[Choice] | None = None
-    text: Any = None
-    error: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Answer)
-_NOTHING = _Answer()
-
-
 def is_object(answer: bytes) -> bool:
     """Return whether a text is a JSON object, like answers and their events, with any content."""
     try:
@@ -128,15 +117,9 @@ def is_object(answer: bytes) -> bool:
     return True
 
 
-def _decoded(answer: bytes) -> _Answer:
-    try:
-        return _decoder.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _NOTHING
-
-
-def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
-    told = answer.meta_info or answer.usage
+def _usage_of(answer: Answered, payload: bytes, *, whole: bool) -> Usage:
+    """Return the usage of an answer or event. Raises ``msgspec.MsgspecError``."""
+    told = usage_in(answer.meta_info or answer.usage, payload)
     usage = Usage(failed=answer.error is not None)
     if told is not None:
         usage = Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -150,10 +133,10 @@ def usage_of(answer: bytes) -> Usage:
 
     An answer with invalid numbers counts entirely as text.
     """
-    decoded = _decoded(answer)
-    if decoded is _NOTHING and is_object(answer):
-        return Usage(output_tokens=_tokens(len(answer)))
-    return _usage_of(decoded, whole=True)
+    with suppress(msgspec.MsgspecError):
+        if (found := answered(answer)) is not None:
+            return _usage_of(found, answer, whole=True)
+    return Usage(output_tokens=_tokens(len(answer))) if is_object(answer) else Usage()
 
 
 def problem_of(fault: Fault, worker: int | None = None) -> Problem:
@@ -226,7 +209,10 @@ class StreamReader:
         If the worker has not reported a positive number, four bytes of text count as a token, and
         an event as at least one.
         """
-        told = _usage_of(_decoded(self._last), whole=False)
+        told = Usage()
+        with suppress(msgspec.MsgspecError):
+            if (last := answered(self._last)) is not None:
+                told = _usage_of(last, self._last, whole=False)
         is_error = told.failed
         if self.fault is not None:
             told = told._replace(failed=True)
@@ -244,6 +230,8 @@ class StreamReader:
         return piece if self._is_passing else b""
 
     def _passed(self, event: bytes) -> bytes:
+        if self.is_complete:
+            return b""  # nothing belongs to an answer after its last event
         data = data_of(event)
         if not data:
             return event if self._is_passing else b""
@@ -274,6 +262,6 @@ def _text_bytes(texts: Iterable[str]) -> int:
     return sum([len(text.encode()) for text in texts])
 
 
-def _said_bytes(answer: _Answer) -> int:
+def _said_bytes(answer: Answered) -> int:
     texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)

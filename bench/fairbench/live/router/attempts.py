@@ -121,9 +121,16 @@ class Tries:
 
     kind: int
     size: int
+    client: str
     refusers: Collection[int]
     has_key: bool
     failures: list[WorkerFailed] = field(default_factory=list)
+
+    @property
+    def stale(self) -> int | None:
+        """The worker whose kept connection has just broken, which is asked on a new connection."""
+        last = self.failures[-1]
+        return last.worker if last.how is How.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
         """Return whether a failure says only that the worker refuses this kind of request."""
@@ -183,11 +190,11 @@ class Attempts:
             self.dispatcher.over(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
-        kind, size = asking.kind, asking.size
-        refusers = self.refusals.avoided(kind, size)
-        tries = Tries(kind, size, refusers, has_key="Authorization" in asking.sent)
+        kind, size, client = asking.kind, asking.size, asking.request.client
+        refusers = self.refusals.avoided(kind, size, client)
+        tries = Tries(kind, size, client, refusers, has_key="Authorization" in asking.sent)
         while True:
-            wish = Wish(self._avoided(tries), None if tries.failures else probe)
+            wish = Wish(self._avoided(tries), tries.stale if tries.failures else probe)
             try:
                 flight = await self._sent(asking, wish)
                 return await self._attempt(asking, flight, tries)
@@ -242,7 +249,7 @@ class Attempts:
         """Record that a worker served a request that others failed."""
         self._doubts.clear(worker, tries.kind)
         self.refusals.served(worker, tries.kind, tries.size)
-        if self.breakers.served(worker):
+        if self.breakers.served(worker, tries.client):
             log.warning("worker %d serves again", worker)
             self.dispatcher.join(worker)
         for failure in tries.failures:
@@ -250,18 +257,18 @@ class Attempts:
                 if tries.is_refusal(failure):
                     self._refuse(failure.worker, tries)
                 else:
-                    self._blame(failure.worker)
+                    self._blame(failure.worker, tries.client)
 
     def _refuse(self, worker: int, tries: Tries) -> None:
-        if self.refusals.refused(worker, tries.kind, tries.size):
+        if self.refusals.refused(worker, tries.kind, tries.size, tries.client):
             log.warning(
                 "worker %d refused requests that other workers served; requests of the same model "
                 "and fields that need at least %d tokens avoid this worker for a while",
                 *(worker, tries.size),
             )
 
-    def _blame(self, worker: int) -> None:
-        if not self.breakers.failed(worker):
+    def _blame(self, worker: int, client: str) -> None:
+        if not self.breakers.failed(worker, client):
             return
         if self.dispatcher.up <= {worker}:
             self.breakers.reset(worker)  # a failing worker is better than none

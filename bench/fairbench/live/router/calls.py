@@ -209,8 +209,9 @@ class ChatApi(Api):
         ids = _chat_ids(given, text, limits)
         # engines differ in which of the two they read first; SGLang takes 0 for no limit
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
-        if most is None and (body.ignore_eos or (body.min_tokens or 0) > MOST_RESERVED):
-            most = limits.most_tokens  # such an answer will not end earlier by itself
+        is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
+        if most is None and is_long:
+            most = limits.most_tokens  # such an answer may not end earlier by itself
         return _openai_call(given, body, ids, most, limits)
 
 

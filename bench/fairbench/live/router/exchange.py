@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
@@ -37,6 +37,9 @@ RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
 LONGEST_RETRY_S = 3_600  # a client is not told to wait for longer
 SERVED, REFUSED = range(200, 300), range(400, 600)
+# Seconds that a connection may stay open after the last event, and after a finish reason, which the
+# usage follows.
+END_S, USAGE_S = 0.5, 5.0
 STALLED_S = 60.0  # seconds without reading after which a client counts as gone
 # up to this many unread bytes, a write returns immediately and needs no costly timer
 NO_WAIT_BYTES = 2**14
@@ -133,7 +136,7 @@ class Exchange:
         if not is_stream:
             return self._whole(await self._read(answer), answer.status, returned)
         stream = web.StreamResponse(status=answer.status, headers=returned)
-        async for chunk in answer.content.iter_any():
+        async for chunk in self._chunks(answer):
             told = self._reader.feed(chunk)
             self._check_unsent()
             if self._reader.has_new_output:
@@ -142,13 +145,36 @@ class Exchange:
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
-        if not (self._reader.is_complete or failed):
+        if self._patience_s() is None and not failed:
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
             self.on_heard()  # an answer may end without output
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
+
+    async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the pieces of a stream as they arrive.
+
+        A worker that says that its answer is over has served the request, however its connection
+        ends, and also if the connection does not end.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(self._patience_s()):
+                    chunk = await answer.content.readany()
+            except (ClientError, TimeoutError):
+                if self._patience_s() is None:
+                    raise
+                return
+            if not chunk:
+                return
+            yield chunk
+
+    def _patience_s(self) -> float | None:
+        if self._reader.is_complete:
+            return END_S
+        return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
         """Raise WorkerFailed for a stream without an answer of which nothing was passed on."""
@@ -202,6 +228,7 @@ class Exchange:
             if transport is None or transport.get_write_buffer_size() + len(data) <= NO_WAIT_BYTES:
                 await stream.write(data)
                 return
+            self.flight.paused = True
             async with asyncio.timeout(STALLED_S):
                 await stream.write(data)
         except TimeoutError:
@@ -210,6 +237,8 @@ class Exchange:
             raise ClientLeft from None
         except ConnectionError as error:
             raise ClientLeft from error
+        finally:
+            self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker is gone with an error in the stream's format."""

@@ -179,9 +179,10 @@ class Progress:
 
     A worker is silent while it has requests and no output arrives: no event with new output, no
     whole answer, and no change of the production that its ``/metrics`` reports. Time without
-    requests does not count, and a request that its client gives up changes nothing. The limit is
-    ``stall_s`` seconds. For a worker that exports no such metrics and has only answers in one
-    piece, the limit is the longest time that these may take.
+    requests does not count, nor does a request whose client reads too slowly. A request that its
+    client gives up changes nothing. The limit is ``stall_s`` seconds. For a worker that exports no
+    such metrics and has only answers in one piece, the limit is the longest time that these may
+    take.
     """
 
     workers: Sequence[WorkerAddress]
@@ -206,12 +207,18 @@ class Progress:
             busy = [one for one in self.dispatcher.up if self.dispatcher.flights.get(one)]
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
+    def _read(self, worker: int) -> list[Flight]:
+        """Return the worker's requests whose answers are read, as fast as they come."""
+        return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
+
     async def _look(self, worker: int, passed_s: float) -> None:
+        if not self._read(worker):
+            return
         self._silent_s[worker] += passed_s
         if self._silent_s[worker] < self.stall_s / 2:
             return
         await self._ask(worker, passed_s)
-        flights = self.dispatcher.flights.get(worker)
+        flights = self._read(worker)
         if not flights or self._silent_s[worker] < self._limit_s(worker, flights):
             return
         self.heard(worker)
@@ -221,7 +228,7 @@ class Progress:
         )
         self.on_stall(worker)
 
-    def _limit_s(self, worker: int, flights: Sequence[Flight] | dict[Flight, None]) -> float:
+    def _limit_s(self, worker: int, flights: Sequence[Flight]) -> float:
         begun = any(flight.first_token_s is not None for flight in flights)
         if begun or worker in self._told:
             return self.stall_s

@@ -26,7 +26,8 @@ class Flight:
 
     ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is the
     time at which its answer began to stream. ``on_lost`` is called once if the worker leaves
-    meanwhile; ``died`` is then true if its process ended, or if it reported so.
+    meanwhile; ``died`` is then true if its process ended, or if it reported so. ``paused`` is true
+    while the client reads too slowly, so that nothing is read from the worker.
     """
 
     request: Request
@@ -35,6 +36,7 @@ class Flight:
     on_lost: Callable[[], None] = lambda: None
     died: bool = False
     first_token_s: float | None = None
+    paused: bool = False
 
 
 class Wish(NamedTuple):

@@ -36,10 +36,11 @@ async def serve_router(
     read_tls: Callable[[], SSLContext | None] = lambda: None,
     traces: Traces = NO_TRACES,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
+    """Serve until SIGINT, SIGTERM or SIGHUP, then give streams ``grace_s`` to end.
 
-    ``on_ready`` receives the URL. With ``tls``, SIGHUP calls ``read_tls`` for new connections.
-    Raises UsageError if a setting or the address cannot be used.
+    A second signal ends the streams. ``on_ready`` receives the URL. With ``tls``, SIGHUP calls
+    ``read_tls`` for new connections instead. Raises UsageError if a setting or the address cannot
+    be used.
     """
     app = router_app(config, traces)
     async with (
