@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairbench.live.json_errors import Problem
-from fairbench.live.openai_answers import DONE, Fault, StreamJudge, choice_texts
+from fairbench.live.openai_answers import DONE, Fault, StreamJudge, answered, choice_texts
 from fairbench.live.openai_shapes import Choice, ReportedUsage
 from fairbench.live.router.prompts import TOKEN_BYTES
+from fairbench.live.typed_answers import Typed, typed
 
 MAX_EVENT_BYTES = 2**22
 # A blank line, with any of the three line ends. The group is atomic: CR LF is one line end, not
@@ -99,6 +100,13 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None
     failed: bool = False  # whether the answer ended with an error
 
+    def over(self, earlier: Usage) -> Usage:
+        """Return this usage, with the counts of an ``earlier`` event where it has none."""
+        read, output, cached = (
+            old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
+        )
+        return Usage(read, output, cached, self.failed)
+
 
 class _MetaInfo(msgspec.Struct):
     prompt_tokens: int | None = None
@@ -153,7 +161,21 @@ def usage_of(answer: bytes) -> Usage:
     decoded = _decoded(answer)
     if decoded is _NOTHING and is_object(answer):
         return Usage(output_tokens=_tokens(len(answer)))
-    return _usage_of(decoded, whole=True)
+    usage = _usage_of(decoded, whole=True)
+    told = answered(answer)
+    named = None if told is None else typed(told)
+    if named and not usage.output_tokens:
+        return usage._replace(output_tokens=_tokens(_text_bytes(named.texts)))
+    return usage
+
+
+def _usage_told(named: Typed) -> Usage:
+    """Return the counts of a typed event; none of them if one is invalid."""
+    try:
+        told = msgspec.convert(named.usage or {}, ReportedUsage)
+    except msgspec.ValidationError:
+        return Usage()
+    return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
 
 
 def problem_of(fault: Fault, worker: int | None = None) -> Problem:
@@ -176,10 +198,12 @@ class StreamReader:
     that the last event has come, and ``has_new_output`` that the last chunk had output.
     """
 
-    def __init__(self, *, hide_usage: bool) -> None:
+    def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
         self._hide_usage = hide_usage
         self._splitter = EventSplitter()
-        self._judge = StreamJudge()
+        self._judge = StreamJudge(answers)
+        self._named = Usage()
+        self._names_events = False
         self._waiting = bytearray()
         self._is_passing = False
         self._events = 0
@@ -217,8 +241,12 @@ class StreamReader:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether a finish reason has come; only the usage may follow."""
-        return self._judge.ended
+        """Return whether the finish reasons have come; only the usage may follow."""
+        return self._judge.finished
+
+    def end_with(self, problem: Problem) -> bytes:
+        """Return the event that ends the stream with an error, in the stream's format."""
+        return problem.event(named=self._names_events, done=not self._names_events)
 
     def usage(self) -> Usage:
         """Return the tokens so far.
@@ -226,7 +254,7 @@ class StreamReader:
         If the worker has not reported a positive number, four bytes of text count as a token, and
         an event as at least one.
         """
-        told = _usage_of(_decoded(self._last), whole=False)
+        told = _usage_of(_decoded(self._last), whole=False).over(self._named)
         is_error = told.failed
         if self.fault is not None:
             told = told._replace(failed=True)
@@ -250,14 +278,20 @@ class StreamReader:
         if data == DONE:
             self.is_complete = True
             return event
-        self._events += 1
+        name = name_of(event)
+        found = self._judge.take(data, name)
+        self._events += found.output or found.typed is None
         self._last = data
-        found = self._judge.take(data, name_of(event))
         self.has_new_output |= found.output
+        if found.typed is not None:
+            self._names_events = bool(name)
+            self._named = _usage_told(found.typed).over(self._named)
+            self.is_complete |= found.typed.complete
         if found.fault is not None:
             self.fault = found.fault
-            is_told = found.answer is not None and found.answer.error
-            return event if is_told else problem_of(found.fault).event(done=False)
+            is_told = found.answer is not None and (found.answer.error or found.typed)
+            named = self._names_events
+            return event if is_told else problem_of(found.fault).event(named=named, done=False)
         self._is_passing |= found.output
         if self._hide_usage and found.answer is not None and found.answer.choices == []:
             self._events -= 1
