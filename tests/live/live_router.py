@@ -17,6 +17,7 @@ from fairbench.live.router.config import RouterConfig
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 TYPED = (RESPONSES, MESSAGES)  # the events of these name their type
+BEFORE = {RESPONSES: 1, MESSAGES: 2}  # events before the first word
 TURNS = [{"role": "user", "content": "hello"}]
 PATHS = {
     GENERATE: {"input_ids": list(range(100)), "sampling_params": {"max_new_tokens": 3}},
@@ -151,7 +152,7 @@ class Worker:
         if self.ending is not None:
             told[-1] = self.ending
         for number, event in enumerate(told):
-            await self.wait_at(number)
+            await self.wait_at(number - BEFORE.get(request.path, 0))
             await asyncio.sleep(self.pause_s)
             await response.write(event_bytes(event))
         if request.path not in TYPED or self.streamed_error or self.ending is not None:

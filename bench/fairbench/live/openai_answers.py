@@ -149,7 +149,8 @@ def judge(answer: Answered | None, event: str = "") -> Judgement:
     reasons = _reasons(answer)
     fault = _error_of(answer, event, named) or _fault_in(reasons)
     ended = fault is None and bool(reasons)
-    return Judgement(answer, bool(texts) or _has_tokens(answer), ended, fault, texts, named)
+    output = bool(texts) or (named is None and _has_tokens(answer))
+    return Judgement(answer, output, ended, fault, texts, named)
 
 
 def whole_fault(payload: bytes) -> Fault | None:
