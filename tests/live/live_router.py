@@ -11,8 +11,9 @@ from aiohttp import ClientSession, web
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
+from fairbench.live.router.app import SERVICE, router_app
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.traces import NO_TRACES
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"

@@ -138,6 +138,8 @@ REFUSED = [
     (RESPONSES, {"previous_response_id": "resp_1"}, "send the earlier turns"),
     (RESPONSES, {"store": True}, "send the earlier turns"),
     (RESPONSES, {"conversation": "c"}, "send the earlier turns"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}, "send the earlier turns"),
+    (RESPONSES, {"tools": [{"type": "namespace", "tools": [{"type": "mcp"}]}]}, "worker runs"),
     (RESPONSES, {"background": True}, "nobody waits for"),
     (RESPONSES, {"tools": [{"type": "web_search_preview"}]}, "that the worker runs"),
     (RESPONSES, {"tools": [{"type": "mcp", "server_url": "http://x"}]}, "that the worker runs"),
@@ -340,6 +342,14 @@ def test_a_later_event_adds_to_the_usage_of_an_earlier_one():
         reader.feed(event_bytes(event))
     assert reader.usage() == Usage(100, 3, 32)
     assert reader.is_complete
+
+
+def test_the_count_of_output_at_the_start_of_a_message_is_none():
+    reader = StreamReader(hide_usage=False)
+    begun, block, *words = typed_events(MESSAGES)
+    begun["message"]["usage"]["output_tokens"] = 1
+    reader.feed(b"".join(map(event_bytes, [begun, block, *words[:2]])))
+    assert reader.usage() == Usage(100, 2, 32)
 
 
 @pytest.mark.parametrize("path", TYPED)

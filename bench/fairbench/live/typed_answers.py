@@ -87,11 +87,17 @@ def _response(told: dict[str, Any]) -> Typed:
 def _message_event(answer: Any, kind: str) -> Typed:
     place = _MESSAGE_EVENTS[kind]
     texts = tuple(texts_in(getattr(answer, place), _NO_OUTPUT)) if place else ()
-    begun = answer.message if isinstance(answer.message, dict) else {}
     ended = answer.delta if kind == "message_delta" and isinstance(answer.delta, dict) else {}
-    usage = answer.usage or begun.get("usage")
+    usage = answer.usage or _usage_at_start(answer.message)
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
+
+
+def _usage_at_start(message: Any) -> dict[str, Any]:
+    """Return the usage in a message that begins; its count of output tokens is no count yet."""
+    usage = message.get("usage") if isinstance(message, dict) else None
+    told = usage if isinstance(usage, dict) else {}
+    return {name: count for name, count in told.items() if name != "output_tokens"}
 
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:

@@ -20,7 +20,7 @@ from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
 from fairbench.live.router.prompts import load_text_tokens
 from fairbench.live.router.service import Service, running
-from fairbench.live.router.traces import Traces
+from fairbench.live.router.traces import NO_TRACES, Traces
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.registry import build_router
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 SERVICE = web.AppKey("service", Service)
 
-NO_TRACES = Traces()
 log = logging.getLogger(__name__)
 
 

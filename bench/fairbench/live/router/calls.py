@@ -43,6 +43,7 @@ from fairbench.live.router.fields import (
     MESSAGES,
     RESPONSES,
     SAMPLING,
+    STORED,
     TOKENIZE,
     Detokenize,
     Fields,
@@ -261,6 +262,9 @@ class ResponsesApi(Api):
             raise bad_request(f"{self.path}: {LOST}; /v1/chat/completions keeps the client")
         if body.store:
             raise refused("store")
+        items = () if isinstance(body.input, str) else body.input
+        if any(item.get("type") == "item_reference" for item in items):
+            raise bad_request(f"input: type 'item_reference': {STORED}")
         _check_tools(body.tools)
         check_template_kwargs(body.chat_template_kwargs)
         call = _named_call(
@@ -311,7 +315,7 @@ class TokenizeApi(Api):
     def _call(self, given: Fields, body: Tokenize, text: TextTokens, limits: PromptLimits) -> Call:
         check_template_kwargs(body.chat_template_kwargs)
         check_constraints(given, patterns=limits.patterns)
-        ids = limits.ids_of(text, body.prompt) if body.prompt else _chat_ids(given, text, limits)
+        ids = limits.ids_of(text, body.prompt or "") + _chat_ids(given, text, limits)
         return Call(given, ids, 0, False, {})
 
 
@@ -454,8 +458,13 @@ def _answers(n: int | None, limits: PromptLimits) -> int:
 
 def _check_tools(tools: list[dict[str, Any]] | None) -> None:
     """Raise Problem for a tool that the worker would run."""
-    for tool in tools or ():
+    waiting: list[Any] = list(tools or ())
+    for tool in waiting:
         kind = str(tool.get("type") or "function")
+        inner = tool.get("tools")  # of a namespace
+        waiting += (
+            [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
+        )
         if not kind.startswith(_OWN_TOOLS):
             raise bad_request(
                 f"tools: type {kind[:64]!r}: a tool that the worker runs is not passed on, because "

@@ -54,7 +54,7 @@ _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
 # Other values without a meaning: a request without a priority has 0 in every engine.
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
-_STORED = (
+STORED = (
     "a worker keeps stored responses for whoever knows their id, and no other worker has them; "
     "send the earlier turns in 'input'"
 )
@@ -62,9 +62,7 @@ _STORED = (
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
-    "previous_response_id": _STORED,
-    "conversation": _STORED,
-    "store": _STORED,
+    **dict.fromkeys(("previous_response_id", "conversation", "store"), STORED),
     "background": "an answer that nobody waits for cannot be charged to its client when it ends",
     "best_of": "answers that are generated and thrown away are in no usage; 'n' returns them",
     "use_beam_search": "beams that are thrown away are in no usage; 'n' returns several answers",

@@ -30,7 +30,7 @@ from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import authorization_of, client_of
 from fairbench.live.router.prompts import PromptLimits, TextTokens
-from fairbench.live.router.traces import Trace, Traces
+from fairbench.live.router.traces import NO_TRACES, Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
@@ -103,7 +103,8 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         sent = self._headers(http)
-        with self.traces.request(api.path, sent) as trace:
+        traces = self.traces if api.generates else NO_TRACES
+        with traces.request(api.path, sent) as trace:
             known = client_of(http.headers, None, self.access.keys)  # the body is not read yet
             if self.access.keys is not None:  # bodies of unknown clients are not read
                 trace.client = known
