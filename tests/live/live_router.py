@@ -11,14 +11,21 @@ from aiohttp import ClientSession, web
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
+from fairbench.live.router.app import SERVICE, router_app
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.traces import NO_TRACES
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+TYPED = (RESPONSES, MESSAGES)  # the events of these name their type
+BEFORE = {RESPONSES: 1, MESSAGES: 2}  # events before the first word
+TURNS = [{"role": "user", "content": "hello"}]
 PATHS = {
     GENERATE: {"input_ids": list(range(100)), "sampling_params": {"max_new_tokens": 3}},
     COMPLETIONS: {"model": "m", "prompt": "once upon a time", "max_tokens": 3},
-    CHAT: {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3},
+    CHAT: {"model": "m", "messages": TURNS, "max_tokens": 3},
+    RESPONSES: {"model": "m", "input": "hello", "max_output_tokens": 3},
+    MESSAGES: {"model": "m", "messages": TURNS, "max_tokens": 3},
 }
 WORDS = ["one", "two", "three"]
 POLL_S = 0.01
@@ -146,10 +153,11 @@ class Worker:
         if self.ending is not None:
             told[-1] = self.ending
         for number, event in enumerate(told):
-            await self.wait_at(number)
+            await self.wait_at(number - BEFORE.get(request.path, 0))
             await asyncio.sleep(self.pause_s)
-            await response.write(b"data: %b\n\n" % json.dumps(event).encode())
-        await response.write(b"data: [DONE]\n\n")
+            await response.write(event_bytes(event))
+        if request.path not in TYPED or self.streamed_error or self.ending is not None:
+            await response.write(b"data: [DONE]\n\n")
         return response
 
     async def wait_at(self, number):
@@ -157,10 +165,21 @@ class Worker:
             await self.released.wait()
 
 
+def event_bytes(event):
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()
+
+
 def usage(path):
     if path == GENERATE:
         meta = {"prompt_tokens": 100, "completion_tokens": len(WORDS), "cached_tokens": 32}
         return {"meta_info": meta}
+    if path == MESSAGES:  # cached tokens are beside the input
+        counts = {"input_tokens": 58, "cache_read_input_tokens": 32}
+        return {"usage": {**counts, "cache_creation_input_tokens": 10, "output_tokens": 3}}
+    if path == RESPONSES:
+        details = {"input_tokens_details": {"cached_tokens": 32}}
+        return {"usage": {"input_tokens": 100, "output_tokens": len(WORDS), **details}}
     details = {"prompt_tokens_details": {"cached_tokens": 32}}
     return {"usage": {"prompt_tokens": 100, "completion_tokens": len(WORDS), **details}}
 
@@ -170,10 +189,42 @@ def choice(path, word):
 
 
 def whole(path):
+    if path == MESSAGES:
+        content = [{"type": "text", "text": " ".join(WORDS)}]
+        return {"type": "message", "content": content, "stop_reason": "end_turn", **usage(path)}
+    if path == RESPONSES:
+        content = [{"type": "output_text", "text": " ".join(WORDS)}]
+        output = [{"type": "message", "status": "completed", "content": content}]
+        return {"object": "response", "status": "completed", "output": output, **usage(path)}
     return {"choices": [choice(path, " ".join(WORDS))], **usage(path)}
 
 
+def typed_events(path):
+    """Yield the events of the two APIs that name them."""
+    if path == RESPONSES:
+        begun = {"object": "response", "status": "in_progress", "output": []}
+        yield {"type": "response.created", "response": begun}
+        for word in WORDS:
+            yield {"type": "response.output_text.delta", "delta": word}
+        yield {"type": "response.output_text.done", "text": "".join(WORDS)}
+        yield {"type": "response.completed", "response": whole(path)}
+        return
+    told = usage(path)["usage"]
+    begun = {"role": "assistant", "content": [], "usage": {**told, "output_tokens": 0}}
+    yield {"type": "message_start", "message": begun}
+    yield {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}
+    for word in WORDS:
+        yield {"type": "content_block_delta", "delta": {"type": "text_delta", "text": word}}
+    yield {"type": "content_block_stop", "index": 0}
+    ended = {"output_tokens": len(WORDS)}
+    yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": ended}
+    yield {"type": "message_stop"}
+
+
 def events(path, body):
+    if path in TYPED:
+        yield from typed_events(path)
+        return
     for number, word in enumerate(WORDS, 1):
         if path == GENERATE:
             yield {"text": " ".join(WORDS[:number]), "meta_info": {"completion_tokens": number}}
@@ -261,9 +312,10 @@ def streamed(path):
 
 def payloads(data):
     """Return the JSON payloads of a stream's events, after checking its end."""
-    events = data.split(b"\n\n")
-    assert events[-2:] == [b"data: [DONE]", b""]
-    return [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]
+    *events, end = data.split(b"\n\n")
+    done = [event for event in events if event == b"data: [DONE]"]
+    assert (end, done) == (b"", [] if data.startswith(b"event: ") else events[-1:])
+    return [json.loads(event.partition(b"data: ")[2]) for event in events[: -1 if done else None]]
 
 
 @dataclass

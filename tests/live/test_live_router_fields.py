@@ -10,7 +10,9 @@ from tests.live.live_router import (
     CHAT,
     COMPLETIONS,
     GENERATE,
+    MESSAGES,
     PATHS,
+    RESPONSES,
     Worker,
     cluster,
     router_before,
@@ -181,20 +183,23 @@ def test_meaningless_fields_of_clients_are_left_out(path):
     body = {**PATHS[path], "lora_path": None, "return_hidden_states": False, "metadata": {"a": 1}}
     status, _, reached, _ = ask(path, body, sent={headers.CLIENT: "ann"})
     assert status == 200
-    assert set(reached) - {"routing_key"} == set(PATHS[path])
+    assert set(reached) - {"routing_key", "store"} == set(PATHS[path])
+    assert reached.get("store", False) is False
 
 
-PROMPTS = ("input_ids", "prompt", "messages")
+PROMPTS = ("input_ids", "prompt", "messages", "input")
+MOST = {GENERATE: "sampling_params", RESPONSES: "max_output_tokens", MESSAGES: "top_k"}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_null_field_counts_as_missing(path):
     """To vLLM and SGLang, a null limit means no limit, and no client would be charged for that."""
-    nulls = dict.fromkeys(["stream", "sampling_params" if path == GENERATE else "max_tokens"])
-    prompt = {name: PATHS[path][name] for name in PROMPTS if name in PATHS[path]}
+    nulls = dict.fromkeys(["stream", MOST.get(path, "max_tokens")])
+    needed = (*PROMPTS, "max_tokens") if path == MESSAGES else PROMPTS
+    prompt = {name: PATHS[path][name] for name in needed if name in PATHS[path]}
     status, _, reached, _ = ask(path, {**prompt, **nulls})
     assert status == 200
-    assert set(reached) - {"routing_key"} == set(prompt)
+    assert set(reached) - {"routing_key", "store"} == set(prompt)
 
 
 def test_a_client_cannot_choose_the_id_in_sampling_params():
@@ -235,6 +240,8 @@ ABORTED = {
     GENERATE: {"text": "", "meta_info": {"finish_reason": ABORT, "completion_tokens": 2}},
     COMPLETIONS: {"choices": [{"text": "", "finish_reason": "abort"}]},
     CHAT: {"choices": [{"delta": {}, "finish_reason": "abort"}]},
+    RESPONSES: {"type": "error", "code": "server_error", "message": "it was aborted"},
+    MESSAGES: {"type": "error", "error": {"type": "api_error", "message": "it was aborted"}},
 }
 ERRORS = 'fairbench_requests_total{client="default",outcome="error"}'
 
@@ -263,4 +270,4 @@ def test_a_stream_that_the_worker_aborted_ends_with_an_error(path):
     data, counted = asyncio.run(run())
     *_, last, done, end = data.split(b"\n\n")
     assert (done, end, counted) == (b"data: [DONE]", b"", 1)
-    assert "aborted" in json.loads(last.removeprefix(b"data: "))["error"]["message"]
+    assert "aborted" in json.loads(last.partition(b"data: ")[2])["error"]["message"]

@@ -7,6 +7,7 @@ import socket
 import sys
 import tomllib
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 
 import pytest
 from aiohttp import ClientError, ClientSession
@@ -23,6 +24,7 @@ from tests.live import live_null_server
 from tests.live.live_router import (
     CHAT,
     GENERATE,
+    POLL_S,
     WORDS,
     Worker,
     cluster,
@@ -156,6 +158,16 @@ def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
     asyncio.run(run())
 
 
+async def until_up(url):
+    """Wait until a worker of the router is up."""
+    async with asyncio.timeout(60), ClientSession() as session:
+        while True:
+            async with session.get(f"{url}/health") as answer:
+                if answer.status == 200:
+                    return
+            await asyncio.sleep(POLL_S)
+
+
 def test_openais_client_streams_through_the_server():
     openai = pytest.importorskip("openai")
 
@@ -175,15 +187,24 @@ def test_openais_client_streams_through_the_server():
                 whole = await client.completions.create(model="m", prompt="a")
                 assert whole.usage.prompt_tokens == 100
                 assert [model.id async for model in client.models.list()] == ["m"]
-                with pytest.raises(openai.BadRequestError, match="n = 1"):
-                    await client.chat.completions.create(model="m", messages=messages, n=2)
+                with pytest.raises(openai.BadRequestError, match="n: must be from 1 to 16"):
+                    await client.chat.completions.create(model="m", messages=messages, n=20)
+                stream = await client.responses.create(model="m", input="a", stream=True)
+                events = [event async for event in stream]
+                assert [event.delta for event in events if hasattr(event, "delta")] == WORDS
+                assert events[-1].response.usage.input_tokens == 100
                 worker.held_at = 2
-                stream = await client.completions.create(model="m", prompt="a", stream=True)
-                assert (await anext(aiter(stream))).choices[0].text == WORDS[0]
-                await worker.stop()
-                with pytest.raises(openai.APIError, match="worker failed"):
-                    [chunk async for chunk in stream]
-                await worker.start()
+                for ask in (
+                    partial(client.completions.create, model="m", prompt="a"),
+                    partial(client.responses.create, model="m", input="a"),
+                ):
+                    stream = await ask(stream=True)
+                    await anext(aiter(stream))
+                    await worker.stop()
+                    with pytest.raises(openai.APIError, match="worker failed"):
+                        [chunk async for chunk in stream]
+                    await worker.start()
+                    await until_up(url)
             assert worker.seen[0][1][headers.ROUTING_KEY] == "ann"
 
     asyncio.run(run())

@@ -1,4 +1,7 @@
-"""The texts and media of a chat that an engine's chat template may put into the prompt."""
+"""The texts and media of a chat that an engine's chat template may put into the prompt.
+
+Messages of chat completions, items of the Responses API, and messages with Anthropic's blocks.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,15 @@ _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}
     | {"input_audio", "video", "video_url", "input_video"}
 )
-_BESIDE_MESSAGES = ("tools", "chat_template_kwargs", "reasoning_effort")
-SEEN = ("messages", *_BESIDE_MESSAGES)  # fields of a body that a template may see
-_TURN = frozenset({"role", "content"})
+_BESIDE_MESSAGES = (
+    *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
+    *("text", "output_config"),
+)
+# Fields of a body with turns, first those before the others, and with the role of a text.
+_TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
+SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a body that a template may see
+_CONTENTS = ("content", "output")  # the latter in the result of a tool
+_TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
@@ -50,13 +59,29 @@ def beside_messages(body: Mapping[str, Any]) -> str:
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
 
+def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the turns of a body of any API: messages, items, and texts that stand for a message.
+
+    A list of blocks, such as in ``system``, is the content of one message.
+    """
+    found: list[Mapping[str, Any]] = []
+    for name, role in _TURNS.items():
+        value = body.get(name) or ()
+        if isinstance(value, str) or name == "system":
+            found.append({"role": role, "content": value})
+        else:
+            found += value
+    return [turn for turn in found if turn != {"role": "system", "content": ()}]
+
+
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return ``start``, a message's content, and its other fields as JSON, such as tool calls.
 
     Adjacent texts are joined.
     """
-    content = message.get("content")
-    parts = _parts(content) if isinstance(content, list) else [content or ""]
+    parts: list[Piece] = []
+    for content in (message.get(name) for name in _CONTENTS):
+        parts += _texts(content)
     others = _json({name: value for name, value in message.items() if name not in _TURN})
     joined: list[Piece] = []
     texts = [start]

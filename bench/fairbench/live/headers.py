@@ -11,6 +11,8 @@ BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # Names that no client can have: the label of all other clients, and a server's own requests.
 OTHERS, HEALTH = "(others)", "(health)"
+# Clients of Anthropic's API send their key here, and no ``Authorization``.
+API_KEY = "x-api-key"
 # SGLang's own name for ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
 # Becomes vLLM's ``Request.session_id``, from which the plugin's scheduler takes the client.

@@ -97,13 +97,17 @@ class Problem(Exception):
             response.headers[headers.WORKER] = str(self.worker)
         return response
 
-    def event(self, *, done: bool = True) -> bytes:
+    def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the end of a begun stream, in a form that OpenAI and SGLang clients understand.
 
-        ``done`` is false if the worker itself marks the end.
+        Clients of APIs with ``named`` events read only those. ``done`` is false if the worker
+        itself marks the end, or the API has no such mark.
         """
         body = error_body(self.status, str(self))
-        return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")
+        if named:
+            body = b'{"type":"error",%b' % body[1:]
+        name = b"event: error\n" if named else b""
+        return b"%bdata: %b\n\n%b" % (name, body, b"data: [DONE]\n\n" if done else b"")
 
 
 @web.middleware

@@ -1,4 +1,4 @@
-"""The one judgement of answers in OpenAI's and SGLang's formats: output, a good end, or a fault.
+"""The one judgement of answers in the APIs' formats: output, a good end, or a fault.
 
 Router and driver judge whole answers and the events of streams by the same rules.
 """
@@ -6,24 +6,29 @@ Router and driver judge whole answers and the events of streams by the same rule
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairbench.live.openai_shapes import Choice, Delta, output_tokens_in
+from fairbench.live.typed_answers import Typed, texts_in, typed
 
 # OpenAI's finish reasons, and the words of other servers for the same: vLLM's "repetition", TGI's
-# and Mistral's names, and Anthropic's names behind gateways.
+# and Mistral's names, the Messages API's stop reasons, and the status and reasons of responses.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
         *("repetition", "eos", "eos_token", "stop_sequence", "model_length"),
-        *("end_turn", "max_tokens", "tool_use"),
+        *("end_turn", "max_tokens", "tool_use", "pause_turn", "refusal"),
+        *("completed", "incomplete", "max_output_tokens"),
     )
 )
 # Reasons for which an answer may end before the server has produced a token.
-_MAY_BE_EMPTY = ("length", "max_tokens", "model_length", "content_filter")
+_MAY_BE_EMPTY = (
+    *("length", "max_tokens", "model_length", "content_filter", "refusal"),
+    *("incomplete", "max_output_tokens"),
+)
 _CALLS = ("tool_calls", "function_call", "tool_use")  # reasons that promise output
 # Types and codes of errors whose cause is the request, in OpenAI's, vLLM's and TGI's words.
 _REFUSALS = frozenset(
@@ -35,8 +40,6 @@ _REFUSALS = frozenset(
 ABORTED = "abort"
 ERROR = "error"
 DONE = b"[DONE]"  # the payload that follows a stream's last event
-# Fields that are no output.
-_LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CODE = re.compile("[45][0-9]{2}")
 MOST_SHOWN = 200  # characters of a server's words in a message
@@ -70,16 +73,27 @@ class Answered(msgspec.Struct):
     status: Any = None
     status_code: Any = None
     error_type: Any = None
+    response: Any = None
+    output: Any = None
+    incomplete_details: Any = None
+    content: Any = None
+    content_block: Any = None
+    delta: Any = None
+    stop_reason: Any = None
 
 
 class Judgement(NamedTuple):
-    """Whether an answer or event holds output, has ended for a good reason, or shows a fault."""
+    """Whether an answer or event holds output, has ended for a good reason, or shows a fault.
+
+    ``typed`` are the facts of the APIs that name the types of their events.
+    """
 
     answer: Answered | None
     output: bool = False
     ended: bool = False
     fault: Fault | None = None
     texts: Sequence[str] = ()  # of the model, in all choices
+    typed: Typed | None = None
 
 
 _decode = msgspec.json.Decoder(Answered).decode
@@ -129,7 +143,7 @@ def texts_of(part: Delta) -> list[str]:
         *(part.tool_calls, part.function_call, part.audio, part.images),
     ):
         if value:
-            found += (value,) if isinstance(value, str) else _texts(value)
+            found += (value,) if isinstance(value, str) else texts_in(value)
     return found
 
 
@@ -146,11 +160,14 @@ def judge(answer: Answered | None, event: str = "") -> Judgement:
     """Judge an answer or the data of an event of this name; None stands for an unreadable one."""
     if answer is None:
         return Judgement(None, fault=Fault("not an answer of this API"))
+    named = typed(answer)
     texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
+    texts += named.texts if named else ()
     reasons = _reasons(answer)
-    fault = _error_of(answer, event) or _fault_in(reasons)
+    fault = _error_of(answer, event, named) or _fault_in(reasons)
     ended = fault is None and bool(reasons)
-    return Judgement(answer, bool(texts) or _has_tokens(answer), ended, fault, texts)
+    output = bool(texts) or (named is None and _has_tokens(answer))
+    return Judgement(answer, output, ended, fault, texts, named)
 
 
 def whole_fault(payload: bytes) -> Fault | None:
@@ -165,11 +182,15 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of a stream's events in order; ``output`` and ``ended`` hold for the whole stream."""
+    """A judge of a stream's events in order; ``output`` and ``ended`` hold for the whole stream.
 
-    def __init__(self) -> None:
+    ``ended`` means that a choice has ended, and ``finished`` that all ``answers`` have.
+    """
+
+    def __init__(self, answers: int = 1) -> None:
         self.output = False
         self.ended = False
+        self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether the reason of the end promises output
         self._told: int | None = None  # tokens so far, if the server reports them
@@ -177,14 +198,20 @@ class StreamJudge:
     def take(self, payload: bytes, event: str = "") -> Judgement:
         """Judge the data of the next event; its ``output`` says whether new output has come."""
         found = judge(answered(payload), event)
-        if found.answer is not None and not self._is_new(found.answer):
-            found = found._replace(output=False)
+        repeats = found.typed is not None and found.typed.whole and self.output
+        if found.answer is not None and (repeats or not self._is_new(found.answer)):
+            found = found._replace(output=False, texts=() if repeats else found.texts)
         if found.ended and found.answer is not None:
             self.ended = True
+            self._ends |= _ended_choices(found.answer)
             self.may_be_empty |= _ended_with(found.answer, _MAY_BE_EMPTY)
             self._promised |= _ended_with(found.answer, _CALLS)
         self.output |= found.output
         return found
+
+    @property
+    def finished(self) -> bool:
+        return self.ended and len(self._ends) >= self._answers
 
     def end(self) -> Fault | None:
         """Return why the stream, which has ended without a fault, holds no answer, if it does."""
@@ -209,18 +236,28 @@ def _status(*said: Any) -> int | None:
     return None
 
 
-def _error_of(answer: Answered, event: str) -> Fault | None:
+def _ended_choices(answer: Answered) -> set[Any]:
+    """Return the indices of the choices that have ended; 0 for an answer without choices."""
+    ended = {
+        choice.index if isinstance(choice.index, int) else 0
+        for choice in answer.choices or ()
+        if choice.finish_reason
+    }
+    return ended or {0}
+
+
+def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
     """Return the error that an answer reports, under any of the names that servers use."""
-    error = answer.error
+    error = answer.error or (named and named.error)
     for choice in answer.choices or ():
         error = error or choice.error
     is_error = ERROR in (answer.object, answer.type, event)
-    if not error and (is_error or not _holds_answer(answer)):
+    if not error and (is_error or not (named or _holds_answer(answer))):
         error = answer.message or answer.detail or (ERROR if is_error else None)
     if not error:
         return None
-    named = error if isinstance(error, dict) else {}
-    codes = [named.get(name) for name in ("code", "status", "status_code", "type")]
+    fields = error if isinstance(error, dict) else {}
+    codes = [fields.get(name) for name in ("code", "status", "status_code", "type")]
     codes += [answer.code, answer.status, answer.status_code, answer.type, answer.error_type]
     return Fault(error_text(error)[:MOST_SHOWN], _status(*codes))
 
@@ -234,7 +271,8 @@ def _reasons(answer: Answered) -> list[Any]:
     reasons = [choice.finish_reason for choice in answer.choices or () if choice.finish_reason]
     if isinstance(answer.meta_info, dict) and (reason := answer.meta_info.get("finish_reason")):
         reasons.append(reason)
-    return reasons
+    named = typed(answer)
+    return [*reasons, named.reason] if named and named.reason else reasons
 
 
 def _fault_in(reasons: Sequence[Any]) -> Fault | None:
@@ -251,7 +289,8 @@ def _has_tokens(answer: Answered) -> bool:
 def _has_place(answer: Answered) -> bool:
     """Return whether there is a text or message, which may be empty."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
-    return any(place is not None for place in (*places, answer.text, answer.output_ids))
+    others = answer.text, answer.output_ids, answer.output, answer.content
+    return any(place is not None for place in (*places, *others))
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
@@ -265,17 +304,6 @@ def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
 
 
 def _reported(answer: Answered) -> int | None:
-    told = answer.meta_info or answer.usage
+    named = typed(answer)
+    told = answer.meta_info or answer.usage or (named and named.usage)
     return output_tokens_in(told) if isinstance(told, dict) else None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    waiting = [value]  # a loop, because a server chooses the depth
-    while waiting:
-        one = waiting.pop()
-        if one and isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            waiting += [one[name] for name in reversed(one) if name not in _LABELS]
-        elif isinstance(one, list):
-            waiting += reversed(one)

@@ -52,10 +52,11 @@ class Choice(msgspec.Struct):
     message: Delta | None = None
     finish_reason: Any = None
     error: Any = None
+    index: Any = None
 
 
 class UsageDetails(msgspec.Struct):
-    """``prompt_tokens_details`` of a usage."""
+    """``prompt_tokens_details`` or ``input_tokens_details`` of a usage."""
 
     cached_tokens: Any = None
 
@@ -78,32 +79,45 @@ def _count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The ``usage`` of an answer. Counts are None if the server does not report them.
 
-    Some servers write whole numbers with a point, such as 12.0.
+    The Responses API and the Messages API name the counts input and output. The Messages API counts
+    cached tokens beside the input, not within the input: ``prompt_tokens`` is then the sum. Some
+    servers write whole numbers with a point, such as 12.0.
     """
 
     prompt_tokens: Any = None
     completion_tokens: Any = None
     prompt_tokens_details: UsageDetails | None = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    input_tokens_details: UsageDetails | None = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
 
     def __post_init__(self) -> None:
-        self.prompt_tokens = _count(self.prompt_tokens)
-        self.completion_tokens = _count(self.completion_tokens)
+        self.prompt_tokens = _count(_known(self.prompt_tokens, self._input()))
+        self.completion_tokens = _count(_known(self.completion_tokens, self.output_tokens))
+
+    def _input(self) -> int | None:
+        told = _count(self.input_tokens)
+        beside = _count(self.cache_read_input_tokens), _count(self.cache_creation_input_tokens)
+        return None if told is None else told + sum(count or 0 for count in beside)
 
     @property
     def cached_tokens(self) -> int | None:
-        details = self.prompt_tokens_details
-        cached: int | None = None if details is None else details.cached_tokens
-        return cached
+        details = self.prompt_tokens_details or self.input_tokens_details
+        within: int | None = None if details is None else details.cached_tokens
+        return _count(_known(within, self.cache_read_input_tokens))
+
+
+def _known(value: Any, other: Any) -> Any:
+    return other if value is None else value
 
 
 # The names of counts in a usage, in the chat API and in the responses API.
-_NAMES = {
-    "prompt_tokens": ("prompt_tokens", "input_tokens"),
-    "completion_tokens": ("completion_tokens", "output_tokens"),
-    "prompt_tokens_details": ("prompt_tokens_details", "input_tokens_details"),
-}
+_OUTPUT = ("completion_tokens", "output_tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")  # Moonshot's and DeepSeek's names
-_COUNTS = (*_NAMES["prompt_tokens"], *_NAMES["completion_tokens"])
+_COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
 
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
@@ -117,16 +131,16 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
         found = _counts_in(msgspec.json.decode(payload))
     if found is None:
         return None
-    told = {field: _first(found, names) for field, names in _NAMES.items()}
-    if told["prompt_tokens_details"] is None:
-        told["prompt_tokens_details"] = {"cached_tokens": _first(found, _CACHED)}
+    told = {name: found[name] for name in ReportedUsage.__struct_fields__ if name in found}
+    if _first(told, _DETAILS) is None and (cached := _first(found, _CACHED)) is not None:
+        told["prompt_tokens_details"] = {"cached_tokens": cached}
     return msgspec.convert(told, ReportedUsage)
 
 
 def output_tokens_in(usage: dict[str, Any]) -> int | None:
     """Return the output tokens that a usage reports, or None without a valid count."""
     with suppress(ValueError):
-        return _count(_first(usage, _NAMES["completion_tokens"]))
+        return _count(_first(usage, _OUTPUT))
     return None
 
 

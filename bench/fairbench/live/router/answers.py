@@ -22,6 +22,7 @@ from fairbench.live.openai_answers import (
 )
 from fairbench.live.openai_shapes import usage_in
 from fairbench.live.router.prompts import TOKEN_BYTES
+from fairbench.live.typed_answers import Typed, typed
 
 MAX_EVENT_BYTES = 2**22
 # A blank line, with any of the three line ends. The group is atomic: CR LF is one line end, not
@@ -107,6 +108,13 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None
     failed: bool = False  # whether the answer ended with an error
 
+    def over(self, earlier: Usage) -> Usage:
+        """Return this usage, with the counts of an ``earlier`` event where it has none."""
+        read, output, cached = (
+            old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
+        )
+        return Usage(read, output, cached, self.failed)
+
 
 def is_object(answer: bytes) -> bool:
     """Return whether a text is a JSON object, like answers and their events, with any content."""
@@ -139,6 +147,14 @@ def usage_of(answer: bytes) -> Usage:
     return Usage(output_tokens=_tokens(len(answer))) if is_object(answer) else Usage()
 
 
+def _usage_told(named: Typed) -> Usage:
+    """Return the counts of a typed event; none of them if one is invalid."""
+    with suppress(msgspec.MsgspecError):
+        if (told := usage_in(named.usage, b"")) is not None:
+            return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+    return Usage()
+
+
 def problem_of(fault: Fault, worker: int | None = None) -> Problem:
     """Return the error for a client whose ``worker`` has answered without an answer."""
     status = HTTPStatus.BAD_GATEWAY
@@ -159,10 +175,12 @@ class StreamReader:
     that the last event has come, and ``has_new_output`` that the last chunk had output.
     """
 
-    def __init__(self, *, hide_usage: bool) -> None:
+    def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
         self._hide_usage = hide_usage
         self._splitter = EventSplitter()
-        self._judge = StreamJudge()
+        self._judge = StreamJudge(answers)
+        self._named = Usage()
+        self._names_events = False
         self._waiting = bytearray()
         self._is_passing = False
         self._events = 0
@@ -170,6 +188,7 @@ class StreamReader:
         self._last = b""
         self.fault: Fault | None = None
         self.is_complete = False
+        self._is_done = False
         self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
@@ -200,8 +219,12 @@ class StreamReader:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether a finish reason has come; only the usage may follow."""
-        return self._judge.ended
+        """Return whether the finish reasons have come; only the usage may follow."""
+        return self._judge.finished
+
+    def end_with(self, problem: Problem) -> bytes:
+        """Return the event that ends the stream with an error, in the stream's format."""
+        return problem.event(named=self._names_events, done=not self._names_events)
 
     def usage(self) -> Usage:
         """Return the tokens so far.
@@ -213,6 +236,7 @@ class StreamReader:
         with suppress(msgspec.MsgspecError):
             if (last := answered(self._last)) is not None:
                 told = _usage_of(last, self._last, whole=False)
+        told = told.over(self._named)
         is_error = told.failed
         if self.fault is not None:
             told = told._replace(failed=True)
@@ -230,22 +254,28 @@ class StreamReader:
         return piece if self._is_passing else b""
 
     def _passed(self, event: bytes) -> bytes:
-        if self.is_complete:
-            return b""  # nothing belongs to an answer after its last event
         data = data_of(event)
+        if self._is_done or (self.is_complete and data != DONE):
+            return b""  # nothing belongs to an answer after its last event
         if not data:
             return event if self._is_passing else b""
         if data == DONE:
-            self.is_complete = True
+            self.is_complete = self._is_done = True
             return event
-        self._events += 1
+        name = name_of(event)
+        found = self._judge.take(data, name)
+        self._events += found.output or found.typed is None
         self._last = data
-        found = self._judge.take(data, name_of(event))
         self.has_new_output |= found.output
+        if found.typed is not None:
+            self._names_events = bool(name)
+            self._named = _usage_told(found.typed).over(self._named)
+            self.is_complete |= found.typed.complete
         if found.fault is not None:
             self.fault = found.fault
-            is_told = found.answer is not None and found.answer.error
-            return event if is_told else problem_of(found.fault).event(done=False)
+            is_told = found.answer is not None and (found.answer.error or found.typed)
+            named = self._names_events
+            return event if is_told else problem_of(found.fault).event(named=named, done=False)
         self._is_passing |= found.output
         if self._hide_usage and found.answer is not None and found.answer.choices == []:
             self._events -= 1
@@ -264,4 +294,6 @@ def _text_bytes(texts: Iterable[str]) -> int:
 
 def _said_bytes(answer: Answered) -> int:
     texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
+    if (named := typed(answer)) is not None:
+        texts += named.texts
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)

@@ -13,14 +13,14 @@ from aiohttp.typedefs import Handler
 from fairbench.live import headers
 from fairbench.live.http_server import metrics_page
 from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
-from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
+from fairbench.live.router.calls import APIS, Api
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.identity import ANY_HOST, LOOPBACK_HOSTS, check_host, check_single
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
 from fairbench.live.router.prompts import load_text_tokens
 from fairbench.live.router.service import Service, running
-from fairbench.live.router.traces import Traces
+from fairbench.live.router.traces import NO_TRACES, Traces
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.registry import build_router
@@ -28,10 +28,8 @@ from fairbench.schedulers.registry import build_router
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
-APIS: tuple[Api, ...] = (GenerateApi(), CompletionsApi(), ChatApi())
 SERVICE = web.AppKey("service", Service)
 
-NO_TRACES = Traces()
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +69,7 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
         [
             web.get("/v1/models", _models),
             web.get("/v1/models/{model:.+}", _models),
+            web.get("/version", _version),
             web.get("/health", health),
             web.get("/metrics", scrape),
         ]
@@ -99,6 +98,10 @@ def _generate(api: Api, metrics: RouterMetrics) -> Handler:
 
 async def _models(request: web.Request) -> web.StreamResponse:
     return await request.app[SERVICE].proxy.models(request)
+
+
+async def _version(request: web.Request) -> web.StreamResponse:
+    return await request.app[SERVICE].proxy.version(request)
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from fairbench.live.chat_texts import (
     beside_messages,
     media_of,
     pieces_of,
+    turns_of,
 )
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.json_errors import Problem, bad_request
@@ -35,26 +36,50 @@ from fairbench.live.router.constraints import (
 from fairbench.live.router.fields import (
     CHAT,
     COMPLETIONS,
+    COUNTED,
+    DETOKENIZE,
     GENERATE,
     MEDIA,
+    MESSAGES,
+    RESPONSES,
     SAMPLING,
+    STORED,
+    TOKENIZE,
+    Detokenize,
     Fields,
     Generate,
+    Named,
     OpenAI,
     RoutedChat,
     RoutedCompletion,
+    RoutedMessages,
+    RoutedResponse,
     Sampling,
     Shared,
+    Tokenize,
     check_bias,
     check_ids,
     check_template_kwargs,
     passed_on,
     read_fields,
+    refused,
 )
 from fairbench.live.router.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 COMPLETION_TOKENS = 16  # OpenAI's default, and SGLang's
 MOST_PROMPT_LOGPROBS = 8_192  # limit, because an engine keeps as many rows of the vocabulary
+MOST_ANSWERS = 16  # limit, because limits of clients count a request with n answers once
+# Beginnings of the types of tools that the caller runs; without a type, the tool is a function.
+# A worker that runs tools itself generates several times, of which the first is reserved.
+_OWN_TOOLS = (
+    *("function", "custom", "namespace"),
+    *("bash_", "computer_", "memory_", "text_editor_"),
+)
+# Blocks of a message that are texts or media; others may hold definitions of tools.
+_BLOCKS = frozenset(
+    {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
+    | {"tool_use", "tool_result", "tool_reference"}
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +89,7 @@ class Call:
     ``fields`` are sent to the worker, ``said`` are the body's fields that may name its client.
     ``exact`` means that the worker will count exactly these ``ids`` as the prompt, ``hide_usage``
     that the router, not the client, asked for the stream's usage. ``max_new_tokens`` is None if
-    only the model's context limits an answer.
+    only the model's context limits an answer; each of ``answers`` has this limit.
     """
 
     fields: Fields
@@ -74,6 +99,7 @@ class Call:
     said: Mapping[str, str | None]
     exact: bool = False
     hide_usage: bool = False
+    answers: int = 1
 
     def client(self, names: Iterable[str]) -> str | None:
         """Return the first non-empty value among these fields."""
@@ -82,7 +108,8 @@ class Call:
     @property
     def reserved_output(self) -> int:
         """Return the output tokens to reserve; without a limit, as many as SGLang reserves."""
-        return MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
+        each = MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
+        return each * self.answers
 
     def set(self, name: str, value: Any) -> None:
         self.fields[name] = msgspec.Raw(msgspec.json.encode(value))
@@ -93,9 +120,13 @@ class Call:
 
 
 class Api(ABC):
-    """An API path that generates tokens; ``passed`` are the fields of a body that are passed on."""
+    """An API path with a body; ``passed`` are the fields of a body that are passed on.
+
+    A path that ``generates`` goes through the queue and is charged; other paths ask any worker.
+    """
 
     path: str
+    generates: ClassVar[bool] = True
     decoder: msgspec.json.Decoder[Any]
     passed: frozenset[str]
 
@@ -127,6 +158,8 @@ class GenerateApi(Api):
         if isinstance(body.text, list) or (body.input_ids and isinstance(body.input_ids[0], list)):
             raise _several()
         sampling = self._sampling_of(given, limits)
+        if sampling.n not in (None, 1):
+            raise bad_request(f"sampling_params: n: {LOST}; /v1/completions takes n")
         if body.input_ids is not None:
             ids = _ids(body.input_ids, limits)
         elif body.text is not None:
@@ -175,7 +208,8 @@ class CompletionsApi(Api):
     def _call(
         self, given: Fields, body: RoutedCompletion, text: TextTokens, limits: PromptLimits
     ) -> Call:
-        _check_single(body.best_of)
+        if body.best_of not in (None, 1):
+            raise refused("best_of")
         prompt: Any = body.prompt
         listed = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         if listed:
@@ -215,6 +249,97 @@ class ChatApi(Api):
         return _openai_call(given, body, ids, most, limits)
 
 
+class ResponsesApi(Api):
+    """``/v1/responses``, without the state that a worker would keep between requests."""
+
+    path = "/v1/responses"
+    decoder = msgspec.json.Decoder(RoutedResponse)
+    passed = RESPONSES
+
+    def _call(
+        self, given: Fields, body: RoutedResponse, text: TextTokens, limits: PromptLimits
+    ) -> Call:
+        if not limits.keeps_clients:
+            raise bad_request(f"{self.path}: {LOST}; /v1/chat/completions keeps the client")
+        if body.store:
+            raise refused("store")
+        items = () if isinstance(body.input, str) else body.input
+        if any(item.get("type") == "item_reference" for item in items):
+            raise bad_request(f"input: type 'item_reference': {STORED}")
+        _check_tools(body.tools)
+        check_template_kwargs(body.chat_template_kwargs)
+        call = _named_call(
+            given, body, _chat_ids(given, text, limits), body.max_output_tokens or None, limits
+        )
+        call.set("store", False)  # workers store by default
+        return call
+
+
+class MessagesApi(Api):
+    """``/v1/messages``, Anthropic's API."""
+
+    path = "/v1/messages"
+    decoder = msgspec.json.Decoder(RoutedMessages)
+    passed = MESSAGES
+
+    def _call(
+        self, given: Fields, body: RoutedMessages, text: TextTokens, limits: PromptLimits
+    ) -> Call:
+        _check_blocks(body)
+        _check_tools(body.tools)
+        check_template_kwargs(body.chat_template_kwargs)
+        check_constraints(given, patterns=limits.patterns)
+        check_stops(body.stop_sequences)
+        said = {BODY_CLIENT: body.metadata.user_id if body.metadata else None}
+        ids = _chat_ids(given, text, limits)
+        if self.generates and not body.max_tokens:
+            raise bad_request("max_tokens: must be a number of at least 1")
+        return Call(given, ids, body.max_tokens or 0, bool(body.stream), said)
+
+
+class CountTokensApi(MessagesApi):
+    """``/v1/messages/count_tokens``: a message that is only counted."""
+
+    path = "/v1/messages/count_tokens"
+    generates = False
+    passed = COUNTED
+
+
+class TokenizeApi(Api):
+    """``/tokenize``, of a text or of messages."""
+
+    path = "/tokenize"
+    generates = False
+    decoder = msgspec.json.Decoder(Tokenize)
+    passed = TOKENIZE
+
+    def _call(self, given: Fields, body: Tokenize, text: TextTokens, limits: PromptLimits) -> Call:
+        check_template_kwargs(body.chat_template_kwargs)
+        check_constraints(given, patterns=limits.patterns)
+        ids = limits.ids_of(text, body.prompt or "") + _chat_ids(given, text, limits)
+        return Call(given, ids, 0, False, {})
+
+
+class DetokenizeApi(Api):
+    """``/detokenize``, of one list of token ids."""
+
+    path = "/detokenize"
+    generates = False
+    decoder = msgspec.json.Decoder(Detokenize)
+    passed = DETOKENIZE
+
+    def _call(
+        self, given: Fields, body: Detokenize, text: TextTokens, limits: PromptLimits
+    ) -> Call:
+        return Call(given, _ids(body.tokens, limits), 0, False, {})
+
+
+APIS: tuple[Api, ...] = (
+    *(GenerateApi(), CompletionsApi(), ChatApi(), ResponsesApi(), MessagesApi()),
+    *(CountTokensApi(), TokenizeApi(), DetokenizeApi()),
+)
+
+
 def _chat_ids(given: Fields, text: TextTokens, limits: PromptLimits) -> array[int]:
     """Return the token ids of everything that a chat template may see.
 
@@ -222,7 +347,7 @@ def _chat_ids(given: Fields, text: TextTokens, limits: PromptLimits) -> array[in
     """
     with _readable():
         read = {name: msgspec.json.decode(given[name]) for name in SEEN if name in given}
-        turns = [pieces_of(turn, f"{turn['role']}\n") for turn in read.get("messages", ())]
+        turns = [pieces_of(turn, f"{turn.get('role', '')}\n") for turn in turns_of(read)]
         pieces: list[Piece] = [beside_messages(read), *chain.from_iterable(turns)]
     _check_media(limits, sum(isinstance(piece, Media) for piece in pieces))
     ids = array("I")
@@ -248,14 +373,25 @@ def _check_media(limits: PromptLimits, media: int) -> None:
 def _openai_call(
     given: Fields, body: OpenAI, ids: array[int], max_new_tokens: int | None, limits: PromptLimits
 ) -> Call:
-    _check_sampling(given, body, limits)
-    said = {name: getattr(body, name) for name in BODY_CLIENTS}
-    call = Call(given, ids, max_new_tokens, bool(body.stream), said)
+    call = _named_call(given, body, ids, max_new_tokens, limits)
+    call.answers = _answers(body.n, limits)
     options = body.stream_options or {}
     if body.stream and options.get("include_usage") is not True:
         call.hide_usage = True
         call.set("stream_options", {**options, "include_usage": True})
     return call
+
+
+def _named_call(
+    given: Fields, body: Named, ids: array[int], max_new_tokens: int | None, limits: PromptLimits
+) -> Call:
+    """Return the call of a body of OpenAI's with the fields that may name its client."""
+    outputs = body.structured_outputs or {}
+    if isinstance(outputs.get("json"), str):
+        _decode_schema(given, outputs)
+    _check_sampling(given, body, limits)
+    said = {name: getattr(body, name) for name in BODY_CLIENTS}
+    return Call(given, ids, max_new_tokens, bool(body.stream), said)
 
 
 @contextmanager
@@ -280,7 +416,6 @@ def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
 
 def _check_sampling(given: Fields, body: Shared, limits: PromptLimits, where: str = "") -> None:
     """Raise Problem for parameters that would crash an engine or slow every step."""
-    _check_single(body.n)
     check_constraints(given, patterns=limits.patterns, where=where)
     check_stops(body.stop)
     check_many("stop_token_ids", body.stop_token_ids, MOST_STOP_IDS)
@@ -297,13 +432,57 @@ def _check_prompt_logprobs(tokens: int) -> None:
         )
 
 
-def _check_single(prompts: int | None) -> None:
-    if prompts is not None and prompts != 1:
+def _decode_schema(given: Fields, outputs: Mapping[str, Any]) -> None:
+    """Replace a schema in a text by its table: engines differ in which of two equal keys counts."""
+    with _readable("structured_outputs: json: "):
+        schema = msgspec.json.decode(outputs["json"])
+    given["structured_outputs"] = msgspec.Raw(msgspec.json.encode({**outputs, "json": schema}))
+
+
+def _check_single(prompts: int) -> None:
+    if prompts != 1:
         raise _several()
+
+
+LOST = "the workers' engine does not tell its scheduler the client of such a request"
+
+
+def _answers(n: int | None, limits: PromptLimits) -> int:
+    """Return the number of answers that a body asks for. Raises Problem if they are not fair."""
+    answers = 1 if n is None else n
+    if not 1 <= answers <= MOST_ANSWERS:
+        raise bad_request(f"n: must be from 1 to {MOST_ANSWERS}")
+    if answers > 1 and not limits.keeps_clients:
+        raise bad_request(f"n: {LOST}; send n requests")
+    return answers
+
+
+def _check_tools(tools: list[dict[str, Any]] | None) -> None:
+    """Raise Problem for a tool that the worker would run."""
+    waiting: list[Any] = list(tools or ())
+    for tool in waiting:
+        kind = str(tool.get("type") or "function")
+        inner = tool.get("tools")  # of a namespace
+        waiting += (
+            [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
+        )
+        if not kind.startswith(_OWN_TOOLS):
+            raise bad_request(
+                f"tools: type {kind[:64]!r}: a tool that the worker runs is not passed on, because "
+                "the router cannot reserve the answers that follow"
+            )
+
+
+def _check_blocks(body: RoutedMessages) -> None:
+    """Raise Problem for a block of a message that is neither a text nor media."""
+    contents = [body.system, *(turn.content for turn in body.messages)]
+    for block in chain.from_iterable(one for one in contents if isinstance(one, list)):
+        if block.get("type") not in _BLOCKS:
+            said = str(block.get("type"))[:64]
+            raise bad_request(f"messages: type {said!r} is not a block that is passed on")
 
 
 def _several() -> Problem:
     return bad_request(
-        "a request must have one prompt and one answer (n = 1), because workers do not "
-        "keep the client of a batch"
+        "a request must have one prompt, because workers do not keep the client of a batch"
     )

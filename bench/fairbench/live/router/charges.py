@@ -40,11 +40,15 @@ class Bill:
 
 
 class Asked(NamedTuple):
-    """The maximum cost of a request. ``prompt_tokens`` is its known or estimated prompt."""
+    """The maximum cost of a request. ``prompt_tokens`` is its known or estimated prompt.
+
+    ``most_output_tokens`` is the output of all ``answers``, which are produced at the same time.
+    """
 
     prompt_tokens: int
     most_input_tokens: int
     most_output_tokens: int
+    answers: int = 1
 
 
 def reported(usage: Usage, asked: Asked) -> Charge:
@@ -67,15 +71,15 @@ def broken_off(
     ``left`` means that the client abandoned an unfinished answer. Such a client also pays for the
     memory reserved for the rest. Otherwise a client that requests long answers and leaves early
     would reserve memory for free. The prompt counts completely. An answer in one piece arrives only
-    at its end, so one token per ``token_s`` seconds since sending is assumed; None if a better
-    count is known.
+    at its end, so one token per ``token_s`` seconds since sending is assumed for each answer; None
+    if a better count is known.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens
     if token_s is not None:
-        produced = max(produced, min(int(elapsed_s / token_s), most))
+        produced = max(produced, min(int(elapsed_s / token_s) * asked.answers, most))
     if left:
-        produced += int(RESERVED_SHARE * min(most - produced, MOST_RESERVED))
+        produced += int(RESERVED_SHARE * min(most - produced, MOST_RESERVED * asked.answers))
     return so_far._replace(output_tokens=produced)
 
 

@@ -20,16 +20,15 @@ ALLOW_FLAG = "--allow-regex"
 # Regular expressions, and grammars, which may contain some and may be ambiguous.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
 # Fields that hold no schema. All others may, whatever an engine calls them.
-PROMPTS = frozenset(
-    {"prompt", "suffix", "input_ids", "text", "image_data", "audio_data", "video_data"}
-)
-CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "sampling_params"})
+PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
+CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
-MESSAGES = "messages"
-# The fields of a message that hold no schema. Some templates and engines read a message's tools.
+TURNS = frozenset({"messages", "input"})
+# The fields of a message or an item that hold no schema. Some templates and engines read a
+# message's tools.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
-    | {"name", "refusal"}
+    | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
 MOST_STOPS = 32
@@ -82,10 +81,11 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
         for name in sorted(PATTERNS & given.keys()):
             raise _refused(f"{where}{name}")
     budget = _Budget(patterns)
-    for name in sorted(given.keys() - PROMPTS - CHECKED - {MESSAGES}):
+    for name in sorted(given.keys() - PROMPTS - CHECKED - TURNS):
         _check_field(given, name, budget, f"{where}{name}")
-    if MESSAGES in given:
-        _check_messages(given, budget)
+    for name in sorted(given.keys() & TURNS):
+        if bytes(memoryview(given[name])[:1]) == b"[":
+            _check_turns(given, name, budget)
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
@@ -109,14 +109,14 @@ def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
     _Walk(budget, where).schema(value, _Place(-WRAPPINGS.get(name, MOST_WRAPPINGS)))
 
 
-def _check_messages(given: Fields, budget: _Budget) -> None:
-    """Check the schemas in messages, such as the tools of a system message."""
-    messages = _messages.decode(given[MESSAGES])
+def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
+    """Check the schemas in messages or items, such as the tools of a system message."""
+    messages = _messages.decode(given[turns])
     for message in messages:
         for name in sorted(message.keys() - TEXTS):
-            _check_field(message, name, budget, f"{MESSAGES}: {name[:64]}")
+            _check_field(message, name, budget, f"{turns}: {name[:64]}")
     if any(message.keys() - TEXTS for message in messages):
-        given[MESSAGES] = _raw(messages)
+        given[turns] = _raw(messages)
 
 
 def check_stops(stop: str | list[str] | None) -> None:
@@ -191,7 +191,7 @@ class _Walk:
         if _is_pattern(node.get("type")):
             self.budget.check_pattern(f"{self.where}: type {node['type'][:64]!r}")
         for name, value in node.items():
-            if _is_pattern(name):
+            if _is_pattern(name) and value is not None:
                 self.budget.check_pattern(f"{self.where}: {name[:64]}")
             self._keyword(name, value, inner)
 

@@ -86,7 +86,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self._stream: web.StreamResponse | None = None
-        self._reader = StreamReader(hide_usage=self.call.hide_usage)
+        self._reader = StreamReader(hide_usage=self.call.hide_usage, answers=self.call.answers)
         self._left: How | None = None  # how the worker left meanwhile, if it did
         self.usage = Usage()
         self.outcome = LEFT
@@ -244,7 +244,7 @@ class Exchange:
         """End a stream whose worker is gone with an error in the stream's format."""
         self.flight.on_lost = lambda: None  # the reason is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
-        await self._write(stream, problem.event())
+        await self._write(stream, self._reader.end_with(problem))
         return stream
 
 

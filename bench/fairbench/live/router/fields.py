@@ -1,16 +1,17 @@
 """Fields of each API's body: the types that a router reads, and the fields sent to a worker.
 
-Other fields are refused or dropped. Counts are checked for values that would crash a worker.
+Other fields are refused or dropped. Counts are checked for values that would crash a worker. The
+error for some fields says why they cannot be fair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from fairbench.live.json_errors import bad_request
+from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.openai_shapes import Message
 
 Raw: TypeAlias = msgspec.Raw
@@ -45,10 +46,27 @@ DROPPED = frozenset(
 # Integers that engines put into tensors or compare with them: OpenAI accepts 64.0 for 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
+    | {"max_output_tokens", "max_tool_calls", "priority"}
     | {"n", "best_of", "top_k", "seed", "sampling_seed", "logprobs", "top_logprobs"}
     | {"top_logprobs_num", "logprob_start_len"}
 )
 _NULL, _FALSE = b"null", b"false"
+_NOTHING: Container[object] = (_NULL, _FALSE)
+# Other values without a meaning: a request without a priority has 0 in every engine.
+_ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
+STORED = (
+    "a worker keeps stored responses for whoever knows their id, and no other worker has them; "
+    "send the earlier turns in 'input'"
+)
+# Why a field that some engines have is not fair between clients.
+UNFAIR = {
+    "priority": "a client could put its requests before those of other clients; the operator "
+    "orders clients with --weights or --set gateway.priority",
+    **dict.fromkeys(("previous_response_id", "conversation", "store"), STORED),
+    "background": "an answer that nobody waits for cannot be charged to its client when it ends",
+    "best_of": "answers that are generated and thrown away are in no usage; 'n' returns them",
+    "use_beam_search": "beams that are thrown away are in no usage; 'n' returns several answers",
+}
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
 _EXACT_FLOAT = 2**53  # a larger float is not an exact integer
 
@@ -98,17 +116,23 @@ class Generate(msgspec.Struct):
     logprob_start_len: LogprobStart | None = None
 
 
-class OpenAI(Shared, kw_only=True):
-    """The fields common to OpenAI's two APIs."""
+class Named(Shared, kw_only=True):
+    """The fields common to OpenAI's three APIs, with those that may name the client."""
 
     stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
-    max_tokens: Count | None = None
-    min_tokens: Count | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     seed: Int64 | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class OpenAI(Named, kw_only=True):
+    """The fields common to OpenAI's two older APIs."""
+
+    stream_options: dict[str, Any] | None = None
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
 
 
 class RoutedCompletion(OpenAI, kw_only=True):
@@ -131,6 +155,62 @@ class RoutedChat(OpenAI, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class RoutedResponse(Named, kw_only=True):
+    """``/v1/responses``; ``store`` and ``background`` are never passed on."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    top_logprobs: FewLogprobs | None = None
+    max_tool_calls: Count | None = None
+    tools: list[dict[str, Any]] | None = None
+    store: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class MessageTurn(msgspec.Struct):
+    """A turn of ``/v1/messages``."""
+
+    role: str
+    content: str | list[dict[str, Any]]
+
+
+class Metadata(msgspec.Struct):
+    """``metadata`` of ``/v1/messages``."""
+
+    user_id: str | None = None
+
+
+class RoutedMessages(msgspec.Struct, kw_only=True):
+    """``/v1/messages``."""
+
+    messages: list[MessageTurn]
+    max_tokens: Count | None = None
+    system: str | list[dict[str, Any]] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_k: Int32 | None = None
+    top_p: TopP | None = None
+    tools: list[dict[str, Any]] | None = None
+    metadata: Metadata | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Tokenize(msgspec.Struct):
+    """``/tokenize``: a text, or messages as for a chat."""
+
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Detokenize(msgspec.Struct):
+    """``/detokenize``."""
+
+    tokens: list[int]
+
+
 def _named(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
@@ -141,7 +221,8 @@ MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _named(Generate) - {"routing_key"} | {
     *("sampling_params", "return_text_in_logprobs", *MEDIA)
 }
-_OPENAI = _named(OpenAI) - {"safety_identifier", "prompt_cache_key"} | {
+_CLIENTS = {"safety_identifier", "prompt_cache_key"}
+_OPENAI = _named(OpenAI) - _CLIENTS | {
     *("model", "logprobs", "response_format", "json_schema", "structural_tag")
 }
 COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
@@ -150,6 +231,19 @@ CHAT = _OPENAI | {
     *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
 }
+RESPONSES = _named(RoutedResponse) - _CLIENTS - {"n", "store"} | {
+    *("model", "include", "include_reasoning", "parallel_tool_calls", "reasoning", "text"),
+    *("tool_choice", "truncation"),
+}
+MESSAGES = _named(RoutedMessages) - {"metadata"} | {
+    *("model", "tool_choice", "thinking", "output_config")
+}
+COUNTED = MESSAGES - {"max_tokens", "stop_sequences", "stream", "temperature", "top_k", "top_p"}
+TOKENIZE = _named(Tokenize) | {
+    *("model", "tools", "tool_choice", "reasoning_effort", "return_token_strs"),
+    *("add_special_tokens", "add_generation_prompt", "continue_final_message"),
+}
+DETOKENIZE = _named(Detokenize) | {"model", "skip_special_tokens"}
 
 
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
@@ -181,9 +275,15 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
         if name in allowed:
             if memoryview(value) != _NULL:
                 kept[name] = value
-        elif name not in DROPPED and memoryview(value) not in (_NULL, _FALSE):
-            raise bad_request(f"{where}{name[:64]!r} is not a field that this router passes on")
+        elif name not in DROPPED and memoryview(value) not in _ABSENT.get(name, _NOTHING):
+            raise refused(name, where)
     return kept
+
+
+def refused(name: str, where: str = "") -> Problem:
+    """Return the error for a field that is not passed on, with the reason if it is unfair."""
+    said = f"{where}{name[:64]!r} is not a field that this router passes on"
+    return bad_request(f"{said}: {UNFAIR[name]}" if name in UNFAIR else said)
 
 
 def _whole(value: Raw) -> Raw | None:

@@ -28,7 +28,14 @@ LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
 ANY_HOST = "*"
 # Headers that decide about a request; proxies differ in which of two equal names they read.
 SINGLE = (
-    *("Authorization", "Host", "Origin", *headers.CLIENT_ALIASES, *headers.OBJECTIVE_ALIASES),
+    *(
+        "Authorization",
+        headers.API_KEY,
+        "Host",
+        "Origin",
+        *headers.CLIENT_ALIASES,
+        *headers.OBJECTIVE_ALIASES,
+    ),
     *(headers.DEADLINE, headers.PROGRAM, headers.DEPTH, headers.OUTPUT_TOKENS),
 )
 
@@ -63,7 +70,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
     for an unknown key and for an invalid name.
     """
     if keys is not None:
-        return _owner(sent.get("Authorization", ""), keys)
+        return _owner(authorization_of(sent), keys)
     named = (sent[name] for name in headers.CLIENT_ALIASES if name in sent)
     client = next(named, None)
     if client is None:
@@ -75,6 +82,12 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
             f"the name of a client must have 1 to {MAX_LENGTH} printable ASCII characters",
         )
     return client
+
+
+def authorization_of(sent: Mapping[str, str]) -> str:
+    """Return the header ``Authorization``, or the same for a key in Anthropic's header."""
+    key = sent.get(headers.API_KEY)
+    return sent.get("Authorization", "" if key is None else f"Bearer {key}")
 
 
 def is_name(client: str) -> bool:
@@ -102,7 +115,8 @@ def _owner(authorization: str, keys: Keyring) -> str:
     scheme, _, key = authorization.partition(" ")
     client = keys.get(key.strip()) if scheme.lower() == "bearer" else None
     if client is None:
-        raise Problem(HTTPStatus.UNAUTHORIZED, "unknown API key: send Authorization: Bearer KEY")
+        said = f"unknown API key: send Authorization: Bearer KEY, or {headers.API_KEY}: KEY"
+        raise Problem(HTTPStatus.UNAUTHORIZED, said)
     return client
 
 

@@ -68,14 +68,16 @@ class PromptLimits:
     """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the size of the vocabulary.
 
     None means unknown. ``patterns`` is true if the operator allows regular expressions and
-    grammars. Decoding JSON blocks the event loop: milliseconds for a megabyte of text, but a second
-    for many small values. Such bodies are recognised by counting structural characters, which is
-    fast.
+    grammars. ``keeps_clients`` is false if a worker orders requests by client, but does not learn
+    the client of several answers and of the Responses API. Decoding JSON blocks the event loop:
+    milliseconds for a megabyte of text, but a second for many small values. Such bodies are
+    recognised by counting structural characters, which is fast.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
     vocab_size: int | None = None
     patterns: bool = False
+    keeps_clients: bool = True
 
     def check_body(self, raw: bytes) -> None:
         """Raise Problem for a body with more values than a prompt can have."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -16,9 +16,10 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, w
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
-from fairbench.live.json_errors import Problem, bad_request, no_such_model
+from fairbench.live.json_errors import Problem, bad_request, error_body, no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
+from fairbench.live.router.answers import is_object
 from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench.live.router.calls import Api, Call
@@ -27,12 +28,15 @@ from fairbench.live.router.client_limits import ConcurrencyLimit, evicted
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.health import Health
-from fairbench.live.router.identity import client_of
+from fairbench.live.router.identity import authorization_of, client_of
 from fairbench.live.router.prompts import PromptLimits, TextTokens
-from fairbench.live.router.traces import Trace, Traces
+from fairbench.live.router.traces import NO_TRACES, Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
 
 MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
+ASK_S = 60.0  # seconds that a worker has for a question that it answers without the model
+REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
 # A client's own headers that a worker or the next hop may want.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
@@ -62,20 +66,36 @@ class Proxy:
     async def models(self, http: web.Request) -> web.StreamResponse:
         """Return ``/v1/models``, or a named model, from the first worker that lists it."""
         client_of(http.headers, None, self.access.keys)
-        timeout = ClientTimeout(total=self.config.health_timeout_s)
-        name, last = http.match_info.get("model"), None
-        for worker in sorted(self.dispatcher.up):
+        name = http.match_info.get("model")
+        page = Page("GET", "/v1/models", partial(_models_of, name=name))
+        return await self._asked(http, page, sorted(self.dispatcher.up))
+
+    async def version(self, http: web.Request) -> web.StreamResponse:
+        """Return ``/version`` of the first worker that has this page, as vLLM does."""
+        client_of(http.headers, None, self.access.keys)
+        return await self._asked(http, Page("GET", "/version"), sorted(self.dispatcher.up))
+
+    async def _asked(
+        self, http: web.Request, page: Page, workers: Iterable[int]
+    ) -> web.StreamResponse:
+        """Return the page of the first worker that has it, else the last one's error."""
+        timeout = ClientTimeout(total=self.config.health_timeout_s if page.body is None else ASK_S)
+        last = None
+        for worker in workers:
             address = self.workers[worker]
-            sent = {**self._authorization(http), **address.authorization}
+            sent = {**self._authorization(http), **JSON_BODY, **address.authorization}
             try:
-                async with self.session.get(
-                    address.url + "/v1/models", headers=sent, timeout=timeout, allow_redirects=False
-                ) as answer:
-                    last = await _models_of(answer, name)
+                asked = self.session.request(
+                    page.method, address.url + page.path, data=page.body, headers=sent,
+                    timeout=timeout, allow_redirects=False,
+                )  # fmt: skip
+                async with asked as answer:
+                    last = await page.read(answer)
             except (ClientError, OSError):
                 self.health.suspect(worker)
             else:
-                if last.status == HTTPStatus.OK:
+                is_told = page.body is not None and last.status in REFUSED_BY_ALL
+                if last.status == HTTPStatus.OK or is_told:
                     break
         if last is None:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
@@ -83,7 +103,8 @@ class Proxy:
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         sent = self._headers(http)
-        with self.traces.request(api.path, sent) as trace:
+        traces = self.traces if api.generates else NO_TRACES
+        with traces.request(api.path, sent) as trace:
             known = client_of(http.headers, None, self.access.keys)  # the body is not read yet
             if self.access.keys is not None:  # bodies of unknown clients are not read
                 trace.client = known
@@ -107,13 +128,18 @@ class Proxy:
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         reserved = min(call.reserved_output, limits.most_tokens)
         wanted = len(call.ids) + reserved
+        if not api.generates:
+            page = Page("POST", api.path, body=call.body())
+            with self._limit.take(client):
+                return await self._asked(http, page, self._idlest())
         with self.access.quotas.lease(client, wanted) as bill, self._limit.take(client) as slot:
             place = _number(http, headers.PROGRAM, -1), _number(http, headers.DEPTH, 0)
             request = self.dispatcher.make_request(client, call.ids, reserved, *place, promise)
             asked = Asked(
                 len(call.ids),
                 len(call.ids) if call.exact else limits.most_tokens,
-                min(most_output, limits.most_tokens),
+                min(most_output, limits.most_tokens) * call.answers,
+                call.answers,
             )
             asking = Asking(http, api, call, request, slot, asked, sent, bill, trace)
             return await self._unless_evicted(asking)
@@ -148,7 +174,12 @@ class Proxy:
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
         """Return the client's key for the worker, unless the key belongs to this router."""
-        return _kept(http, ("Authorization",)) if self.access.keys is None else {}
+        shown = authorization_of(http.headers) if self.access.keys is None else ""
+        return {"Authorization": shown} if shown else {}
+
+    def _idlest(self) -> list[int]:
+        """Return the workers that are up, with the fewest requests in flight first."""
+        return sorted(self.dispatcher.up, key=lambda worker: len(self.dispatcher.flights[worker]))
 
 
 def _kept(http: web.Request, names: Sequence[str]) -> dict[str, str]:
@@ -168,11 +199,25 @@ class _Listed(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
+async def _passed(answer: ClientResponse) -> web.Response:
+    """Return a page as the worker gave it; an error without JSON becomes one of the router."""
+    body, status = await answer.read(), answer.status
+    if not (answer.ok or is_object(body)):
+        body = error_body(status, f"the worker answered with status {status} without JSON")
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
 async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
-    listed = await answer.read()
-    if not answer.ok:
-        return web.Response(body=listed, status=answer.status, content_type="application/json")
-    return models_in(listed, name)
+    return models_in(await answer.read(), name) if answer.ok else await _passed(answer)
+
+
+class Page(NamedTuple):
+    """A page of workers that is asked for without the queue, and the reader of its answer."""
+
+    method: str
+    path: str
+    read: Callable[[ClientResponse], Awaitable[web.Response]] = _passed
+    body: bytes | None = None
 
 
 def models_in(listed: bytes, name: str | None) -> web.Response:

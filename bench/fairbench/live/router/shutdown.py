@@ -16,9 +16,9 @@ from fairbench.errors import FairbenchError
 from fairbench.live.connections import Connections
 from fairbench.live.http_server import listening, listening_beside
 from fairbench.live.router.admin import PATH, admin_app
-from fairbench.live.router.app import NO_TRACES, SERVICE, router_app
+from fairbench.live.router.app import SERVICE, router_app
 from fairbench.live.router.config import RouterConfig
-from fairbench.live.router.traces import Traces
+from fairbench.live.router.traces import NO_TRACES, Traces
 
 ADMIN_FLAG = "--admin-port"
 POLL_S = 0.05

@@ -50,6 +50,9 @@ class Traces:
         """Export the remaining spans, if that is possible within seconds."""
 
 
+NO_TRACES = Traces()
+
+
 def otel_traces() -> Traces:
     """Return traces that are exported as configured by OpenTelemetry's environment variables.
 

@@ -34,6 +34,8 @@ class WorkerInfo(NamedTuple):
 
     ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` are the schedulers of each
     worker as reported by our plugin or the emulator; an engine's own scheduler is not reported.
+    ``keeps_clients`` is false if our plugin schedules in an SGLang server, which drops the client
+    of some requests.
     """
 
     pool_tokens: int | None
@@ -41,6 +43,7 @@ class WorkerInfo(NamedTuple):
     page_tokens: int
     vocab_size: int | None
     locals: Sequence[Collection[str]] = ()
+    keeps_clients: bool = True
 
     def limits(self, config: RouterConfig) -> PromptLimits:
         """Return the limits of a request; the operator's ``vocab_size`` overrides the workers'."""
@@ -49,7 +52,8 @@ class WorkerInfo(NamedTuple):
             log.warning(
                 "no worker reports its vocabulary, so token ids are not checked (set --vocab-size)"
             )
-        return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size, config.patterns)
+        most = self.most_pool_tokens or UNKNOWN_POOL_TOKENS
+        return PromptLimits(most, size, config.patterns, self.keeps_clients)
 
 
 @dataclass(eq=False)
@@ -75,7 +79,8 @@ class WorkerFacts:
             return
         info = await ask_workers(self.session, [self.workers[worker]])
         warn_of_others(self.config.local, {worker: info.locals[0]})
-        known = self.limits
+        keeps = self.limits.keeps_clients and info.keeps_clients
+        self.limits = known = replace(self.limits, keeps_clients=keeps)
         if known.vocab_size is None:
             most_tokens = info.most_pool_tokens or known.most_tokens
             self.limits = replace(known, most_tokens=most_tokens, vocab_size=info.vocab_size)
@@ -115,6 +120,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
         max((size for info in told if (size := _whole(info.get("page_size")))), default=1),
         min((size for info in told if (size := _vocab_size(info))), default=None),
         [{one for report in _reports(info) if (one := _local(report))} for info in told],
+        not any(_plugged_in_sglang(info) for info in told),
     )
 
 
@@ -133,6 +139,13 @@ def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
         yield from (told for told in (place, report) if isinstance(told, dict))
+
+
+def _plugged_in_sglang(info: dict[str, Any]) -> bool:
+    """Return whether a rank of SGLang reports our plugin."""
+    states = info.get("internal_states")
+    ranks = states if isinstance(states, list) else ()
+    return any(isinstance(rank, dict) and "fairbench" in rank for rank in ranks)
 
 
 def _local(report: dict[str, Any]) -> str | None:

@@ -1,0 +1,45 @@
+"""Requests to every generating endpoint of a real engine, through a router."""
+
+import asyncio
+
+from fairbench.live import headers
+from fairbench.live.processes.addresses import WorkerAddress
+from tests.live.live_router import CHAT, COMPLETIONS, MESSAGES, RESPONSES, router_before
+
+OUTPUT = 4
+TURNS = [{"role": "user", "content": "one two three four five six seven eight"}]
+ASKED = {
+    COMPLETIONS: {"prompt": "one two three", "max_tokens": OUTPUT},
+    CHAT: {"messages": TURNS, "max_tokens": OUTPUT},
+    RESPONSES: {"input": TURNS, "max_output_tokens": OUTPUT},
+    MESSAGES: {"messages": TURNS, "max_tokens": OUTPUT},
+}
+TOTALS = ("input", "output")
+
+
+def totals_of(url, path, stream, answers=1):
+    """Return the status and the tokens of one request that the router charged to its client."""
+
+    async def run():
+        async with router_before([WorkerAddress(url)]) as under_test:
+            body = {**ASKED[path], "model": "m", "stream": stream}
+            body |= {"n": answers} if answers > 1 else {}  # not with greedy sampling
+            async with under_test.post(path, body, **{headers.CLIENT: "ann"}) as answer:
+                said = await answer.read()
+            names = [f'fairbench_{name}_tokens_total{{client="ann"}}' for name in TOTALS]
+            return answer.status, said, [await under_test.metric(name) for name in names]
+
+    return asyncio.run(run())
+
+
+def check_endpoints(url, paths, answers=3):
+    """Check that each endpoint charges what it produces, and the same prompt in each API."""
+    prompts = set()
+    for path in paths:
+        for stream in (False, True):
+            status, said, (read, produced) = totals_of(url, path, stream)
+            assert (status, produced) == (200, OUTPUT), (path, stream, said[-500:])
+            prompts |= {read} if path != COMPLETIONS else set()
+    assert len(prompts) == 1
+    status, said, (_, produced) = totals_of(url, CHAT, True, answers)
+    assert (status, produced) == (200, answers * OUTPUT), said[-500:]
