@@ -49,6 +49,10 @@ STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
 RESERVES = (0, 2, 8)
 TWIN = "honest twin"
 MEASURES = ("kept", "p95", "service")
+SHOWN = (
+    *("padding-3k", "long-decoder", "long-answer-bursts"),
+    *("found 5", "found 6", "found 7", "found 8"),
+)
 LONG_BURSTS: Mapping[str, Any] = {"on_share": 0.1, "output_multiple": 16}
 ATTACKS: Mapping[str, Behaviour] = {
     **KNOWN,
@@ -126,7 +130,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
         for reserve in RESERVES
     ]
     body = []
-    for name in ATTACKS:
+    for name in SHOWN:
         found = [row for row in rows if row["attack"] == name]
         cells = (
             cell(row, measure, p95_sign(row, measure))
@@ -134,7 +138,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
             for row in found
         )
         body.append([name if " " in name else f"`{name}`", *cells])
-    return {"attacks/reserve": as_markdown(["", *heads], body)}
+    return {"attacks/reserve": as_markdown(["attack", *heads], body)}
 
 
 def main(*flags: str) -> None:
