@@ -16,15 +16,14 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "traces-seeds": (
-        r"[^|]+\| (fcfs|vtc|d2lpm) \|",
+        r"[^|]+\| (fcfs|vtc) \|",
         (
             *("trace", "scheduler", "k tok/s", "min. fair share of own, %"),
             *("P50 TTFT, s", "P99 TTFT, s", "P99 whole, s"),
         ),
     ),
     "traces-every": (
-        r"(fcfs|preble|vtc|d2lpm|fair-finish|(dynamo|llm-d|power-of-two|vtc-basic)\+fcfs"
-        r"|gateway dlpm) \|",
+        r"(fcfs|vtc|d2lpm|fair-finish|(dynamo|llm-d)\+fcfs|gateway dlpm) \|",
         (),
     ),
     "deadlines": (
@@ -34,14 +33,15 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "disaggregation": (r"(tot|long-qa) \| " + D2LPM_AND_RIVALS, ()),
     "disaggregation-shares": (r"(tot|long-qa) \| " + D2LPM_AND_RIVALS, ()),
     "profile-error": (
-        r".*(over VTC|VTC over D2LPM)",
+        r".*(throughput, D2LPM over VTC|P95, VTC over D2LPM)",
         ("configuration", "conclusion", "no error", "40%", "operator profile", "verdict"),
     ),
-    "default-loads": (r"(tot|judge|long-qa|chat|agent|reasoning) ", ()),
+    "default-loads": (r"(tot|judge|long-qa|chat) ", ()),
+    "default-loads-a10g": (r"(tot|chat) ", ()),
     "quantum": (r"s\d \| 16 \|", ()),
     "fig4": (r"\d+ \| 200 \|", ()),
-    "fig7": (r"`(tot s1|judge s1|long-qa s2)` \| `(lpm|vtc|d2lpm)`", ()),
-    "requests-per-second": (r"`(chat|long-qa)` `(fcfs|lpm|vtc|preble|d2lpm)`", ()),
+    "fig7": (r"`(tot s1|long-qa s2)` \| `(lpm|vtc|d2lpm)`", ()),
+    "requests-per-second": (r"`chat` ", ()),
     "router-scale": (
         "",
         (
@@ -49,25 +49,25 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("calls each, 1,000", "MiB, 64", "MiB, 1,000"),
         ),
     ),
-    "router-process": (r"\d", ()),
+    "router-process": (r"512 words|21,000|9,500", ()),
     "routers": (
-        r"one router|sticky|independent \| (3|10):1|exchange every_s=(0.01|1|10) \| 10:1"
-        r"|exchange every_s=0.1 (lost=0.9|delay_s=1 )|ledger delay_s=0.1",
+        r"one router|independent \| (3|10):1|exchange every_s=(0.01|1|10) \| 10:1"
+        r"|exchange every_s=0.1 (lost=0.9|delay_s=1 )",
         (
             *("routers", "skew", "premium's share", "error, points", "service, tok/s"),
             *("gap, tokens", "bound"),
         ),
     ),
     "routers-d2lpm": (
-        r"one router|sticky|independent \| (1|10):1|exchange every_s=(0.01|1|10) \| 10:1"
-        r"|exchange every_s=0.1 (lost=0.9|delay_s=10) \||ledger",
+        r"one router|independent \| (1|10):1|exchange every_s=(0.01|1|10) \| 10:1"
+        r"|exchange every_s=0.1 lost=0.9 \|",
         (
             *("routers", "skew", "behaved share", "error, points", "service, tok/s"),
             *("apart, tokens", "bound"),
         ),
     ),
     "router-scaling": (
-        r"[^|]+\| 16 \| (1|8) \|",
+        r"[^|]+\| 16 \| (1 \||8 \| (independent|sticky|exchange) \|)",
         (
             *("workload", "routers", "form", "hit rate", "service, tok/s"),
             *("min. fair share of own", "victim P99, s"),
@@ -76,6 +76,13 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "frontier-robustness": (
         r"default|replicas (1|4|16)|load 2|A10G|A100, Llama 3.1 70B|pool of 1/4|timing off by 40%"
         r"|nobody",
+        (),
+    ),
+    "frontier-levers": (r"published", ()),
+    "serving": (r"sglang-|vllm-(a100|h100)-(mixed|fixed-c32)|vllm-h100-n8", ()),
+    "simulator-speed": (
+        r"chat s1 under|one ordering pass over 1,000 waiting|`fairbench --help`|start-up"
+        r"|peak memory(, chat| with 996)",
         (),
     ),
     "sglang-cells": (

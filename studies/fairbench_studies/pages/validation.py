@@ -10,11 +10,11 @@ from fairbench_studies.kit.table_text import as_markdown
 from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
-def measured(fitted: str) -> str:
-    """Return the validation's runs by row, with errors in percent."""
+def measured() -> str:
+    """Return the validation's runs that were not fitted, by row, with errors in percent."""
     runs: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
-        if row["fitted"] == fitted:
+        if row["fitted"] == "no":
             runs.setdefault(row["run"], {})[row["number"]] = row
     header = (
         *("run", "throughput", "largest client rate", "Jain, simulated / measured"),
@@ -41,21 +41,21 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
     )
 
 
-def serving(fitted: str) -> str:
-    """Return runs of real engines, with errors under the measured profile.
+def serving() -> str:
+    """Return runs of real engines that were not fitted, with errors under the measured profile.
 
     Runs on an A100 also have the error under the operator profile.
     """
-    return _engine_runs("serving/validation", fitted, "serving/operator-profile")
+    return _engine_runs("serving/validation", "serving/operator-profile")
 
 
-def serving_h100(fitted: str) -> str:
-    """Return the runs of SGLang on an H100, with errors under the measured profile."""
-    return _engine_runs("gpu/validation", fitted).replace("sglang-h100-", "")
+def serving_h100() -> str:
+    """Return the runs of SGLang on an H100 that were not fitted, with the profile's errors."""
+    return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
-def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
-    """Return the runs of ``results/FILE.csv``: measured values, and errors in parentheses.
+def _engine_runs(file: str, other: str | None = None) -> str:
+    """Return the unfitted runs of ``results/FILE.csv``: measured values, errors in parentheses.
 
     The errors of another file, if given, are the second ones. A time to first token that is too
     short for a target has no error.
@@ -66,7 +66,7 @@ def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
             columns[name, row["run"], row["number"].split("/")[0]] = row
     body = []
     runs = {row["run"]: row["fitted"] for row in columns.values()}
-    for run in (run for run in runs if runs[run] == fitted):
+    for run in (run for run in runs if runs[run] == "false"):
         cells = []
         for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
             new, old = columns[file, run, number], columns.get((other, run, number))
