@@ -11,13 +11,6 @@ from fairbench_studies.leaderboard import picture
 from fairbench_studies.leaderboard import table as board
 
 
-def test_configurations_of_the_page_match_the_file():
-    found = [board.values(name) for name in (board.SHARE, board.SERVICE, board.LATENCY)]
-    page = board.PAGE.read_text(encoding="utf-8")
-    assert filled(page, {"leaderboard/places": board.by_place(*found)}.get) == page
-    assert page.count("% / ") == len(board.SHOWN) * len(board.PLACES)
-
-
 @pytest.mark.slow
 def test_ranks_of_the_page_match_the_command():
     page = board.PAGE.read_text(encoding="utf-8")

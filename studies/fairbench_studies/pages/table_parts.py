@@ -38,7 +38,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "default-loads": (r"(tot|judge|long-qa|chat) ", ()),
     "default-loads-a10g": (r"(tot|chat) ", ()),
-    "quantum": (r"s\d \| 16 \|", ()),
+    "quantum": (r"s1 \| 16 \|", ()),
     "fig4": (r"\d+ \| 200 \|", ()),
     "fig7": (r"`(tot s1|long-qa s2)` \| `(lpm|vtc|d2lpm)`", ()),
     "requests-per-second": (r"`chat` ", ()),
