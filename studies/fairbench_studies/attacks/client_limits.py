@@ -68,7 +68,7 @@ ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
 }
 SHOWN = (
-    *("fcfs", "lpm", "d2lpm, tenants", "fair-finish, defended"),
+    *("fcfs", "d2lpm, tenants", "fair-finish, defended"),
     *(f"fair-finish, defended, {how}" for how in (IN_REQUESTS, RESERVED)),
     f"fair-finish, defended, {RESERVED}, {LONG_QA}",
 )

@@ -99,7 +99,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 COLUMNS = (  # of the table; results/attacks.csv has every row and measure
-    *("fcfs", "lpm", "vtc", "d2lpm", "fair-finish, defended"),
+    *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )
 

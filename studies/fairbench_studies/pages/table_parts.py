@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-D2LPM_AND_RIVALS = r"(fcfs|vtc|dlpm|d2lpm|fair-finish) \|"
 # By the name of a table: a regular expression for the beginning of its rows, and its columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
@@ -17,21 +16,18 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "traces-seeds": (
         r"[^|]+\| (fcfs|vtc) \|",
-        (
-            *("trace", "scheduler", "k tok/s", "min. fair share of own, %"),
-            *("P50 TTFT, s", "P99 TTFT, s", "P99 whole, s"),
-        ),
+        ("trace", "scheduler", "min. fair share of own, %", "P50 TTFT, s", "P99 TTFT, s"),
     ),
     "traces-every": (
         r"(fcfs|vtc|d2lpm|fair-finish|(dynamo|llm-d)\+fcfs|gateway dlpm) \|",
-        (),
+        ("scheduler", "mooncake", "arena", "agents", "reasoning-clients"),
     ),
     "deadlines": (
         r"[^|]+\|[^|]+\| in time, worst",
         ("scheduler", "collapses at", "", "1", "1.25", "1.5", "2"),
     ),
-    "disaggregation": (r"(tot|long-qa) \| " + D2LPM_AND_RIVALS, ()),
-    "disaggregation-shares": (r"(tot|long-qa) \| " + D2LPM_AND_RIVALS, ()),
+    "disaggregation": (r"(tot|long-qa) \| (fcfs|vtc|d2lpm|fair-finish) \|", ()),
+    "disaggregation-shares": (r"(tot|long-qa) \| (fcfs|vtc|d2lpm|fair-finish) \|", ()),
     "profile-error": (
         r".*(throughput, D2LPM over VTC|P95, VTC over D2LPM)",
         ("configuration", "conclusion", "no error", "40%", "operator profile", "verdict"),
@@ -74,11 +70,11 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "frontier-robustness": (
-        r"default|replicas (1|4|16)|load 2|A10G|A100, Llama 3.1 70B|pool of 1/4|timing off by 40%"
-        r"|nobody",
+        r"default|replicas (1|16)|load 2|A10G|A100, Llama 3.1 70B|pool of 1/4|nobody",
         (),
     ),
     "frontier-levers": (r"published", ()),
+    "driver-cost": (r"(100|500) \|", ()),
     "serving": (r"sglang-|vllm-(a100|h100)-(mixed|fixed-c32)|vllm-h100-n8", ()),
     "simulator-speed": (
         r"chat s1 under|one ordering pass over 1,000 waiting|`fairbench --help`|start-up"
@@ -86,7 +82,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
     "sglang-cells": (
-        r"(chat|judge|long-qa)-\w+-(d2lpm|fcfs|vtc|preble)",
+        r"(chat|judge|tot)-\w+-(d2lpm|vtc)",
         (
             *("configuration", "simulated, s", "requests", "iterations", "retractions"),
             *("rows", "rows that differ"),
