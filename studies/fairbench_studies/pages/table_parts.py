@@ -37,7 +37,8 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "quantum": (r"s1 \| 16 \|", ()),
     "fig4": (r"\d+ \| 200 \|", ()),
     "fig7": (r"`(tot s1|long-qa s2)` \| `(lpm|vtc|d2lpm)`", ()),
-    "requests-per-second": (r"`chat` ", ()),
+    "pools": (r"`s1`", ()),
+    "requests-per-second": (r"`chat` `(fcfs|lpm|vtc|d2lpm)`", ()),
     "router-scale": (
         "",
         (
@@ -45,7 +46,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("calls each, 1,000", "MiB, 64", "MiB, 1,000"),
         ),
     ),
-    "router-process": (r"512 words|21,000|9,500", ()),
+    "router-process": (r"512 words, (16|256) chunks, 64 workers|21,000|9,500", ()),
     "routers": (
         r"one router|independent \| (3|10):1|exchange every_s=(0.01|1|10) \| 10:1"
         r"|exchange every_s=0.1 (lost=0.9|delay_s=1 )",
