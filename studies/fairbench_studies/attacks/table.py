@@ -98,6 +98,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
     120.0: ("bursts", "long-context-bursts", "long-answers", "long-decoder", "long-answer-bursts"),
 }
 MEASURES = ("finished", "kept", "p95", "gain")
+HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
 COLUMNS = (  # of the table; results/attacks.csv has every row and measure
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
@@ -133,9 +134,9 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the table of the page, by the name of its block: a row per attack."""
+    """Return the table of the page, by the name of its block: a row per attack that harms."""
     found: dict[str, dict[str, str]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
     body = ([f"`{name}`", *(of[one] for one in COLUMNS)] for name, of in found.items())
     return {"attacks/kept": as_markdown(["attack", *COLUMNS], body)}

@@ -23,7 +23,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("scheduler", "mooncake", "arena", "agents", "reasoning-clients"),
     ),
     "deadlines": (
-        r"[^|]+\|[^|]+\| in time, worst",
+        r"`[\w-]+` \|[^|]+\| in time, worst",
         ("scheduler", "collapses at", "", "1", "1.25", "1.5", "2"),
     ),
     "disaggregation": (r"(tot|long-qa) \| (fcfs|vtc|d2lpm|fair-finish) \|", ()),
