@@ -14,9 +14,12 @@ import fairbench
 from fairbench.api.result import html_table
 from fairbench.cli.app import app
 from fairbench.cli.compare import compare as compare_command
+from fairbench.cli.diagnose import diagnose_log as diagnose_command
+from fairbench.cli.plan import plan as plan_command
 from fairbench.cli.run import run as run_command
+from fairbench.cli.score import score as score_command
 from fairbench.cli.sweep import sweep as sweep_command
-from fairbench.config.flags.experiment import COMPARE
+from fairbench.config.flags.experiment import COMPARE, PLAN
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
 from fairbench.execute import one_run
@@ -269,7 +272,7 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
         assert "seeds 0 to 1" in figure.get_supxlabel()
         with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, parameter, trade"):
             one.plot("pie")
-        with pytest.raises(fairbench.UsageError, match="needs a sweep over one parameter"):
+        with pytest.raises(fairbench.UsageError, match="needs a sweep over the values"):
             one.plot("parameter")
 
 
@@ -289,10 +292,11 @@ def test_an_unsaved_sweep_draws_its_results(swept):
 def test_a_comparison_is_a_latex_table(swept):
     lines = swept.latex().splitlines()
     rows = [line for line in lines if line.endswith(r"\\") and "multicolumn" not in line]
-    assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "lpm"]
+    assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "", "lpm", ""]
     assert len({row.count("&") for row in rows}) == 1
     (begin,) = (line for line in lines if line.startswith(r"\begin{tabular}"))
     assert begin.count("r") == 1 + rows[0].count("&")  # the word "tabular" has one r
+    assert swept.latex(["victim_p50_s"]).count("shortstack") == 1
     assert fairbench.compare(swept.path).latex() == swept.latex()
 
 
@@ -329,6 +333,8 @@ OF_THE_COMMAND = {
     "driver_launcher",
 }
 BY_OTHER_NAMES = {
+    *("names", "trace_map", "clients_from", "files", "file", "report", "plot", "result_dir"),
+    *("trace_format", "trace_line", "resume"),
     "metric",
     "experiment_file",
     "header",
@@ -344,6 +350,9 @@ BY_OTHER_NAMES = {
         (fairbench.run, run_command, RUN),
         (fairbench.compare, compare_command, COMPARE),
         (fairbench.sweep, sweep_command, SWEEP),
+        (fairbench.plan, plan_command, PLAN),
+        (fairbench.diagnose, diagnose_command, {}),
+        (fairbench.score, score_command, {}),
     ],
 )
 def test_keywords_are_the_flags_of_the_command(function, command, flags):

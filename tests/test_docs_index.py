@@ -63,7 +63,7 @@ def test_a_changed_digit_of_the_index_is_noticed():
 
 def test_python_in_the_reference_calls_existing_functions():
     """The names are the package's, and the keywords are flags of the command of the same name."""
-    (block,) = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
+    block = "\n".join(re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL))
     calls = [
         node
         for node in ast.walk(ast.parse(block))

@@ -17,6 +17,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_the_page_has_every_hook_and_view():
     assert TEXT.endswith(f"\n\n{scheduler_interface()}")
+    for name in ("`prompt: tuple[Segment, ...]`", "`in_flight: int`", "| `WorkerLoad` |"):
+        assert name in TEXT
     for name in ("## Request", "`oldest(client)`", "`skip(client)`", "`on_tokens(client, tokens)`"):
         assert name in TEXT
 

@@ -24,6 +24,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 FLOORS = (
     ("errors", "compiled", "version"),
     ("core", "named", "streams", "studies", "targets", "tenants", "files"),
+    ("records",),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),

@@ -63,6 +63,31 @@ def test_scripts_in_workflows_are_bash_and_contain_no_pasted_input(path):
         assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
+@pytest.mark.parametrize("place", ["git+https://host.example/fairbench@1a", "https://h/f.whl", ""])
+def test_a_workflow_installs_what_its_variable_names(path, place, tmp_path):
+    """No release is published, so the package's name alone installs nothing."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert content["env"]["FAIRBENCH"] == "${{ vars.FAIRBENCH }}"
+    (install,) = (s["run"] for s in steps(path) if "pip install" in s.get("run", ""))
+    pip = tmp_path / "pip"
+    pip.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    pip.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", install],
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "FAIRBENCH": place},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if place:
+        assert (tmp_path / "asked").read_text() == f"install {place}\n"
+    else:
+        assert done.returncode != 0
+        assert "set the variable FAIRBENCH of this repository to the URL of" in done.stderr
+        assert not (tmp_path / "asked").exists()
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_expressions_in_workflows_name_existing_inputs_and_steps(path):
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,27 +1,32 @@
 """fairbench: is this LLM serving scheduler fair, and what does fairness cost?
 
 The command's Python interface: ``run`` and ``sweep`` take its flags as keywords, ``load`` and
-``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. Modules are imported at
-first use, so that ``import fairbench`` costs next to nothing.
+``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. ``diagnose``, ``score``
+and ``plan`` read a log from a data frame, a table or a file. Modules are imported at first use, so
+that ``import fairbench`` costs next to nothing.
 
     result = fairbench.run(scheduler="d2lpm", dp=4)
     result.summary["jain_index"]
     result.requests.to_pandas()
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairbench.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fairbench.api.comparison import Comparison, compare
+    from fairbench.api.logs import Answer, diagnose, plan, score
     from fairbench.api.result import Result, load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
     from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
     from fairbench.execute.interruption import Interrupted
 
 __all__ = [
+    "Answer",
     "Comparison",
     "DataError",
     "FairbenchError",
@@ -31,13 +36,17 @@ __all__ = [
     "SweepResult",
     "UsageError",
     "compare",
+    "diagnose",
     "load",
     "load_sweep",
+    "plan",
     "run",
+    "score",
     "sweep",
 ]
 
 _HOMES = {
+    "Answer": "api.logs",
     "Comparison": "api.comparison",
     "DataError": "errors",
     "FairbenchError": "errors",
@@ -47,9 +56,12 @@ _HOMES = {
     "SweepResult": "api.sweeps",
     "UsageError": "errors",
     "compare": "api.comparison",
+    "diagnose": "api.logs",
     "load": "api.result",
     "load_sweep": "api.sweeps",
+    "plan": "api.logs",
     "run": "api.result",
+    "score": "api.logs",
     "sweep": "api.sweeps",
 }
 
@@ -62,3 +74,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package, whose functions stay when packages with their names are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in __all__ or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -102,7 +102,7 @@ def choose_from(given: str, names: Sequence[str]) -> str:
 # GitHub Actions reads ``::error::text`` after any blanks as a command of the job. A name at the
 # start of a table's line may therefore look like a command. The older form ``##[error]`` is read
 # anywhere in a line.
-_COMMAND = re.compile(r"(?<!\S)::(?=.*::)|##(?=\[)")
+_COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
 def printable(text: str) -> str:

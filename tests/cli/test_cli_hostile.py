@@ -17,7 +17,7 @@ GIB = 2**30
 
 def test_score_refuses_a_status_that_is_a_list(refused, tmp_path):
     (tmp_path / "file.jsonl").write_text(json.dumps({**REQUEST, "status": [1]}))
-    assert refused("score", "file.jsonl").startswith("file.jsonl: request 1: unknown status '[1]'")
+    assert refused("score", "file.jsonl").startswith("file.jsonl, line 1: unknown status '[1]'")
 
 
 @pytest.mark.parametrize(

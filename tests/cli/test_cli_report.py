@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.report.numbers import number
 from fairbench.results.comparison import compare_sweep
+from fairbench.schedulers import registry
 from tests.html_reading import Reader
 
 TINY = ["--workload", "chat", "--num-programs", "2"]
@@ -69,6 +71,8 @@ def test_the_page_of_a_run_shows_clients_and_the_command_to_repeat_it(run, tmp_p
     assert json.loads((run / "manifest.json").read_text())["spec_identity"] in shown.text
     assert text.count("<svg") >= 2
     assert "60 latencies" in shown.text  # two programs are too few
+    few = [f"{number(one['p95_s'])}?" for one in summary["clients"]]
+    assert [cell for cell in shown.words if cell in few] == few
     assert "script" not in shown.tags
     assert HOSTILE in shown.text
 
@@ -196,3 +200,25 @@ def test_a_summary_that_lacks_a_key_is_one_line(run, tmp_path, command):
         result = invoke(command, broken)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
         assert complaint in result.stderr
+
+
+@pytest.mark.parametrize("seeds", [(), ("--num-runs", "2")])
+def test_the_command_to_repeat_runs_of_a_users_scheduler_names_its_file(
+    seeds, tmp_path, monkeypatch
+):
+    own = Path(__file__).parents[2] / "examples" / "fewest_running.py"
+    monkeypatch.setenv(registry.VARIABLE, str(own))
+    registry._with_plugins.cache_clear()
+    named = ["--schedulers", "round-robin+fewest-running,vtc", "--workloads", "chat"]
+    try:
+        for command in (
+            ["sweep", *named, "--num-programs", "1", "--disable-tqdm"],
+            ["run", *TINY, "--scheduler", "round-robin+fewest-running"],
+        ):
+            done = invoke(*command, *seeds, "--result-dir", tmp_path / command[0])
+            assert done.exit_code == 0, done.output
+            (path,) = (tmp_path / command[0]).iterdir()
+            text = Reader(reported(path, tmp_path / "r.html")).text
+            assert f"FAIRBENCH_SCHEDULERS=fewest_running.py fairbench {command[0]} " in text
+    finally:
+        registry._with_plugins.cache_clear()

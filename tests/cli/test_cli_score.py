@@ -152,16 +152,19 @@ def test_score_appends_such_a_line_too(records, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--layout", "vlm"], "unknown layout 'vlm': choose from aiperf, fairbench, genai-bench,"),
-        (["--map", "client"], "--map client: must be FIELD=NAME"),
-        (["--map", "start="], "--map start=: must name a column; only program, worker, cached"),
+        (
+            ["--layout", "vlm"],
+            "unknown layout 'vlm': choose from agent, agentgateway, aiperf,",
+        ),
+        (["--map", "client"], "--map client: write FIELD=COLUMN"),
+        (["--map", "start="], "--map start=: name a column, because start is needed"),
         (["--map", "customer=a"], "unknown field in --map 'customer'"),
         (
             ["--map", "client=nobody"],
             "the layout is unknown. The plain layout needs nobody, which the",
         ),
         (["--time-unit", "min"], "--time-unit min: choose from s, ms, us, ns."),
-        (["--line", "1"], "--line 1: cannot be given for this file, in which each"),
+        (["--line", "1"], "--line 1: cannot be given for this file, which holds a single run"),
         (
             ["--window-start", "3", "--window-end", "2"],
             "--window-end 2: must be above --window-start",

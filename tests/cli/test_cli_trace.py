@@ -13,18 +13,17 @@ from fairbench.cli.app import app
     [
         ("t,isl,osl\n", "no records"),
         ("t,isl,osl\nx,1,1\n", "line 2: t = 'x': must be a number or an ISO 8601 time"),
-        ("t,isl,osl\n1,1.5,1\n", "line 2: isl = '1.5': must be a whole number of tokens from 0 to"),
-        ("t,isl,osl\n1,1,-1\n", "line 2: osl = '-1': must be a whole number of tokens"),
-        ("t,isl,osl\n1,1,1e9\n", "line 2: osl = '1e9': must be a whole number of tokens"),
+        ("t,isl,osl\n1,1.5,1\n", "line 2: isl = 1.5: must be a whole number of tokens from 0 to"),
+        ("t,isl,osl\n1,1,-1\n", "line 2: osl = -1: must be a whole number of tokens"),
+        ("t,isl,osl\n1,1,1e9\n", "line 2: osl = 1000000000: must be a whole number of tokens"),
         ("t,isl,osl\n1,0,1\n", "no requests, but for 1 that failed"),
-        ("t,isl,osl\nnan,1,1\n", "line 2: t = 'nan': must be a number"),
+        ("t,isl,osl\nnan,1,1\n", "line 2: t = None: must be a number"),
         ("when,isl,osl\n1,1,1\n", "line 2: no column for time (has when, isl, osl)"),
         ("t,prompt_tokns,osl\n1,1,1\n", "Did you mean input_tokens=prompt_tokns?"),
         ("t,prompt_tokens,out\n1,1,1\n", "name it with --map output_tokens=COLUMN."),
         ('{"requests": [{"t": 1}]}', "(has requests): name it with --map time=COLUMN."),
-        ("t,isl,osl\n1714564800,1,1\n1714564800000,1,1\n", "must be a number (in s) or an ISO"),
-        ('{"t": 1, "isl": 1, "osl": [1]}', "line 1: osl = [1]: must be a whole number"),
-        ('{"t": 1, "isl": 1, "osl": 1, "user": {}}', "line 1: client = {}: must be a text or"),
+        ("t,isl,osl\n1714564800,1,1\n1714564800000,1,1\n", "is a date, unlike the times before it"),
+        ('{"t": 1, "isl": 1, "osl": [1]}', "line 1: osl = [1]: must be a number"),
         ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": "x"}', "line 1: hash_ids = 'x': must be a"),
         (
             '{"t": 1, "isl": 1, "osl": 1, "hash_ids": [1]}',
@@ -37,7 +36,7 @@ from fairbench.cli.app import app
         ("[1]", "record 1: must be a JSON object"),
         ('{"t": 1', "line 1: not JSON"),
         ('{"a":' * 100_000, "nested too deeply"),
-        ("t,isl,osl\n1,1," + "1" * 5000, "must be a whole number"),
+        ("t,isl,osl\n1,1," + "1" * 5000, "must be a number"),
         ("\0\0\0", "is not text, or is UTF-16: save it as UTF-8"),
     ],
 )
@@ -70,7 +69,7 @@ def test_a_missing_file_and_an_irregular_file_are_one_line(tmp_path, refused):
     assert "no such file, neither here nor in" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
-    needed = "--map time_ms=: name a column, since every trace needs time_ms"
+    needed = "--map time_ms=: name a column, because time_ms is needed"
     assert needed in refused("run", "--trace", "x", "--map", "time_ms=")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.config import to_toml
 from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.spec import load_workload, workload_names
 from tests.config.config_helpers import message
@@ -116,3 +117,30 @@ def test_the_warm_up_fits_into_the_duration():
     assert resolve({"duration_s": 20}, {}, {"warmup_s": 5}).warmup_s == 5
     text = message({"duration_s": 20}, {}, {"warmup_s": 20})
     assert text == "warmup_s = 20.0: must be below duration_s"
+
+
+def only(name):
+    """Return the table of a workload whose only scenario has this name."""
+    table = load_workload("chat").model_dump(exclude_none=True)
+    return {**table, "scenarios": {name: table["scenarios"]["s1"]}}
+
+
+@pytest.mark.parametrize("name", ["recorded", "burst", "s2"])
+def test_the_only_scenario_of_a_workload_is_its_default(name):
+    spec = resolve({"workload": only(name)})
+    assert spec.scenario == name
+    assert resolve({}, {}, {"workload": only(name)}) == spec
+    assert resolve({"workload": only(name), "scenario": "none"}).scenario == "none"
+    assert resolve({"workload": only(name), "num_programs": 2}).clients == spec.clients
+    with pytest.raises(UsageError, match=f"unknown scenario of chat 'other': .*{name}"):
+        resolve({"workload": only(name), "scenario": "other"})
+
+
+def test_the_default_scenario_of_another_workload_gives_way():
+    for first, second in (("tot", only("recorded")), (only("recorded"), "tot")):
+        file = stored({"workload": first, "seed": 3})
+        assert resolve({"workload": second}, {}, file) == resolve({"workload": second, "seed": 3})
+    both = only("a")
+    both["scenarios"]["b"] = both["scenarios"]["a"]
+    with pytest.raises(UsageError, match="unknown scenario of chat 's1'"):
+        resolve({"workload": both})

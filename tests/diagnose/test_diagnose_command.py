@@ -166,10 +166,10 @@ BAD_ROWS = {
         (["LOG", "--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
         (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
         (["GARBAGE"], "GARBAGE, line 3: time = 'garbage': must be a number or an ISO 8601"),
-        (["NEGATIVE"], "request 2: ttft = -0.2: must be at least 0"),
-        (["ENDLESS"], "request 2: its end is before its first token"),
-        (["NOBODY"], "request 2: client is missing"),
-        (["IN_MS"], "latency = 900: in seconds, even fast answers would take 80 s per"),
+        (["NEGATIVE"], "line 3: ttft = -0.2: must be at least 0"),
+        (["ENDLESS"], "line 3: its end is before its first token"),
+        (["NOBODY"], "line 3: client is missing"),
+        (["IN_MS"], "latency = 900: in seconds, even fast answers would take 90 s per"),
         (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
         (["none.csv", "--report", "no/x.md"], "--report no/x.md: cannot be written: No such file"),
         (["none.csv", "--report", "dir.md"], "--report dir.md: cannot be written: Is a directory"),
@@ -193,9 +193,44 @@ def test_a_report_that_cannot_be_written_loses_no_answer(flooded, tmp_path, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fairbench.results.store.write_text", full)
+    monkeypatch.setattr("fairbench.report.pages.written.write_text", full)
     arguments = ["diagnose", flooded, "--no-plan", "--dp", 1, "--scheduler", "fcfs"]
     page = tmp_path / "page.md"
     result = CliRunner().invoke(app, [*map(str, arguments), "--report", str(page)])
     assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
     assert result.stdout.startswith("team-7 floods")
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        ("ttft", ["as recorded", "0.30", "0.30", "1.50"]),
+        ("ttft_ms", ["as recorded", "0.30", "0.30", "1.50"]),
+        ("latency", None),
+        ("", None),
+    ],
+)
+def test_the_log_is_a_row_of_the_table(columns, row, tmp_path):
+    scale = 1000.0 if columns.endswith("_ms") else 1.0
+    lines = [
+        f"{at_s:.3f},{client},1200,150" + (f",{scale * wait_s}" if columns else "")
+        for at_s, client in arrivals(3, floods=True)
+        for wait_s in [1.5 if client == "team-7" else 0.3]
+    ]
+    head = "timestamp,client,input_tokens,output_tokens" + (f",{columns}" if columns else "")
+    if columns.startswith("ttft"):  # the layout of scores needs an end, too
+        lines = [f"{line},{float(line.rpartition(',')[2]) + 9}" for line in lines]
+        head += ",latency" + columns.removeprefix("ttft")
+    log = written(tmp_path / "log.csv", lines, head)
+    text = diagnosed(log, "--no-plan", "--dp", 1, "--scheduler", "fcfs")
+    found = [line.split("  ") for line in text.splitlines() if line.startswith("as recorded")]
+    names = [line.split()[0] for line in text.splitlines() if line]
+    if row is None:
+        assert found == []
+        assert "replay under  others TTFT P50 s" in text
+        return
+    cells = [cell.strip() for cell in found[0] if cell.strip()]
+    assert cells == [*row, "-", "-"]
+    assert names.index("as") == names.index("fcfs") - 1
+    shown = json.loads(diagnosed(log, "--no-plan", "--dp", 1, "--scheduler", "fcfs", "--json"))
+    assert shown["recorded"]["heavy_p50_s"] == pytest.approx(1.5)

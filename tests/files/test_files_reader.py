@@ -200,7 +200,10 @@ def test_csv_with_ambiguous_cells_is_refused(tmp_path, text, complaint):
     [
         (lambda path: None, "No such file or directory"),
         (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: path.write_bytes(b"no gzip"), r"damaged gzip file \(Not a gzipped file"),
+        (
+            lambda path: path.write_bytes(b"no gzip"),
+            r"damaged gzip file \(.*incorrect header",
+        ),
         (lambda path: path.write_bytes(gzip.compress(b"a" * 99)[:-9]), "damaged gzip file"),
     ],
 )

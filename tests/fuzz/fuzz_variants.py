@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from fairbench.errors import FairbenchError
-from fairbench.files.column_names import NAMES
+from fairbench.records.names import NAMES, SYNONYMS
 from fairbench.score.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
@@ -85,7 +85,7 @@ class Writer:
 
     def name(self, field, unit=None):
         """Return a common name of a field, with its unit unless the unit is stated elsewhere."""
-        name = self.rng.choice(NAMES[field])
+        name = self.rng.choice(NAMES[SYNONYMS.get(field, field)])
         name = self.rng.choice(CASES)(PRETTY.get(name, name))
         return self.rng.choice(SHAPES).format(name, unit) if unit else name
 

@@ -109,6 +109,11 @@ def test_metrics_name_the_scheduler():
     pool = {"max_total_num_tokens": 499 * 16, "page_size": 16}  # one block stays unused
     assert info_in(METRICS) == pool | {"fairbench": report}
     assert info_in("") == {}
+    for text, on in (("true", True), ("false", False)):
+        info = info_in(gauge("fairbench_scheduler", REPORT | {"async_scheduling": text}))
+        assert info["fairbench"]["async_scheduling"] is on
+        assert live_backend(spec_of()).served(info).async_scheduling is on
+    assert live_backend(spec_of()).served(info_in(METRICS)).async_scheduling is None
     with pytest.raises(ValueError, match="could not convert"):
         info_in("a page of something else")
 

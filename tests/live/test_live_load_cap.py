@@ -135,7 +135,7 @@ def test_vllm_sees_an_empty_queue_once_the_cap_is_reached():
     home.prepend_request(first)
     assert vllm_pass(home) == [first]
     second.num_output_tokens = 10
-    home.produced(second)
+    home.produced([second.request_id])
     home.gone(second)
     assert len(vllm_pass(home)) == 2
     assert home.cap.tokens == 164 + 2 * 105

@@ -110,7 +110,7 @@ def test_the_plugin_keeps_a_bounded_number_of_entries(monkeypatch):
 def test_the_plugin_keeps_a_bounded_number_of_series(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     exporter = ledger.Exporter.__new__(ledger.Exporter)
-    exporter._labels = set()
+    exporter._labels = {}
     names = [exporter._label(f"client-{number}") for number in range(5)]
     assert names == ["client-0", "client-1", "client-2", OTHERS, OTHERS]
     assert exporter._label("client-1") == "client-1"

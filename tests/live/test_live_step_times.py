@@ -9,6 +9,7 @@ from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.vllm.home import Home as VLLMHome
+from fairbench.live.plugins.vllm.home import Part
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.local.fcfs import FCFS
 from tests.live.test_live_plugin_batch import FakeReq
@@ -98,16 +99,14 @@ def test_inside_vllm_a_step_is_split_among_decoders_and_chunks():
     for one in (decodes, chunk):
         home.add_request(one)
         home.scheduler.on_admitted(home._tracked[one.request_id].request, 1, recompute=False)
-    home.produced(decodes)
+    home.produced([decodes.request_id])
     told = []
     home.scheduler.on_prompt_time = lambda request, gpu_ps, complete: told.append(
         (request.client, gpu_ps, complete)
     )
     home.scheduler.on_gpu_time = lambda client, gpu_ps: told.append((client, gpu_ps))
-    gone = theirs("2", "c", 9, 1, 9)
-    home.took(2.0, 2.2, [(decodes, 1), (chunk, 256), (gone, 1)])
+    home.took(2.0, 2.2, [Part("0", 105, 1), Part("1", 256, 256), Part("gone", 9, 1)])
     assert told == [("b", PS_PER_S // 10, False), ("a", PS_PER_S // 10)]
     told.clear()
-    chunk.num_computed_tokens = 400
-    home.took(2.2, 2.3, [(chunk, 144)])
+    home.took(2.2, 2.3, [Part("1", 400, 144)])
     assert told == [("b", PS_PER_S // 10, True)]

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.metric import Better
-from fairbench.report.marks import BEST, NEITHER, WORST, marks_of
+from fairbench.metrics.catalogue import CATALOGUE, column_of
+from fairbench.metrics.metric import Better, Display
+from fairbench.report.marks import BEST, NEITHER, WORST, cell_marks, marks_of
+from fairbench.results.comparison import ComparedRun, SchedulerResults
 from fairbench.results.values import Value
 
 SIGNS = {"lower_bound": ">", "upper_bound": "<"}
@@ -106,3 +108,26 @@ def test_a_seed_without_a_value_leaves_no_mark():
 def test_lower_bounds_above_all_others_are_worst_together():
     censored = {seed: Value(load + 50.0, ">") for seed, load in enumerate(LOADS)}
     assert marks_of([shifted(0), censored, censored], Better.LESS) == [BEST, WORST, WORST]
+
+
+@pytest.mark.parametrize(
+    ("key", "marks"),
+    [
+        ("service_rate_tok_s", ["*", "!"]),
+        ("jain_index_entitlement", ["*", "!"]),
+        ("victim_p95_s", ["!", "*"]),
+        *((key, ["", ""]) for key, one in CATALOGUE.items() if not one.verdict),
+    ],
+)
+def test_a_metric_that_is_only_more_or_less_has_no_best_value(key, marks):
+    def cell(*values):
+        runs = [
+            ComparedRun(None, {}, {"seed": seed, key: value, "censored": [], "notes": {}})
+            for seed, value in enumerate(values)
+        ]
+        return SchedulerResults("place", "scheduler", tuple(runs))
+
+    found = cell_marks(
+        [cell(0.9, 0.91, 0.92), cell(0.4, 0.41, 0.42)], [column_of(key, Display.COMPARISON)]
+    )
+    assert [mark.strip() for (mark,) in found] == marks

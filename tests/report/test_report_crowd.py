@@ -168,3 +168,38 @@ def test_figures_show_each_range_and_both_curves():
 def test_the_grid_of_a_page_can_show_a_selection_of_clients():
     summary = crowd()
     assert len(client_grid(summary, worst_clients(summary)).rows) == 10
+
+
+def loads(*demands, **changes):
+    """Return clients with these demands, none of which is called heavy; P99s grow with demand."""
+    run = crowd(len(demands), misbehaving=False, entitlement_ratio=None, **changes)
+    for row, demand in zip(run["clients"], demands, strict=True):
+        row |= {"demand_tok_s": demand, "p99_s": demand / 10}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("demands", "last"),
+    [
+        ([10.0] * 39 + [4000.0], {"client-39"}),
+        ([900.0] + [10.0] * 39 + [700.0], {"client-0", "client-40"}),
+        ([10.0 + number for number in range(40)], set()),
+        ([1.0] * 60 + [5.0], set()),  # five times the others, but a small part of the load
+    ],
+)
+def test_the_worst_off_never_begin_with_a_client_that_floods(demands, last):
+    run = loads(*demands)
+    listed = [row["client"] for row in worst_clients(run, len(demands))]
+    assert set(listed[len(listed) - len(last) :]) == last or not last
+    assert not last & {row["client"] for row in worst_clients(run)}
+    if not last:
+        assert listed[0] == f"client-{len(demands) - 1}"
+    run["clients"][5]["misbehaving"] = True  # somebody says who is heavy
+    assert worst_clients(run)[0]["p99_s"] == max(demands) / 10
+
+
+def test_a_flood_over_several_runs_is_last_too():
+    run = loads(*[10.0] * 39, 4000.0)
+    for row in run["clients"]:
+        row |= {key: {"mean": row[key]} for key in ("demand_tok_s", "p99_s")}
+    assert worst_clients(run, 40)[-1]["client"] == "client-39"

@@ -254,8 +254,13 @@ def test_the_gap_is_also_given_in_seconds_of_cluster_service():
     [
         (
             {"demand_limited": True, "queue_empty_share": 0.25},
-            "(limited by demand: queues empty 25.0% of the time)",
+            "(partly limited by demand: queues empty 25.0% of the time, requests waiting in 75.0%)",
         ),
+        (
+            {"demand_limited": True, "queue_empty_share": 0.87},
+            "(limited by demand: queues empty 87.0% of the time)",
+        ),
+        ({"demand_limited": True, "queue_empty_share": None}, "queues empty - of the time)"),
         ({"latency": "ttft"}, "to the first token"),
         (
             {"queue_empty_share": 0.9, "lone_tpot_ratio": 12.0},
@@ -361,3 +366,19 @@ def test_a_lower_bound_is_never_rounded_up(value):
     for digits in (None, 0, 1):
         shown = float(more_than(value, digits).removeprefix("> ").replace(",", ""))
         assert value - 1 < shown <= value
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (290, "--duration 400, 14% longer"),
+        (250, "--duration 400, 32% longer"),
+        (200, "--duration 500, 2 times as long"),
+        (60, "--duration 1700, 6 times as long"),
+        (300, None),
+    ],
+)
+def test_a_longer_run_is_said_as_it_is(n, said):
+    shown = text(SUMMARY | {"victim_n": n, "window_end_s": 300.0, "duration": 350.0})
+    assert ("for a reliable P99" in shown) is (said is not None)
+    assert said is None or said in shown

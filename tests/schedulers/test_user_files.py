@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.core import Request, Segment
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.comparison import plan_comparison
 from fairbench.report.pages.run_page import own_files, versions
@@ -21,6 +22,7 @@ from fairbench.sim.run import simulate
 from tests.slow_params import slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fewest_running.py"
+ROUTER_EXAMPLE = EXAMPLE.with_name("prefix_home.py")
 ROUTER = '''
 from dataclasses import dataclass
 from fairbench.schedulers.base import Router
@@ -100,6 +102,46 @@ def test_errors_in_a_file_are_one_clear_line(name_files, tmp_path, text, message
     with pytest.raises(UsageError, match=message) as found:
         registry.routers_by_name()
     assert "mine" in str(found.value)
+
+
+def asked(*keys):
+    return Request(0, "a", 0, 0, tuple(Segment(key, 9) for key in keys), 9 * len(keys), 4)
+
+
+def test_the_example_routes_to_the_cache_unless_its_worker_is_busy(name_files):
+    name_files(ROUTER_EXAMPLE)
+    router = registry.build_router("prefix-home", {"prefix-home.slack": 1}, 3)
+    first, other = asked("system", "question"), asked("else")
+    assert [router.route(first, 0.0), router.route(other, 0.0)] == [0, 1]
+    assert router.route(asked("system", "second"), 0.0) == 0
+    assert router.route(asked("system", "third"), 0.0) == 2  # two requests more than the idle one
+    assert router.route(asked("system", "question", "answer"), 0.0) == 0
+    for _ in range(3):
+        router.on_finish(first, 0, Segment("output", 4), 1.0)
+    router.on_worker_leave(0, 2.0)
+    assert router.route(first, 2.0) in (1, 2)
+    router.on_finish(first, 0, Segment("output", 4), 3.0)
+    router.on_worker_join(0, 3.0)
+    assert router.route(asked("new"), 3.0) == 0
+
+
+def test_the_memory_of_the_example_is_bounded(name_files, monkeypatch):
+    name_files(ROUTER_EXAMPLE)
+    router = registry.build_router("prefix-home", {}, 2)
+    monkeypatch.setitem(type(router).route.__globals__, "MOST_KNOWN", 5)
+    for number in range(20):
+        router.route(asked(f"a{number}", f"b{number}"), 0.0)
+    assert list(router.homes) == ["b17", "a18", "b18", "a19", "b19"]
+
+
+def test_the_example_keeps_conversations_in_their_caches(name_files):
+    name_files(ROUTER_EXAMPLE)
+    flags = {"workload": "chat", "duration_s": 20.0, "dp": 4, "local": "vtc"}
+    found = [
+        simulate(resolve({**flags, "router": router})).summary["cache_hit_rate"]
+        for router in ("prefix-home", "least-loaded")
+    ]
+    assert found[0] > 1.5 * found[1]
 
 
 @pytest.mark.parametrize("processes", [["run"], *slow(["sweep", "--disable-tqdm"])])

@@ -170,7 +170,7 @@ def test_starts_in_two_units_are_refused(tmp_path, starts, unit_s):
     given = [
         {"start": at, "ttft": ..., "ttft_s": 0.5, "latency": ..., "latency_s": 1} for at in starts
     ]
-    with pytest.raises(DataError, match=r"request \d: start = .* is (no|a) date, unlike"):
+    with pytest.raises(DataError, match=r"line \d: start = .* is (no|a) date, unlike"):
         scored_rows(tmp_path, *given, unit_s=unit_s)
 
 
@@ -208,7 +208,7 @@ def test_a_row_with_an_unknown_end_has_not_failed(tmp_path):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {}, other)
     said = str(caught.value)
-    assert "r.jsonl: request 2: has no latency, unlike other requests (it has" in said
+    assert "r.jsonl, line 2: has no latency, unlike other requests (it has" in said
     for failure in ({"error": "late"}, {"status": "failed"}, {"output_tokens": 0}):
         assert scored_rows(tmp_path, {}, other | failure).failed == 1
     assert scored_rows(tmp_path, {}, {"latency": None}).failed == 1
@@ -223,11 +223,11 @@ def test_a_file_may_begin_with_a_failure(tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"ttft": -0.5}, "request 2: ttft = -0.5: must be at least 0"),
-        ({"latency": -7}, "request 2: latency = -7: must be at least 0"),
-        ({"input_tokens": None}, "request 2: input_tokens is missing"),
-        ({"worker": [1]}, "request 2: worker = [1]: must be a number"),
-        ({"ttft": None}, "request 2: it ended, but its first token is missing"),
+        ({"ttft": -0.5}, "line 2: ttft = -0.5: must be at least 0"),
+        ({"latency": -7}, "line 2: latency = -7: must be at least 0"),
+        ({"input_tokens": None}, "line 2: input_tokens is missing"),
+        ({"worker": [1]}, "line 2: worker = [1]: must be a number"),
+        ({"ttft": None}, "line 2: it ended, but its first token is missing"),
     ],
 )
 def test_impossible_values_are_named(tmp_path, change, complaint):
@@ -244,7 +244,7 @@ def test_a_missing_value_counts_as_minus_one(tmp_path):
 def test_a_duration_that_is_mapped_to_the_end_is_recognised(tmp_path):
     given = [{"latency": ..., "total_ms": 2000.0, "start": 100.0 + n} for n in range(3)]
     with pytest.raises(
-        DataError, match=r"\(end = 2000\.0\): if total_ms is .* --map latency=total_ms"
+        DataError, match=r"\(end = 2000\): if total_ms is .* --map latency=total_ms"
     ):
         scored_rows(tmp_path, *given, names={"end": "total_ms"})
     dated = [one | {"start": EPOCH_S + n} for n, one in enumerate(given)]
@@ -306,7 +306,7 @@ def test_a_client_may_be_called_nan(tmp_path, flags):
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), " "])
 def test_an_empty_client_is_missing(tmp_path, nothing):
-    with pytest.raises(DataError, match="request 2: client is missing"):
+    with pytest.raises(DataError, match="line 2: client is missing"):
         scored_rows(tmp_path, {}, {"client": nothing})
 
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fairbench.errors import DataError
 from fairbench.metrics.records import REFUSED
 from fairbench.score.records import read_scored
 
@@ -94,5 +93,10 @@ def test_a_user_may_map_another_column(tmp_path):
     for column in ("status", "error"):
         found = scored(tmp_path, "success", True, False, names={column: "absent"})
         assert ended(found) == (0, 0)
-    with pytest.raises(DataError, match="unknown status"):
-        scored(tmp_path, "response_status", "green", "red", names={"status": "response_status"})
+    odd = scored(tmp_path, "response_status", "green", "red", names={"status": "response_status"})
+    assert ended(odd) == (0, 0)
+    assert odd.remarks == (
+        "9 requests, each of which has the unknown status 'green', and is judged by its other "
+        "fields",
+        "1 request that has the unknown status 'red', and is judged by its other fields",
+    )

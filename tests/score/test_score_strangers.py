@@ -91,11 +91,11 @@ def test_clients_in_csv_keep_their_spelling(tmp_path, column):
         ("start,client,input_tokens,output_tokens,ttft,latency\n", "a.csv: holds no records"),
         (
             "start,client,input_tokens,output_tokens,ttft,latency\nnoon,x,1,1,1,1\n",
-            "request 1: start = 'noon': must be a number, or an ISO 8601 time",
+            "line 2: start = 'noon': must be a number or an ISO 8601 time",
         ),
         (
             "start,client,input_tokens,output_tokens,ttft,latency\n1,x,one,1,1,1\n",
-            "request 1: input_tokens = 'one': must be a number",
+            "line 2: input_tokens = 'one': must be a number",
         ),
         ("when,who\n1,x\n", "line 2: the layout is unknown. The plain layout needs client, start"),
         (
@@ -109,7 +109,7 @@ def test_clients_in_csv_keep_their_spelling(tmp_path, column):
         ),
         (
             "start,client,input_tokens,output_tokens,ttft,latency\n1,x,-7,1,1,1\n",
-            "request 1: input_tokens = -7: must be a whole number from 0 to 9007199254740992",
+            "line 2: input_tokens = -7: must be a whole number from 0 to 9007199254740992",
         ),
     ],
 )

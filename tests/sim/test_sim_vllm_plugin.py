@@ -4,18 +4,35 @@ Runs in the environment of tests/vllm_cpu/install.sh. tests/vllm_cpu/differentia
 streams.
 """
 
+import json
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.vllm.views import BlockQueue
-from tests.sim.vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
-from tests.sim.vllm_seam import why_absent
+from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, compare_plugin, fair_engine
+from tests.sim.vllm_seam import RealEngine, why_absent
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
+# a tiny model without weights
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "torch_dtype": "float32",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 2048,
+    "max_position_embeddings": 4096,
+}
 LIMITS = VLLMLimits(pool_tokens=1_000, max_num_batched_tokens=64, max_num_seqs=4)
 
 
@@ -25,6 +42,134 @@ def test_the_plugin_decides_as_the_simulator_does(local):
     assert seen["admissions with cached tokens"] > 20
     assert seen["preemptions"] > 10
     assert seen["requests passed by a later one"] > 20 or local in ("fcfs", "edf")
+
+
+def steps_and_batch(engine):
+    """Return the number of steps of 48 requests that start in four steps, and the mean batch."""
+    for number in range(48):
+        prompt = range(128 * number, 128 * number + 128)
+        engine.scheduler.add_request(
+            engine.request(number, prompt, [7] * 40, client=f"c{number % 4}")
+        )
+    sizes = []
+    while (step := engine.step()) is not None:
+        sizes.append(len(step[0]))
+    return len(sizes), sum(sizes) / len(sizes)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_batch_is_as_large_as_without_the_plugin(asynchronous):
+    """A synchronous class under asynchronous scheduling would need about twice the steps."""
+    limits = VLLMLimits(100_000, 12 * 128, async_scheduling=asynchronous)
+    stock = steps_and_batch(RealEngine(limits))
+    for local in SCHEDULERS:
+        assert steps_and_batch(fair_engine(limits, local, {}, lambda: 0.0)) == stock
+    assert stock[0] < 1.2 * 40
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_charges_and_counts_have_no_placeholders(asynchronous):
+    limits = replace(LIMITS, async_scheduling=asynchronous)
+    engine = fair_engine(limits, "vtc", {}, lambda: 0.0)
+    scheduler, booked = engine.scheduler, []
+    for number in range(3):
+        output = [7, 7, 7, 7, 8]
+        scheduler.add_request(engine.request(number, range(16), output, client="a", spare=number))
+    while engine.step() is not None:
+        known = sum(one.num_output_tokens for one in scheduler.requests.values())
+        gone = 5 * (3 - len(scheduler.requests))
+        booked.append(scheduler.counters["output_tokens"])
+        assert booked[-1] == known + gone
+    # then a step in which two requests are computed in vain
+    assert booked == [3, 6, 9, 12, 15, *[15] * asynchronous]
+
+
+def test_the_time_of_a_step_in_flight_begins_when_the_step_before_it_ends():
+    """Costs are fitted to steps of 1 s, though each is scheduled 1 s earlier."""
+    clock, seen = [0.0], []
+    engine = fair_engine(
+        replace(LIMITS, async_scheduling=True), "vtc", {"vtc.charge": "gpu-time"}, lambda: clock[0]
+    )
+    home, complete = engine.scheduler.home, engine.complete
+    home.costs.observe_decode = lambda *observed: seen.append(observed)
+
+    def completed(plan):
+        clock[0] += bool(plan.num_scheduled_tokens)
+        return complete(plan)
+
+    engine.complete = completed
+    engine.scheduler.add_request(engine.request(0, range(16), [7] * 5, client="a"))
+    while engine.step() is not None:
+        pass
+    assert seen == [(1, 17 + number, 1.0) for number in range(4)]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_class_that_does_not_fit_the_configuration_ends_the_server(asynchronous, capsys):
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    from fairbench.live.plugins.vllm.scheduler import FairScheduler
+
+    class Ahead(FairScheduler, AsyncScheduler):
+        pass
+
+    limits = replace(LIMITS, async_scheduling=asynchronous)
+    made = fair_engine(limits, "vtc", {}, lambda: 0.0).scheduler
+    assert isinstance(made, AsyncScheduler) == asynchronous
+    if not asynchronous:
+        with pytest.raises(SystemExit) as ended:
+            RealEngine(limits, scheduler_cls=Ahead)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert "Ahead does not fit this server: with async_scheduling = False" in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, ""),
+        ({"data_parallel_size": 2}, "--data-parallel-size is not supported"),
+        ({"enable_lora": True}, "--enable-lora is not supported"),
+        (
+            {
+                "speculative_config": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 3,
+                    "prompt_lookup_max": 4,
+                }
+            },
+            "--speculative-config is not supported",
+        ),
+    ],
+)
+def test_a_server_with_an_unsupported_option_ends_before_it_loads_a_model(
+    asked, says, monkeypatch, tmp_path, capsys
+):
+    from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+
+    from fairbench.live.plugins.vllm.start import register
+
+    monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
+    for name, value in plugin_config("vtc", {}).environment().items():
+        monkeypatch.setenv(name, value)
+    register()
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    arguments = AsyncEngineArgs(
+        model=str(tmp_path), skip_tokenizer_init=True, scheduler_cls="any.Scheduler", **asked
+    )
+    with pytest.raises(SystemExit) if says else nullcontext() as ended:
+        arguments.create_engine_config()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fairbench:")]
+    assert (ended.value.code, len(said)) == (2, 1) if says else not said
+    assert not says or says in said[0]
+
+
+@pytest.mark.parametrize("local", ["vtc", "dlpm"])
+def test_fair_preemption_takes_the_memory_of_the_same_requests(local):
+    settings = SETTINGS.get(local, {}) | {f"{local}.preempt": "fair"}
+    seen = sum((compare_plugin(local, seed, settings) for seed in (6, 7, 10, 11)), Counter())
+    assert seen["preemptions"] > 10
 
 
 def test_another_quantum_changes_the_decisions():

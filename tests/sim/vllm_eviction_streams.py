@@ -22,8 +22,8 @@ POLICIES = {
 }
 
 
-def stream_of(seed):
-    stream = random_stream(seed)
+def stream_of(seed, asynchronous=None):
+    stream = random_stream(seed, asynchronous)
     stream.policy = "fcfs"
     stream.limits = replace(stream.limits, enable_prefix_caching=True)
     return stream
@@ -87,9 +87,9 @@ def evictions_in_vllm(seed, policy, local):
     return gone
 
 
-def compare(seed, policy, local):
+def compare(seed, policy, local, asynchronous=None):
     """Return each overwritten block's tokens in vLLM and simulated; every step must agree."""
-    stream, theirs, ours = stream_of(seed), [], []
+    stream, theirs, ours = stream_of(seed, asynchronous), [], []
     steps = in_vllm(stream, local, policy, theirs)
     assert_alike(steps, simulated(stream, local, policy, ours), stream)
     return theirs, ours

@@ -23,7 +23,7 @@ def watch_vllm(clock, workers) -> None:
 
 def check_vllm_worker(worker) -> None:
     """Check INV-13 to 18 between any two events."""
-    check_batch(worker.batch)
+    check_batch(worker.batch, vain=worker.limits.async_scheduling)
     check_blocks(worker)
     check_tables(worker)
     check_block_tree(worker.cache)
@@ -77,8 +77,8 @@ def check_tables(worker) -> None:
     cache, size = worker.cache, worker.cache.block_size
     for sequence in worker.running.sequences:
         blocks = worker.running.tables.blocks(sequence)
-        if sequence in worker.batch.sequences or sequence in worker._stalled:
-            stalled = sequence in worker._stalled
+        if worker.running.decodes(sequence) or sequence in worker._stalled:
+            stalled = sequence not in worker.batch.sequences
             produced = sequence.produced if stalled else worker.batch.produced(sequence)
             held = sequence.request.input_tokens + produced
             assert blocks in (-(-held // size), -(-(held - 1) // size))
@@ -121,7 +121,7 @@ def check_running(worker) -> None:
     running = worker.running
     assert len(running) <= worker.limits.max_num_seqs
     stalled = set(worker._stalled)
-    decoding = [s in worker.batch.sequences or s in stalled for s in running.sequences]
+    decoding = [running.decodes(s) or s in stalled for s in running.sequences]
     assert decoding == sorted(decoding, reverse=True) or worker.scheduler.orders_retraction
     for sequence in running.sequences:
         assert sequence.cached_tokens < sequence.request.input_tokens

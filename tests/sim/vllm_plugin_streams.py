@@ -15,7 +15,7 @@ from fairbench.sim.sequence import Sequence
 from tests.sim.sglang_streams import STEP_PS, Tokens
 from tests.sim.vllm_invariants import watch_vllm
 from tests.sim.vllm_seam import RealEngine, vllm
-from tests.sim.vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
+from tests.sim.vllm_streams import Step, StepProfile, assert_alike, random_stream, telling
 
 SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf", "priority")
 CLIENTS = ("ann", "bob", "eve")
@@ -64,7 +64,9 @@ def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
             prompt = tokens.of(arrival.prompt)
-            request = engine.request(number, prompt, output, arrival.max_new, client_of(number))
+            request = engine.request(
+                *(number, prompt, output, arrival.max_new, client_of(number), stream.spare[number])
+            )
             scheduler.add_request(request)
         step = engine.step()
         if step is None:
@@ -84,7 +86,7 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own."""
     clock, scheduler = Clock(), plugin_config(local, settings).build()
     log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
-    worker = Telling(WorkerParts(0, clock, scheduler, StepProfile(), log), stream.limits, cache)
+    worker = telling(WorkerParts(0, clock, scheduler, StepProfile(), log), stream.limits, cache)
     retract = scheduler.on_retract
 
     def on_retract(request, view, now_s):
@@ -96,7 +98,7 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     for number, arrival in enumerate(stream.arrivals):
         request = Request(
             *(number, client_of(number), 0, 0, arrival.prompt),
-            *(prompt_tokens(arrival.prompt), arrival.output),
+            *(prompt_tokens(arrival.prompt), arrival.output + stream.spare[number]),
             arrival_s=arrival.step * STEP_PS / PS_PER_S,
             priority=arrival.max_new,
         )
@@ -108,10 +110,10 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     return worker.done
 
 
-def compare_plugin(local, seed, settings=None, our_settings=None):
+def compare_plugin(local, seed, settings=None, our_settings=None, asynchronous=None):
     """Assert that both do the same in every step of a stream; count the events."""
     settings = settings or SETTINGS.get(local, {})
-    stream = random_stream(seed)
+    stream = random_stream(seed, asynchronous)
     stream.policy = "fcfs"
     theirs = ask_plugin(stream, local, settings)
     seen = Counter(_what(theirs))

@@ -15,7 +15,7 @@ from itertools import count
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.vllm.admission import Booking
-from fairbench.sim.engine.vllm.worker import VLLMContract
+from fairbench.sim.engine.vllm.contract import VLLMContract
 from fairbench.sim.records.service_log import PrefillShare
 from tests.sim.real_replica import RealReplica
 from tests.sim.token_ids import TokenIds

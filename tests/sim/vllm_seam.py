@@ -1,6 +1,7 @@
-"""vLLM's own Scheduler and KV cache manager on a CPU, without a model: one step per call.
+"""vLLM's own schedulers and KV cache manager on a CPU, without a model: one step per call.
 
-Only their surroundings are replaced: no process, no model, no tokenizer, no connectors.
+Only their surroundings are replaced: no process, no model, no tokenizer, no connectors. Under
+asynchronous scheduling two steps are in flight, as in vLLM's ``EngineCore.step_with_batch_queue``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import types
 import warnings
+from collections import deque
+from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
 
@@ -21,6 +24,7 @@ MODULES = {
     "config": "vllm.config",
     "kv_cache_utils": "vllm.v1.core.kv_cache_utils",
     "scheduler": "vllm.v1.core.sched.scheduler",
+    "asynchronous": "vllm.v1.core.sched.async_scheduler",
     "interface": "vllm.v1.kv_cache_interface",
     "outputs": "vllm.v1.outputs",
     "request": "vllm.v1.request",
@@ -59,7 +63,7 @@ class _Structured:
 
 def _configuration(limits, policy, kv_events):
     """Return the part of a VllmConfig that a scheduler reads."""
-    config = vllm().config
+    config, batches = vllm().config, 1 + limits.async_scheduling
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
         is_encoder_decoder=False,
@@ -68,7 +72,7 @@ def _configuration(limits, policy, kv_events):
         scheduler_reserve_full_isl=limits.scheduler_reserve_full_isl,
         watermark=limits.watermark,
         enable_chunked_prefill=True,
-        async_scheduling=False,
+        async_scheduling=limits.async_scheduling,
         policy=policy,
     )
     cache_config = config.CacheConfig(
@@ -101,8 +105,8 @@ def _configuration(limits, policy, kv_events):
         num_lookahead_tokens=0,
         num_prefill_lookahead_tokens=0,
         num_hash_lookahead_tokens=0,
-        max_in_flight_tokens=limits.max_num_batched_tokens,
-        max_concurrent_batches=1,
+        max_in_flight_tokens=batches * limits.max_num_batched_tokens,
+        max_concurrent_batches=batches,
         use_v2_model_runner=False,
         aux_output_config=types.SimpleNamespace(enabled=False),
     )
@@ -112,6 +116,16 @@ def admitted(plan):
     """Return the names of requests that a step admits, for the first time or again."""
     new = [one.req_id for one in plan.scheduled_new_reqs]
     return new + list(plan.scheduled_cached_reqs.resumed_req_ids)
+
+
+@dataclass
+class _Told:
+    """A step that vLLM has scheduled: requests by number, and those it preempted meanwhile."""
+
+    plan: object
+    scheduled: dict
+    hits: dict  # cached tokens of the admitted requests
+    preempted: list
 
 
 class RealEngine:
@@ -130,12 +144,15 @@ class RealEngine:
         for path, value in dict(configured).items():
             *parts, name = path.split(".")
             setattr(reduce(getattr, parts, config), name, value)
-        self.scheduler = (scheduler_cls or v.scheduler.Scheduler)(
+        scheduler_cls = scheduler_cls or config.scheduler_config.get_scheduler_cls()
+        self.scheduler = scheduler_cls(
             config, pool, _Structured(), limits.block_size, log_stats=False
         )
         self._hasher = v.kv_cache_utils.get_request_block_hasher(limits.block_size, v.hash)
         self._outputs = {}
         self._preempted = []
+        self._depth = config.max_concurrent_batches
+        self._in_flight = deque()  # each step that vLLM has scheduled, and its ``_Told``
         self.hits = {}  # cached tokens that vLLM last found for a request
         self._listen()
 
@@ -156,13 +173,18 @@ class RealEngine:
         scheduler._preempt_request = heard
         scheduler.kv_cache_manager.get_computed_blocks = looked
 
-    def request(self, number, prompt, output, priority=0, client=None):
-        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``."""
-        v = vllm()
+    def request(self, number, prompt, output, priority=0, client=None, spare=0):
+        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``.
+
+        It may produce ``spare`` more, but the last token stops it.
+        """
+        v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
             str(number),
             list(prompt),
-            v.sampling.SamplingParams(max_tokens=len(output), ignore_eos=True),
+            v.sampling.SamplingParams(
+                max_tokens=len(output) + spare, ignore_eos=True, stop_token_ids=stop
+            ),
             None,
             arrival_time=float(number),
             priority=priority,
@@ -173,18 +195,39 @@ class RealEngine:
         return request
 
     def step(self):
-        """Run one step; return (scheduled, hits, preempted, finished) by request number.
+        """Complete one step; return (scheduled, hits, preempted, finished) by request number.
 
-        Returns None if there was nothing to do.
+        Returns None if there was nothing to do. A step without tokens takes no time.
         """
+        scheduler, in_flight = self.scheduler, self._in_flight
+        while True:
+            if scheduler.has_requests():
+                told = self._planned()
+                in_flight.append(told)
+                goes_on = told.scheduled or scheduler.has_requests()
+                if len(in_flight) < self._depth and goes_on:
+                    continue
+            elif not in_flight:
+                return None
+            told = in_flight.popleft()
+            finished = [int(request.request_id) for request in self.complete(told.plan)]
+            if told.scheduled or told.preempted or any(one.scheduled for one in in_flight):
+                return told.scheduled, told.hits, told.preempted, finished
+            in_flight.clear()
+            return None
+
+    def _planned(self):
         self._preempted = []
         plan = self.scheduler.schedule()
-        scheduled = {int(name): count for name, count in plan.num_scheduled_tokens.items()}
-        if not scheduled:
-            return ({}, {}, self._preempted, []) if self._preempted else None
         hits = {int(name): self.hits.get(name, 0) for name in admitted(plan)}
-        finished = [int(request.request_id) for request in self.complete(plan)]
-        return scheduled, hits, self._preempted, finished
+        scheduled = {int(name): count for name, count in plan.num_scheduled_tokens.items()}
+        return _Told(self._with_samples(plan), scheduled, hits, self._preempted)
+
+    def _with_samples(self, plan):
+        """Note in a plan which of its requests get a token."""
+        requests = self.scheduler.requests
+        plan.samples = {n for n in plan.num_scheduled_tokens if not requests[n].is_prefill_chunk}
+        return plan
 
     def plan(self):
         """Return the work that vLLM's scheduler wants to compute next, None if there is none.
@@ -195,7 +238,7 @@ class RealEngine:
             self._preempted = []
             plan = self.scheduler.schedule()
             if plan.num_scheduled_tokens:
-                return plan
+                return self._with_samples(plan)
             if not self._preempted:
                 return None
 
@@ -203,11 +246,12 @@ class RealEngine:
         """Act as the model and let vLLM process the result; return the finished requests."""
         scheduler, outputs = self.scheduler, vllm().outputs
         names = list(plan.num_scheduled_tokens)
-        requests = [scheduler.requests[name] for name in names]
-        tokens = [self._sampled(request) for request in requests]
+        requests = [one for one in map(scheduler.requests.get, names) if one is not None]
         index = {name: place for place, name in enumerate(names)}
         result = outputs.ModelRunnerOutput(
-            req_ids=names, req_id_to_index=index, sampled_token_ids=tokens
+            req_ids=names,
+            req_id_to_index=index,
+            sampled_token_ids=[self._sampled(name, plan) for name in names],
         )
         scheduler.update_from_output(plan, result)
         finished = [request for request in requests if request.is_finished()]
@@ -215,10 +259,12 @@ class RealEngine:
             del self._outputs[request.request_id]
         return finished
 
-    def _sampled(self, request):
-        if request.num_computed_tokens < request.num_tokens:
-            return []  # its prompt is not complete
-        return [self._outputs[request.request_id][request.num_output_tokens]]
+    def _sampled(self, name, plan):
+        """Return the next token of a request whose prompt is complete; any token if it is gone."""
+        if name not in plan.samples:
+            return []
+        request = self.scheduler.requests.get(name)
+        return [0 if request is None else self._outputs[name][request.num_output_tokens]]
 
     @property
     def free_blocks(self):

@@ -11,6 +11,7 @@ from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import WorkerParts
+from fairbench.sim.engine.vllm.asynchronous import AsyncVLLMWorker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
@@ -26,6 +27,7 @@ class Stream:
     limits: VLLMLimits
     policy: str = "fcfs"
     arrivals: list = field(default_factory=list)
+    spare: list = field(default_factory=list)  # tokens that requests may still produce at their end
 
 
 @dataclass
@@ -60,8 +62,11 @@ def _rank(request):
     return request.priority, request.request_id
 
 
-def random_stream(seed):
-    """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small."""
+def random_stream(seed, asynchronous=None):
+    """Draw shared prefixes, follow-up turns and bursts, most often in a pool that is too small.
+
+    By default, streams with an odd seed are for asynchronous scheduling.
+    """
     draw = random.Random(seed)
     block = draw.choice([1, 4, 16, 16])
     kind = draw.choice(["small", "small", "preempting", "preempting", "preempting", "wide"])
@@ -79,6 +84,7 @@ def random_stream(seed):
             watermark=draw.choice([0.0, 0.0, 0.0, 0.05, 0.2]),
             step_by_step=draw.random() < 0.3,
             goes_on_after_self=VERSION.startswith("0.33."),
+            async_scheduling=seed % 2 == 1 if asynchronous is None else asynchronous,
         ),
         policy=draw.choice(["fcfs", "fcfs", "priority"]),
     )
@@ -90,6 +96,9 @@ def random_stream(seed):
         output = draw.choice([1, 2, 10, 60] if kind == "small" else [1, 30, 60, 90])
         output = min(output, tokens - tokens % block - prompt_tokens(prompt))
         stream.arrivals.append(Arrival(step, prompt, output, draw.choice([0, 0, 1, 2])))
+    for arrival in stream.arrivals:
+        room = tokens - tokens % block - prompt_tokens(arrival.prompt) - arrival.output
+        stream.spare.append(min(room, draw.choice([0, 0, 1, 20])))
     return stream
 
 
@@ -105,7 +114,9 @@ def ask_vllm(stream):
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
             prompt = tokens.of(arrival.prompt)
-            engine.scheduler.add_request(engine.request(number, prompt, output, arrival.max_new))
+            spare = stream.spare[number]
+            request = engine.request(number, prompt, output, arrival.max_new, spare=spare)
+            engine.scheduler.add_request(request)
 
     while True:
         submit_until(clock)
@@ -158,10 +169,13 @@ class Telling(VLLMWorker):
         number = self._clock.now_ps // STEP_PS - back
         return self.done.setdefault(number, Step({}, {}, [], [], 0))
 
-    def _schedule(self):
+    def _start(self):
         if (before := self.done.get(self._clock.now_ps // STEP_PS - 1)) is not None:
             before.free_blocks = self.cache.free_blocks
-        step = super()._schedule()
+        return super()._start()
+
+    def _fill(self):
+        step, wished = super()._fill()
         heard = self._heard()
         for sequence in self.batch.sequences:
             if sequence not in step.stalled:
@@ -170,7 +184,7 @@ class Telling(VLLMWorker):
             heard.scheduled[chunk.sequence.request.request_id] = chunk.tokens
             if chunk.first:
                 heard.hits[chunk.sequence.request.request_id] = chunk.cached
-        return step
+        return step, wished
 
     def retracted(self, request):
         """Record that a request's memory was taken back."""
@@ -181,11 +195,23 @@ class Telling(VLLMWorker):
         self._heard(1).finished.append(sequence.request.request_id)
 
 
+class TellingAhead(Telling, AsyncVLLMWorker):
+    """A scheduler that decides while a step runs, so that the decision is on the next step."""
+
+    def _heard(self, back=0):
+        return super()._heard(back if back or self._now is None else -1)
+
+
+def telling(parts, limits, cache=None):
+    """Return the simulated worker for these limits."""
+    return (TellingAhead if limits.async_scheduling else Telling)(parts, limits, cache)
+
+
 def ask_ours(stream):
     """Return the simulated engine's actions by step; steps inside a decode run are implied."""
     clock = Clock()
     scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
-    worker = Telling(
+    worker = telling(
         WorkerParts(0, clock, scheduler, StepProfile(), ServiceLog(["x"])), stream.limits
     )
     scheduler.on_retract = lambda request, view, now_s: worker.retracted(request)
@@ -198,7 +224,7 @@ def ask_ours(stream):
             0,
             arrival.prompt,
             prompt_tokens(arrival.prompt),
-            arrival.output,
+            arrival.output + stream.spare[number],
             priority=arrival.max_new,
         )
         output = Segment(f"out-{number}", arrival.output)

@@ -15,7 +15,8 @@ from fairbench.api.result import Result, html_table, saved_in
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import check_usage, compare_experiments
-from fairbench.figures.compared.plot import drawn, latex_table
+from fairbench.figures.compared.latex import latex_table
+from fairbench.figures.compared.plot import drawn
 from fairbench.report.pair_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
@@ -96,9 +97,13 @@ class Comparison:
         """
         return drawn(self._sides, kind)
 
-    def latex(self) -> str:
-        """Return the comparison as a LaTeX table (package booktabs)."""
-        return latex_table(self._sides)
+    def latex(self, columns: Sequence[str] = ()) -> str:
+        """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
+
+        ``columns`` are metrics, such as ``victim_p95_s``; without them the table has those that
+        fit. Raises UsageError for a metric that the runs lack.
+        """
+        return latex_table(self._sides, columns)
 
     def __str__(self) -> str:
         return contrast_text(self.shown).rstrip("\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,7 +16,8 @@ from fairbench.config.sweep import points, sweep_of
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import run_sweep
-from fairbench.figures.compared.plot import drawn, latex_table
+from fairbench.figures.compared.latex import latex_table
+from fairbench.figures.compared.plot import drawn
 from fairbench.files.parquet import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep
@@ -64,9 +65,13 @@ class SweepResult:
         """
         return drawn(self._results(), kind)
 
-    def latex(self) -> str:
-        """Return the comparison as a LaTeX table (package booktabs)."""
-        return latex_table(self._results())
+    def latex(self, columns: Sequence[str] = ()) -> str:
+        """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
+
+        ``columns`` are metrics, such as ``victim_p95_s``; without them the table has those that
+        fit. Raises UsageError for a metric that the runs lack.
+        """
+        return latex_table(self._results(), columns)
 
     def _results(self) -> list[SchedulerResults]:
         if self.path is not None:

@@ -81,6 +81,9 @@ COMMANDS: Mapping[str, Entry] = {
     "serve": Entry(
         "Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate."
     ),
+    "doctor": Entry(
+        "Say if fairbench's scheduler is active in a server, and if a flood leaves others unharmed."
+    ),
     "trace": Entry("Inspect recorded traffic, or write a changed copy of it."),
     "workload": Entry(
         "Check a workload file: its clients, their rates, and the load of a cluster."

@@ -135,6 +135,7 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
         columns=joined_columns(columns),
         line=flags.get("trace_line") or 0,
         block_size=cast("TraceFlags", flags).get("trace_block_size") or 0,
+        time_unit=flags.get("time_unit") or "",
     )
     check_params(params)
     return params
@@ -152,12 +153,12 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def parse_headers(texts: list[str] | None) -> dict[str, str]:
+def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
     """Parse ``NAME=VALUE`` texts. An error does not show the text, which may be secret."""
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
         if not (equals and name.strip()):
-            raise UsageError("--header: write NAME=VALUE, such as Authorization='Bearer KEY'")
+            raise UsageError(f"{flag}: write NAME=VALUE, such as Authorization='Bearer KEY'")
     return {name.strip(): value for name, _, value in pairs}
 
 

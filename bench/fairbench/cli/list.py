@@ -35,7 +35,7 @@ def list_names(
 ) -> None:
     """List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.
 
-    Parts are listed with the parameters that `--set` takes, presets with the values they set.
+    Parts are listed with the parameters that `run --set` takes, presets with the values they set.
     """
     sections = {
         Kind.SCHEDULERS: _schedulers,

@@ -107,13 +107,12 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     typer.echo(f"files  {path / ANSWER}")
 
 
-ENDINGS = (".html", ".md")
-
-
 def check_report(path: Path | None, flag: str = "--report") -> None:
     """Raise UsageError for a name that does not end in .html or .md."""
-    if path is not None and path.suffix not in ENDINGS:
-        raise UsageError(f"{flag} {path}: must end in .html or .md")
+    if path is not None:
+        from fairbench.report.pages.written import check_ending
+
+        check_ending(path, flag)
 
 
 def check_writable(path: Path | None, flag: str = "--report") -> None:
@@ -130,13 +129,9 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
     """Write a page in the format of the file's suffix. Raises UsageError on failure."""
-    from fairbench.report.pages.html import as_html
-    from fairbench.report.pages.markdown import page_markdown
-    from fairbench.results.store import write_text
+    from fairbench.report.pages.written import write_page
 
-    text = page_markdown(page) if path.suffix == ".md" else as_html(page)
-    with writing(path, flag):
-        write_text(path, text)
+    write_page(page, path, flag)
 
 
 OutputFile = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -54,20 +55,33 @@ def plot(
             help="File to which the numbers of DIR are written as a LaTeX table, too.",
         ),
     ] = None,
+    columns: Annotated[
+        str | None,
+        Option(
+            metavar="METRIC,METRIC",
+            help="Metrics of the LaTeX table, such as service_rate_tok_s,victim_p95_s. [default: "
+            "those of the comparison that fit into a column of a paper with two columns]",
+        ),
+    ] = None,
 ) -> None:
     """Draw a figure of the DLPM paper, or of your own runs, from stored runs. Runs nothing.
 
-    For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, and
-    the distribution of latencies. Figures of the paper also save their numbers as CSV.
+    For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
+    distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
+    Figures of the paper also save their numbers as CSV.
     """
     suffixes = read_formats(formats)
+    keys = split_commas("--columns", columns) if columns else ()
+    if keys and table is None:
+        raise UsageError(f"--columns {columns} needs --table FILE.tex, the file of these columns")
     if figure != ALL and Path(figure).is_dir():
         if source is not None or preset is not None:
             raise UsageError(
                 f"{figure} is a directory: --from and --preset can be given only with the "
                 "name of a figure"
             )
-        _plot_own(Path(figure), output_dir or Path(figure) / DEFAULT_PLOT_DIR, suffixes, table)
+        output_dir = output_dir or Path(figure) / DEFAULT_PLOT_DIR
+        _plot_own(Path(figure), output_dir, suffixes, table, keys)
         return
     if table is not None:
         raise UsageError(
@@ -93,9 +107,16 @@ def plot(
             typer.echo(path)
 
 
-def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
+def _plot_own(
+    folder: Path,
+    output_dir: Path,
+    suffixes: list[str],
+    table: Path | None,
+    columns: Sequence[str],
+) -> None:
     """Write the pictures of a directory, and its LaTeX table if requested."""
-    from fairbench.figures.compared.plot import latex_table, write_pictures
+    from fairbench.figures.compared.latex import latex_table
+    from fairbench.figures.compared.plot import write_pictures
     from fairbench.results.pair_comparison import sides_below
     from fairbench.results.store import write_text
 
@@ -103,10 +124,11 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
         raise UsageError(f"--table {table}: must end in .tex")
     cells = sides_below(folder)
     if table is not None:  # first, because a table needs no drawing library
+        text = latex_table(cells, columns)
         with writing(table, "--table"):
             if table.parent == output_dir:  # which is made if it is missing
                 output_dir.mkdir(parents=True, exist_ok=True)
-            write_text(table, latex_table(cells))
+            write_text(table, text)
         typer.echo(table)
     for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
         typer.echo(path)

@@ -15,7 +15,7 @@ from fairbench.config.flags.flag import goodput_flag, parse_weights, split_comma
 from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.score.layout import LAYOUTS
+from fairbench.records.layouts import NAMES
 
 if TYPE_CHECKING:
     pass
@@ -52,7 +52,7 @@ def score(
     layout: Annotated[
         str | None,
         Option(
-            metavar="|".join(LAYOUTS),
+            metavar="|".join(NAMES),
             help="Layout of the file. [default: the first layout that fits]",
         ),
     ] = None,
@@ -120,8 +120,9 @@ def score(
     """
     from fairbench.cli.output import add_bench_line, print_json, show
     from fairbench.live.service_rows import service_of
+    from fairbench.records.names import parse_map
     from fairbench.report.run_table import scored_text
-    from fairbench.score.layout import parse_map
+    from fairbench.score.arrays import NEEDED
     from fairbench.score.records import read_scored
     from fairbench.score.summary import score_page, scored_summary, scored_window
 
@@ -148,7 +149,7 @@ def score(
         scored = read_scored(
             files,
             layout=layout,
-            names=parse_map(names or []),
+            names=parse_map(names or [], NEEDED),
             line=line,
             unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=split_commas("--clients", clients) if clients else [],

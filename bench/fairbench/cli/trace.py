@@ -89,7 +89,7 @@ def inspect(
         **facts_of_table(table),
     }
     if plot is not None:
-        draw_trace(table, plot, inspected_title(facts))
+        draw_trace(table, plot, inspected_title(facts), read.clock)
     if as_json:
         print_json(facts)
     else:

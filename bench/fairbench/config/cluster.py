@@ -86,8 +86,10 @@ def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
-def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a time of reservation that the engine does not have."""
+def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for settings that the engine lacks in a disaggregated cluster."""
+    if settings.get(key := "vllm.async_scheduling"):
+        raise UsageError(f"{key} = True: not with prefill and decode")
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(

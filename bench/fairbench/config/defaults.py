@@ -85,8 +85,16 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
     """Return an experiment file without the values that nobody chose.
 
     Files of versions without the table ``given``, and files edited by hand, are compared with
-    today's defaults. With ``other_workload``, parameters of the stored workload are left out.
+    today's defaults. With ``other_workload``, parameters of the stored workload are left out, and
+    its scenario unless somebody chose it.
     """
+    kept = _chosen(file, other_workload=other_workload)
+    if other_workload and _has_usual_scenario(file):
+        return {key: value for key, value in kept.items() if key != "scenario"}
+    return kept
+
+
+def _chosen(file: Mapping[str, Any], *, other_workload: bool) -> Mapping[str, Any]:
     if not knows_given(file):
         return without_defaults(file) if is_complete(file) else file
     given, rest = file[GIVEN], without_given(file)
@@ -100,6 +108,16 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> Map
         found = flat_settings(guessed.pop("settings", {})) | kept["settings"]
         kept = guessed | kept | {"settings": found, "workload": rest["workload"]}
     return kept
+
+
+def _has_usual_scenario(file: Mapping[str, Any]) -> bool:
+    """Return whether nobody chose the scenario of an experiment file, as far as it tells."""
+    if knows_given(file):
+        return "scenario" not in file[GIVEN]
+    with suppress(UsageError):
+        workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+        return bool(file.get("scenario") == usual_scenario(workload))
+    return False
 
 
 def _kept_keys(given: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +178,9 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     file = without_preset(file) if "preset" in file else file
-    draft = {**DEFAULTS, **file}
-    workload = read_workload(draft["workload"])
+    workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+    scenario = usual_scenario(workload)
+    draft = {**DEFAULTS, "scenario": scenario, **file}
     kept = _chosen_times(file, workload)
     with suppress(UsageError):  # no other spelling names this profile
         gpu = text_of(draft, "gpu").split("/")[0]
@@ -172,8 +191,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in kept.items() if key not in ("gpu", "model")}
     if kept.get("weights") == resolve_weights(workload, file.get("clients"), {}):
         kept.pop("weights", None)
-    scenario = text_of(draft, "scenario")
-    _, usual = resolve_settings(workload, scenario, used_parts(draft), {})
+    _, usual = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
     given = flat_settings(file.get("settings", {}))
     kept["settings"] = {k: v for k, v in given.items() if k not in usual or usual[k] != v}
     return kept
@@ -208,7 +226,7 @@ def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> di
     the warm-up to ``WARMUP_SHARE`` of that duration.
     """
     times = {
-        "clients": workload.client_count(str(draft.get("scenario", DEFAULTS["scenario"]))),
+        "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
         "warmup_s": workload.warmup_s,
         "max_drain_s": workload.max_drain_s,
     }
@@ -218,6 +236,12 @@ def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> di
     if isinstance(chosen_s, int | float) and 0 < chosen_s < math.inf:
         times["warmup_s"] = min(workload.warmup_s, WARMUP_SHARE * chosen_s)
     return times
+
+
+def usual_scenario(workload: WorkloadSpec) -> str:
+    """Return the scenario of a run that names none: the only one of the workload, else s1."""
+    only, *others = workload.scenarios
+    return str(DEFAULTS["scenario"]) if others else only
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:

@@ -17,7 +17,7 @@ from fairbench.config.backend_checks import (
     check_no_engine,
     resolve_backend,
 )
-from fairbench.config.cluster import EVICTION, check_reserve, check_sides, settle_cluster
+from fairbench.config.cluster import EVICTION, check_disaggregated, check_sides, settle_cluster
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
@@ -31,6 +31,7 @@ from fairbench.config.defaults import (
     table_of,
     text_of,
     used_parts,
+    usual_scenario,
     workload_defaults,
 )
 from fairbench.config.flags.flag import Placed, check_names, placed
@@ -189,15 +190,14 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
     """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
-    machine, preset = {}, None
-    if backend is None:
-        machine = machine_of_workload(read_workload(draft.get("workload", DEFAULTS["workload"])))
+    workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
+    machine = {} if backend is not None else machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
         with about("preset", "backend.kind"):
             preset = preset_for(str(ref), backend)
         draft.fill(preset.experiment, Origin.PRESET)
         draft.settings.fill(preset.settings, Origin.PRESET)
-    draft.fill(machine, Origin.WORKLOAD)
+    draft.fill(machine | {"scenario": usual_scenario(workload)}, Origin.WORKLOAD)
     draft.fill(defaults_of(backend), Origin.DEFAULT)
     return preset
 
@@ -213,7 +213,7 @@ def _checked_engine(
         check_no_engine(backend, engine)
     check_engine_settings(engine, settings)
     if "prefill" in draft:
-        check_reserve(engine, resolved)
+        check_disaggregated(engine, {**settings, **resolved})
     check_scheduling(backend, draft.settings.of_flags())
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
         # named, because stored values would otherwise be read as the workload's
@@ -289,7 +289,10 @@ def _first_flood_s(params: TraceParams) -> float:
 
 
 # Facts that a trace states itself.
-SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
+SAID = {
+    **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
+    **{"dataset_map": "", "tokenizer": ""},
+}
 
 
 def traced(given: Placed) -> Placed:
@@ -332,14 +335,14 @@ def traced(given: Placed) -> Placed:
 
 def trace_params(given: Placed) -> TraceParams:
     """Return how flags say to read their trace. Raises UsageError for unknown fields."""
-    from fairbench.workloads.traces.columns import given_columns
+    from fairbench.records.names import mapped
     from fairbench.workloads.traces.read import TraceParams, joined_columns
 
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:
         columns["client"] = trace["client"]
-    given_columns(columns)
+    mapped(columns)
     return TraceParams(
         file=str(trace["file"]),
         format=trace.get("format", "auto"),
@@ -349,4 +352,5 @@ def trace_params(given: Placed) -> TraceParams:
         spread=trace.get("spread", False),
         line=trace.get("line", 0),
         block_size=trace.get("block_size", 0),
+        time_unit=trace.get("time_unit", ""),
     )

@@ -94,6 +94,7 @@ class ExperimentSpec(BaseModel):
     window: Literal["arrivals", "whole"] | None = None
     max_drain_s: Seconds
     dataset_path: str | None = None
+    dataset_map: dict[str, str] | None = None
     tokenizer: str | None = None
     tag: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     preset: str | None = None
@@ -138,6 +139,9 @@ class ExperimentSpec(BaseModel):
         if self.tokenizer is not None and self.dataset_path is None:
             alone = "tokenizer: needs dataset_path, because it counts the tokens of real prompts"
             raise Conflict(alone, "tokenizer")
+        if self.dataset_map is not None and self.dataset_path is None:
+            alone = "dataset_map: needs dataset_path, whose fields it names"
+            raise Conflict(alone, "dataset_map")
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
             more = (
                 "dataset_path: needs a scenario with a single kind of program, and this "
@@ -189,7 +193,8 @@ class ExperimentSpec(BaseModel):
             return None
         from fairbench.workloads.datasets import load_source
 
-        return load_source(self.workload.program, self.dataset_path, self.tokenizer)
+        kind = self.workload.program
+        return load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Return the clients with their programs. Raises UsageError if that is impossible."""

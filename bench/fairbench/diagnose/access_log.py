@@ -9,22 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from fairbench.errors import UsageError
 from fairbench.metrics.floods import Flood
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic, traffic_of
-from fairbench.score.layout import OURS
-from fairbench.score.records import Scored, read_scored
-from fairbench.score.times import RecordError
+from fairbench.records.requests import Requests
+from fairbench.score.arrays import FIELDS, has_waits
+from fairbench.score.records import Scored, scored_of
+from fairbench.score.states import SIGNS
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import cut
 from fairbench.workloads.traces.read import (
     MAX_CLIENTS,
     TraceParams,
     check_params,
-    columns_of,
-    find,
-    read_trace,
+    read_with_requests,
 )
 from fairbench.workloads.traces.table import Table
 
@@ -39,7 +37,8 @@ class AccessLog:
 
     ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is the time of the
     table's first request, by the clock of the traffic. ``nameless`` is true if no column has
-    clients; ``cached`` names the column of cached tokens that are not replayed.
+    clients; ``cached`` names the column of cached tokens that are not replayed. ``counted`` is
+    false for a log without token counts, whose requests count alike and cannot be replayed.
     """
 
     file: str
@@ -52,6 +51,7 @@ class AccessLog:
     offset_s: float
     nameless: str
     cached: str
+    counted: bool
 
 
 def read_log(params: TraceParams) -> AccessLog:
@@ -60,10 +60,10 @@ def read_log(params: TraceParams) -> AccessLog:
     Raises DataError or UsageError for a file that is no trace.
     """
     check_params(params)
-    read = read_trace(params)
+    read, requests = read_with_requests(params, FIELDS, tuple(SIGNS))
     table = read.trace.table(0, inf)
     synthetic = "; ".join(synthetic_parts(params, read.trace))
-    scored = None if synthetic else _scored(params)
+    scored = None if synthetic or requests is None else _scored(params, requests, read.counted)
     if scored is not None:
         traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
         answered = np.isfinite(traffic.wait_s)
@@ -76,7 +76,7 @@ def read_log(params: TraceParams) -> AccessLog:
     traffic = traffic._replace(clock=read.clock if scored is None else scored.clock)
     return AccessLog(
         *(params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s),
-        *(read.nameless, read.cached),
+        *(read.nameless, read.cached, read.counted),
     )
 
 
@@ -86,19 +86,14 @@ def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
-def _scored(params: TraceParams) -> Scored | None:
+def _scored(params: TraceParams, requests: Requests, counted: bool) -> Scored | None:
     """Return the file as records with first tokens; None if it has no such columns.
 
-    Raises RecordError for a record with an impossible value.
+    Raises DataError for a record with an impossible value.
     """
-    named = columns_of(params.columns)
-    names = {OURS.get(field, field): column for field, column in named.items()}
-    try:
-        return read_scored([Path(find(params.file))], names=names, line=params.line or None)
-    except RecordError:
-        raise
-    except UsageError:  # columns of answers, which a trace may lack
+    if not has_waits(requests.columns, counted=counted):
         return None
+    return scored_of([requests], [Path(params.file)])
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, float]:

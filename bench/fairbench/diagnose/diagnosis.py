@@ -102,6 +102,8 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")
     found = tuple(floods(log.traffic))
+    if not log.counted:
+        return _unreplayed(log, found, asked)
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
@@ -133,6 +135,19 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     return replace(made, plan=plan, missing=missing)
 
 
+def _unreplayed(log: AccessLog, found: tuple[Flood, ...], asked: Asked) -> Diagnosis:
+    """Return what a log without token counts shows, since it cannot be replayed."""
+    traffic = log.traffic
+    harm = harm_of(traffic, list(found)) if traffic.knows_waits else None
+    part_s = (float(traffic.arrival_s[0]), float(traffic.arrival_s[-1]))
+    made = Diagnosis(
+        *(log, found, traffic, harm, (), part_s, asked.dp or 1, asked.dp is not None, None),
+        present=asked.schedulers[0],
+        missing=(),
+    )
+    return made
+
+
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, within the judged times.
 
@@ -153,6 +168,15 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
         "others_p95_s": rank(inside & ~heavy, 95),
         "heavy_p50_s": rank(inside & heavy, 50),
     }
+
+
+def recorded_waits(found: Diagnosis) -> dict[str, float | None] | None:
+    """Return ``others_waits`` of the log's answered requests; None without times to first token."""
+    if found.log.measured != FIRST_TOKEN:
+        return None
+    waits_s = found.waits.wait_s
+    answered = np.where(np.isfinite(waits_s), waits_s, np.nan)
+    return others_waits(found.waits._replace(wait_s=answered), found)
 
 
 class Waits(NamedTuple):
@@ -177,13 +201,11 @@ def is_alike(waits: Waits) -> bool:
 
 def compared_waits(found: Diagnosis) -> Waits | None:
     """Return the waits in the log and in the first replay; None without recorded first tokens."""
-    first, waits_s = found.first, found.waits.wait_s
-    if first is None or found.log.measured != FIRST_TOKEN:
+    first, recorded = found.first, recorded_waits(found)
+    if first is None or recorded is None:
         return None
-    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
-    logged_s, replayed_s = (
-        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
-    )
+    logged_s = recorded["others_p95_s"]
+    replayed_s = others_waits(first.traffic, found)["others_p95_s"]
     if logged_s is None or replayed_s is None:
         return None
     return Waits(logged_s, replayed_s)

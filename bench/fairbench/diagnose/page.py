@@ -114,7 +114,7 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
         clients = waiting_clients(found.waits, found.heavy, found.harm)
         clients = [name for name in clients if name in best.traffic.clients]
         heavy = [name for name in found.heavy if name in best.traffic.clients]
-        limits = wait_limits(found.waits)
+        limits = wait_limits(found.waits, measured)
         figure = waits_figure(best.traffic, heavy, clients, limits, FIRST_TOKEN)
         yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 
@@ -128,6 +128,8 @@ def access_log_page(log: AccessLog) -> Page:
     """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
+    if not log.counted:
+        warnings.append("The log has no token counts, so all requests count alike.")
     failed = ""
     if log.table.left_out:
         counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, unlike_replay
 from fairbench.diagnose.replay import Replayed
@@ -33,7 +35,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
     if overload := overload_in(found):
         yield overload_line(found.waits, overload, _basis(found))
     for one in found.floods:
-        yield flood_line(found.log.traffic, one)
+        yield flood_line(found.log.traffic, one, several=len(found.floods) > 1)
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
@@ -113,7 +115,27 @@ def _why(before_s: float) -> str:
 def answer_lines(found: Diagnosis) -> list[str]:
     """Return the answers in sentences: floods, harm, what fair queueing changes, replicas."""
     replicas = [replica_line(found)] if found.plan else []
+    replicas += concurrency_lines(found)
     return [*flood_lines(found), *harm_lines(found), *change_lines(found), *replicas]
+
+
+def concurrency_lines(found: Diagnosis) -> list[str]:
+    """Return how many requests of a log without token counts were in progress at once."""
+    table = found.log.table
+    known = np.isfinite(table.end_s)
+    if found.log.counted or not known.any():
+        return []
+    starts, ends = table.arrival_s[known], table.end_s[known]
+    times = np.concatenate([ends, starts])  # at equal times, requests end before others begin
+    change = np.repeat([-1, 1], len(starts))
+    order = np.argsort(times, kind="stable")
+    active = np.cumsum(change[order])
+    most = int(np.argmax(active))
+    clock, at_s = found.log.traffic.clock, float(times[order][most]) + found.log.offset_s
+    when = clock.at(at_s) if clock else f"{number(at_s)} s"
+    span_s = float(times.max() - times.min())
+    mean = f", {number(float((ends - starts).sum()) / span_s)} on average" if span_s else ""
+    return [f"At most {active[most]:,} requests were in progress at once (at {when}){mean}."]
 
 
 def replica_line(found: Diagnosis) -> str:
@@ -148,6 +170,12 @@ def said_target(target: dict[str, Any], *, programs: bool) -> str:
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the assumptions of the replays: cluster, part of the log, synthetic parts."""
+    if not found.log.counted:
+        yield (
+            "The log has no token counts: all requests count alike, nothing is replayed, and no "
+            "number of replicas is planned. Name the columns with --map input_tokens=COLUMN and "
+            "--map output_tokens=COLUMN if it has some."
+        )
     yield from _cluster_lines(found)
     if not found.log.measured and found.first is not None:
         yield "The log has no latencies, so waits are taken from the replays."

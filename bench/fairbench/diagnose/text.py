@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.diagnose.access_log import FIRST_TOKEN
-from fairbench.diagnose.diagnosis import Diagnosis, others_waits, unlike_replay
+from fairbench.diagnose.diagnosis import Diagnosis, others_waits, recorded_waits, unlike_replay
 from fairbench.diagnose.sentences import answer_lines, basis_lines, log_line, missing_lines, title
 from fairbench.metrics.floods import Flood, Harm
 from fairbench.report.numbers import percent, seconds, whole
@@ -48,19 +49,32 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
         else []
     )
     p95 = f"{who} TTFT P95 s" if whole else "P95 s"
-    return ["replay under", f"{who} TTFT P50 s", p95, *own, "min share 60 s", "tok/s"]
+    first = "replay under" if recorded_waits(found) is None else "scheduler"
+    return [first, f"{who} TTFT P50 s", p95, *own, "min share 60 s", "tok/s"]
 
 
 def rows(found: Diagnosis) -> list[list[str]]:
-    """Return a row for each replay: waits, then fairness and throughput."""
-    table = []
-    for run in found.replays:
-        waits = others_waits(run.traffic, found)
-        own = [seconds(waits["heavy_p50_s"])] if found.floods else []
-        ranks = [seconds(waits["others_p50_s"]), seconds(waits["others_p95_s"])]
-        share = percent(run.summary.get("min_share_60s"))
-        table.append([run.scheduler, *ranks, *own, share, whole(run.summary["service_rate_tok_s"])])
-    return table
+    """Return a row for the log if it has waits, and one for each replay.
+
+    A row has waits, then fairness and throughput, which the log does not have.
+    """
+    recorded = recorded_waits(found)
+    table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]
+    waits = ((run, others_waits(run.traffic, found)) for run in found.replays)
+    return [*table, *(_row(found, run.scheduler, one, run.summary) for run, one in waits)]
+
+
+def _row(
+    found: Diagnosis, name: str, waits: Mapping[str, float | None], summary: Mapping[str, Any]
+) -> list[str]:
+    own = [seconds(waits["heavy_p50_s"])] if found.floods else []
+    ranks = [seconds(waits["others_p50_s"]), seconds(waits["others_p95_s"])]
+    fairness, rate = (summary.get(key) for key in OF_REPLAYS)
+    return [name, *ranks, *own, percent(fairness), whole(rate)]
+
+
+OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
+AS_RECORDED = "as recorded"
 
 
 def _table(found: Diagnosis) -> Table:
@@ -68,9 +82,6 @@ def _table(found: Diagnosis) -> Table:
     for row in rows(found):
         table.add_row(*row)
     return table
-
-
-OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 
 
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
@@ -98,6 +109,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "judged_from_s": found.judged_s[0][0],
         "judged_to_s": found.judged_s[-1][1],
         "judged_s": found.judged_s,
+        "recorded": recorded_waits(found),
         "schedulers": [
             {
                 "scheduler": run.scheduler,

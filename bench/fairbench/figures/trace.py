@@ -9,6 +9,8 @@ import numpy as np
 
 from fairbench.errors import printable
 from fairbench.figures.style import caption, client_style, drawn_to
+from fairbench.files.times import Clock
+from fairbench.report.pages.clock_axis import time_axis
 from fairbench.workloads.traces.table import Table
 
 if TYPE_CHECKING:
@@ -20,10 +22,10 @@ SHOWN = 6  # number of clients with the most requests that have their own line; 
 REST = "0.7"  # the colour of the other clients
 
 
-def draw_trace(table: Table, path: Path, title: str) -> None:
+def draw_trace(table: Table, path: Path, title: str, clock: Clock | None = None) -> None:
     """Write the figure of a trace. Raises UsageError on failure."""
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
-        _rates(axes[0], table)
+        _rates(axes[0], table, clock)
         _lengths(axes[1], table)
         caption(figure, "", title, axes[0], columns=4)
 
@@ -45,7 +47,7 @@ def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
     return ends, {name: (one / width_s).tolist() for name, one in found.items()}
 
 
-def _rates(panel: Axes, table: Table) -> None:
+def _rates(panel: Axes, table: Table, clock: Clock | None) -> None:
     ends, by_client = rates(table)
     styles = [client_style(number) for number in range(min(len(by_client), SHOWN))]
     colours = [style.colour for style in styles] + [REST] * (len(by_client) - len(styles))
@@ -53,7 +55,10 @@ def _rates(panel: Axes, table: Table) -> None:
     panel.stackplot(
         [0.0, *ends], values, labels=list(by_client), colors=colours, step="pre", linewidth=0
     )
-    panel.set_xlabel("time (s)")
+    axis = time_axis(clock, 0.0, ends[-1])
+    panel.set_xlabel(axis.label)
+    if axis.ticks:
+        panel.set_xticks([at for at, _ in axis.ticks], [text for _, text in axis.ticks])
     panel.set_ylabel("requests/s")
     panel.set_ylim(bottom=0)
 

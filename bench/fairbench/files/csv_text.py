@@ -37,11 +37,16 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
         if (text := next(texts, None)) is None:
             break
         above.append(text)
-    separator = next((mark for mark in (",", "\t", ";") if mark in "".join(above)), ",")
+    separator = separator_in("".join(above))
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
     # The reader is strict, because a quote that is never closed would hide the rest of the file.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
+
+
+def separator_in(header: str) -> str:
+    """Return the mark between the columns of a line of column names."""
+    return next((mark for mark in (",", "\t", ";") if mark in header), ",")
 
 
 def _checked(text: str, separator: str, shown: str) -> str:
@@ -63,13 +68,15 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
         for name, times in Counter(reader.fieldnames or ()).items():
             if name and times > 1:
                 raise DataError(f"{shown}, line 1: column {shortened(repr(name))} appears twice")
-        for row in reader:
-            # None is the name of cells beyond the last column, and the value of a missing cell.
-            if any(row.pop(None, ())):
+        names = list(reader.fieldnames or ())
+        width, blank = len(names), [""] * len(names)
+        for cells in filter(None, rows):
+            if any(cells[width:]):
                 raise DataError(
                     f"{shown}, line {rows.line_num}: has more cells than line 1 has columns"
                 )
-            yield Row(rows.line_num, {k: v or "" for k, v in row.items()})
+            given = cells if len(cells) >= width else [*cells, *blank[len(cells) :]]
+            yield Row(rows.line_num, dict(zip(names, given, strict=False)))
     except csv.Error as error:
         old = "new-line character" in str(error)  # lines of old Macs
         reason = "its lines end in CR without LF" if old else error

@@ -103,7 +103,7 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
         value = json.loads(text, **options)
         if text.count("[") + text.count("{") > MAX_DEPTH and is_too_deep(value):
             raise RecursionError
-        if _SURROGATE.search(text):
+        if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if several_lines else ""

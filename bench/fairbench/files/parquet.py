@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 BATCH_ROWS = 16_384
 
 
-def read_parquet(path: Path) -> pa.Table:
+def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     """Return the table in a file; text columns are dictionaries.
 
-    Raises DataError if the file is unreadable or too large, or has a column of another type.
+    ``any_type`` allows lists, objects and dates, too. Raises DataError if the file is unreadable or
+    too large, or has a column of another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ def read_parquet(path: Path) -> pa.Table:
     shown, memory = f"{path}", Memory(f"{path}")
     with opened(path, shown) as file:  # pyarrow itself takes no path that is not UTF-8
         try:
-            texts = _texts(pq.read_schema(file), shown)
+            texts = _texts(pq.read_schema(file), shown, any_type=any_type)
             file.seek(0)
             found = pq.ParquetFile(file, read_dictionary=texts)
             _check_declared(found.metadata, memory)
@@ -40,7 +41,7 @@ def read_parquet(path: Path) -> pa.Table:
             ) from None
 
 
-def _texts(schema: pa.Schema, shown: str) -> list[str]:
+def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
     """Return the names of the text columns. Raises DataError for a column of unsupported type."""
     from pyarrow import types
 
@@ -49,7 +50,7 @@ def _texts(schema: pa.Schema, shown: str) -> list[str]:
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         if types.is_string(kind) or types.is_large_string(kind):
             names.append(field.name)
-        elif types.is_null(kind):
+        elif any_type or types.is_null(kind):
             # the type of a column without any known value, such as a metric that no run has
             continue
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):

@@ -6,7 +6,6 @@ values is therefore estimated before parsing, and counted.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
@@ -29,12 +28,14 @@ LARGEST_PART = 8  # part of the memory that one line may fill, because parsing h
 CHUNK = 2**16  # bytes read at a time, if none are kept
 CHECKED = 16 * MIB  # unpacked bytes after which the ratio to the packed size is checked
 MAX_RATIO = 200  # logs are up to a hundred times as long as their packed form
+GZIP = 31  # zlib's sign for the header of gzip
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # how long to wait for the writer of a pipe
 
 # Memory of CPython 3.11 per line, and per punctuation mark (an object, a list, an entry and its
 # number, a key, half of a text).
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
+MOST_PER_BYTE = 500  # more bytes of memory than a byte of any line takes
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
@@ -86,7 +87,11 @@ def limit_bytes() -> int:
 
 def files_named(variable: str) -> list[Path]:
     """Return the files that a variable of the environment names, as absolute paths."""
-    return [Path(text).resolve() for text in os.environ.get(variable, "").split(os.pathsep) if text]
+    return [
+        Path(os.path.realpath(text))
+        for text in os.environ.get(variable, "").split(os.pathsep)
+        if text
+    ]
 
 
 def lines(
@@ -98,7 +103,7 @@ def lines(
     size, not the whole file. Raises DataError if the file is unreadable or too large.
     """
     memory = Memory(shown)
-    most = memory.largest_line
+    most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
     number = 0
     with opened(file, shown) as stream:
         while data := stream.readline(most + 1):
@@ -107,7 +112,7 @@ def lines(
                 raise memory.too_large()
             if not streamed:
                 memory.take(memory_of(data))
-            elif memory_of(data) > memory.limit:
+            elif len(data) > least and memory_of(data) > memory.limit:
                 raise memory.too_large()
             if number == 1:
                 data = data.removeprefix(b"\xef\xbb\xbf")
@@ -155,39 +160,77 @@ def decoded(data: bytes, where: str) -> str:
         raise DataError(f"{where}: cannot be read: not UTF-8 text") from None
 
 
-class Unpacked(gzip.GzipFile):
-    """A gzip file with a limit on its compression ratio, against decompression bombs."""
+class Unpacked(io.RawIOBase):
+    """A gzip file with a limit on its compression ratio, against decompression bombs.
+
+    Members follow each other; zeros between and after them are padding.
+    """
 
     def __init__(self, packed: IO[bytes], shown: str) -> None:
-        super().__init__(fileobj=packed, mode="rb")
         self._packed, self._shown = packed, shown
-        self._read, self._next_check = 0, CHECKED
+        self._restart()
+
+    def _restart(self) -> None:
+        self._data, self._ready = b"", b""
+        self._member: Any = None  # what unpacks the current member
+        self._read, self._taken, self._next_check = 0, 0, CHECKED
 
     def check_start(self) -> None:
         """Raise DataError if the beginning looks like a decompression bomb."""
         if not self._packed.seekable():
             return
-        while self._read < CHECKED and self.read(CHUNK):
+        while self._read < CHECKED and self._next(CHUNK):
             pass
-        self.seek(0)
-        self._read, self._next_check = 0, 2 * CHECKED
+        self._packed.seek(0)
+        self._restart()
+        self._next_check = 2 * CHECKED
 
-    def read(self, size: int | None = -1) -> bytes:
-        return self._counted(super().read(size))
+    def readable(self) -> bool:
+        return True
 
-    def readline(self, size: int | None = -1) -> bytes:
-        return self._counted(super().readline(size))
+    def readinto(self, buffer: Any) -> int:
+        self._ready = self._ready or self._next(max(len(buffer), CHUNK))
+        part, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
 
-    def _counted(self, data: bytes) -> bytes:
+    def _next(self, size: int) -> bytes:
+        """Return the next unpacked bytes, at most ``size``; none at the end."""
+        while True:
+            if not self._data:
+                self._data = self._packed.read(CHUNK)
+                self._taken += len(self._data)
+            if self._member is None:
+                self._data = self._data.lstrip(b"\0")
+                if not self._data:
+                    if self._ended():
+                        return b""
+                    continue
+                self._member = zlib.decompressobj(wbits=GZIP)
+            elif not self._data:
+                raise EOFError("it ends in the middle")
+            found: bytes = self._member.decompress(self._data, size)
+            self._data = self._member.unconsumed_tail
+            if self._member.eof:
+                self._data, self._member = self._member.unused_data, None
+            if found:
+                self._count(found)
+                return found
+
+    def _ended(self) -> bool:
+        self._data = self._packed.read(CHUNK)
+        self._taken += len(self._data)
+        return not self._data
+
+    def _count(self, data: bytes) -> None:
         self._read += len(data)
         if self._read >= self._next_check:
             self._next_check = self._read + CHECKED
-            if self._packed.seekable() and self._read > MAX_RATIO * self._packed.tell():
+            if self._packed.seekable() and self._read > MAX_RATIO * self._taken:
                 raise DataError(
                     f"{self._shown}: is too large: it grows by more than a factor of "
                     f"{MAX_RATIO} when unpacked; unpack it yourself if this is intended"
                 )
-        return data
 
 
 def _opened(file: Traversable, shown: str) -> IO[bytes]:
@@ -234,10 +277,10 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
             if not file.name.endswith(".gz"):
                 yield raw
                 return
-            with Unpacked(raw, shown) as unpacked:
-                unpacked.check_start()
-                yield cast(IO[bytes], unpacked)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            unpacked = Unpacked(raw, shown)
+            unpacked.check_start()
+            yield cast(IO[bytes], io.BufferedReader(unpacked, CHUNK))
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{shown}: cannot be read: damaged gzip file ({error})") from None
     except FileNotFoundError as error:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None

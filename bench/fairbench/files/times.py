@@ -7,18 +7,42 @@ from datetime import UTC, datetime, timedelta
 from math import isfinite, isnan
 from typing import Any, NamedTuple
 
-NOTHING = frozenset({"", "-", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
+NIL = frozenset(
+    {
+        *("", "-", "null", "undefined", "nil", "(null)", "(none)", "(nil)", "<nil>", "<null>"),
+        *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
+    }
+)
+"""Texts, in lower case, that programs write where there is no value, and that name nobody."""
+
+NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that tools write where there is no value."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
+_PART = re.compile(
+    r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"
+    r"(hours?|h|minutes?|mins?|ms|m|seconds?|secs?|s|us|µs|μs|ns)"
+)
+_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
+_PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
+_PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
+_PARTS_S |= dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0)
+MAX_TIME_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
 
 
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: null, NaN, blanks, or a word for missing.
 
-    A client may be called None, so a name is only missing if it ``is_blank``.
+    A client may be called None or NaN, so a name is only missing if it is ``nameless``.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
+
+
+def nameless(value: Any) -> bool:
+    """Return whether a cell names nobody: blank, or the word of a program for no value."""
+    return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
 def is_blank(value: Any) -> bool:
@@ -45,6 +69,32 @@ def number_of(value: Any) -> int | float | None:
             return float(value)
         except ValueError:
             return None
+
+
+def is_thousands(text: str) -> bool:
+    """Return whether the commas of a number can separate thousands."""
+    return _THOUSANDS.fullmatch(text) is not None and not text.lstrip("+-").startswith("0")
+
+
+def with_point(value: Any) -> Any:
+    """Return a text such as ``1.234,5`` with a decimal point; other values stay unchanged."""
+    if isinstance(value, str) and len(value) <= 40 and _DECIMAL_COMMA.fullmatch(value.strip()):
+        return value.strip().replace(".", "").replace(",", ".")
+    return value
+
+
+def duration_s(value: Any) -> float | None:
+    """Return a text with its own units (``1m2.5s``, ``350ms``, ``0:00:02.5``) in seconds."""
+    if not isinstance(value, str) or len(value) > 40:
+        return None
+    text = value.strip().removeprefix("PT").lower()
+    if clock := _CLOCK_TEXT.fullmatch(text):
+        days, hours, minutes, seconds = clock.groups()
+        return int(days or 0) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    at, total = 0, 0.0
+    while found := _PART.match(text, at):
+        at, total = found.end(), total + float(found[1]) * _PARTS_S[found[2]]
+    return total if at and at == len(text) else None
 
 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
@@ -88,6 +138,17 @@ def nanoseconds(value: Any, unit: str) -> int:
     return found
 
 
+def is_moment(value: Any) -> bool:
+    """Return whether a value is a number or an ISO 8601 time."""
+    if is_number(value):
+        return True
+    try:
+        moment_of(value)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def is_calendar(value: Any) -> bool:
     """Return whether a value is not a number, so that it must be ISO 8601."""
     return not is_number(value)
@@ -99,15 +160,24 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time; without a zone it is UTC. Raises ValueError."""
-    if not isinstance(value, str) or len(value) > 40:
-        raise ValueError(f"{value!r} is not a time")
-    text = value.strip().removesuffix(" UTC")
-    moment = datetime.fromisoformat(text)
+    """Return an ISO 8601 time in UTC; without a zone it is UTC. Raises ValueError."""
+    moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def zoned_moment_of(value: Any) -> datetime:
+    """Return an ISO 8601 time, or one of a web server, in its own zone. Raises ValueError."""
+    if not isinstance(value, str) or len(value) > 40:
+        raise ValueError(f"{value!r} is not a time")
+    text = value.strip().removesuffix(" UTC").removesuffix(" Z")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.strptime(text.strip("[]"), ACCESS_LOG_TIME)
+
+
 UTC_ZONE = "UTC"
+ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 """Unix times from 1973 to 2115; earlier numbers have another start, later ones are mistakes."""
 
@@ -174,7 +244,10 @@ def zone_of(value: Any) -> str:
     """Return the UTC offset of a time: of a number UTC, of a text without an offset ""."""
     if is_number(value) or value.strip().endswith(UTC_ZONE):
         return UTC_ZONE
-    moment = datetime.fromisoformat(value.strip())
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return UTC_ZONE
     if moment.tzinfo is None:
         return ""
     offset = f"{moment:%z}"

@@ -22,7 +22,8 @@ class VLLMLimits:
     the whole prompt, not of its first chunk. ``watermark`` is the fraction of all blocks that
     admission leaves free while a request runs. ``goes_on_after_self``: if a running request is
     preempted because of its own demand for memory, the loop over the requests after it continues
-    (from 0.33.0 on, under a retraction order). ``host_tokens`` is the host memory for swapped
+    (from 0.33.0 on, under a retraction order). ``async_scheduling``: a step is decided while the
+    step before it runs. ``host_tokens`` is the host memory for swapped
     tokens; ``load_cap`` and ``prefix_match_us`` are as in ``EngineParams``. Raises ValueError for
     values with which vLLM does not start.
     """
@@ -37,6 +38,7 @@ class VLLMLimits:
     step_by_step: bool = False
     host_tokens: int = 0
     goes_on_after_self: bool = False
+    async_scheduling: bool = False
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
 
@@ -81,6 +83,8 @@ class VLLMParams:
     ``load_cap`` and ``prefix_match_us`` are as in ``EngineParams``. ``release`` is the release
     whose rules are followed: from 0.33 on, the loop continues after a request that a retraction
     order preempts for its own memory; the default has the rules of 0.31 and 0.32.
+    ``async_scheduling`` decides each step while the step before it runs, as vLLM does on GPUs
+    unless ``--no-async-scheduling`` is given; it is off by default.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -95,6 +99,7 @@ class VLLMParams:
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     release: Literal["0.31", "0.32", "0.33"] | None = None
+    async_scheduling: bool | None = None
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
@@ -120,6 +125,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             load_cap=params.load_cap,
             prefix_match_us=params.prefix_match_us,
             goes_on_after_self=params.release == "0.33",
+            async_scheduling=bool(params.async_scheduling),
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None

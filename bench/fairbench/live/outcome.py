@@ -60,6 +60,8 @@ def outcome(
         notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
     summary["complete"] = driven.complete and "complete" not in notes
     about: dict[str, Any] = {"hosts": list(served.hosts)} if served.hosts else {}
+    if served.async_scheduling is not None:
+        about["async_scheduling"] = served.async_scheduling
     if drivers := told(folder):
         about["drivers"] = drivers
     return RunResult(*tables.columns()[:3], summary, summary["complete"], about=about)

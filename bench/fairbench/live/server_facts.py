@@ -49,6 +49,8 @@ def _report(labels: dict[str, str]) -> dict[str, Any]:
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
+        if (text := labels.get("async_scheduling")) is not None:
+            told["async_scheduling"] = msgspec.json.decode(text)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{PROOF}: {error}") from None
     eviction = {"eviction": labels["eviction"]} if labels.get("eviction") else {}

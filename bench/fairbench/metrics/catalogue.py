@@ -107,6 +107,17 @@ def columns_of(
     ]
 
 
+def column_of(key: str, display: Display) -> Column:
+    """Return the column of a metric, as a table with ``display`` shows it.
+
+    Precondition: the metric is known.
+    """
+    metric = metric_of(key)
+    assert metric is not None, key
+    shown = (one for one in metric.shown if one.display is display)
+    return _column(next(shown, Shown(display)), metric)
+
+
 def told(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
     """Return the columns that apply to the ``keys`` present."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]

@@ -25,8 +25,8 @@ class Flood(NamedTuple):
     """A client that requests much more than others, with its first and last request.
 
     ``share`` is its part of all demand in the window (weighted tokens), ``multiple`` its demand
-    over the mean of the other clients there. ``throughout`` means that the window is nearly the
-    whole time.
+    over the mean of the other clients there, without the requests of larger floods. ``throughout``
+    means that the window is nearly the whole time.
     """
 
     client: int
@@ -96,9 +96,9 @@ def _window(
 
 def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
     start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
-    here = left & (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
+    here = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())
-    mean = (total - mine) / others
+    mean = (float(traffic.tokens[here & left].sum()) - mine) / others
     multiple = mine / mean if mean > 0 else float("inf")
     throughout = end_s - start_s >= WHOLE * traffic.span_s
     client = int(traffic.client[rows[0]])

@@ -58,6 +58,11 @@ def client_value(row: Mapping[str, Any], column: Column, censored: Collection[st
     return written(row, column.key, column.form)
 
 
+def client_text(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
+    """Return ``client_value``, marked if a high percentile has too few latencies."""
+    return client_value(row, column, censored) + _mark(row, column)
+
+
 def client_tables(
     summary: Summary, width: int, clients: Sequence[Mapping[str, Any]] | None = None
 ) -> RenderableType:
@@ -80,9 +85,7 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
     names = cut_apart((str(row["client"]) for row in rows), NAME_WIDTH)
     for row in rows:
         behaviour = Text("heavy", "yellow") if row["misbehaving"] else Text("well-behaved")
-        values = (
-            Text(client_value(row, column, censored) + _mark(row, column)) for column in columns
-        )
+        values = (Text(client_text(row, column, censored)) for column in columns)
         table.add_row(Text(names[str(row["client"])]), behaviour, *values)
     return table
 

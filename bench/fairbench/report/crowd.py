@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.floods import HEAVY, LEAST_SHARE
 from fairbench.report.client_table import is_crowd
 from fairbench.results.store import Summary
 
@@ -77,14 +78,22 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
     Several runs are combined by their means. Without ratios, below saturation, only the P99 counts.
     A client whose P99 is unknown because of unfinished programs comes before those with a known
-    P99.
+    P99. If no client is called heavy, those that ask for as much as a flood come last.
     """
-    good = [row for row in summary["clients"] if not row["misbehaving"] and row["programs"]]
+    rows = summary["clients"]
+    good = [row for row in rows if not row["misbehaving"] and row["programs"]]
+    demands = [_mean(row.get("demand_tok_s")) or 0.0 for row in rows]
+    total, named = sum(demands), any(row["misbehaving"] for row in rows)
+    heavy = {
+        row["client"]
+        for row, one in zip(rows, demands, strict=True)
+        if not named and one * (len(rows) - 1) > HEAVY * (total - one) and one > LEAST_SHARE * total
+    }
 
-    def badness(row: dict[str, Any]) -> tuple[float, float]:
+    def badness(row: dict[str, Any]) -> tuple[bool, float, float]:
         ratio, late_s = _mean(row["entitlement_ratio"]), _mean(row.get("p99_s"))
         late = -(float("inf") if late_s is None else late_s)
-        return (float("inf") if ratio is None else ratio), late
+        return row["client"] in heavy, (float("inf") if ratio is None else ratio), late
 
     return sorted(good, key=badness)[:count]
 

@@ -27,22 +27,23 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return the marks of the columns of each cell; no marks if nothing is significant.
 
-    A single seed shows no difference, except that a simulated replay of a trace is exact.
+    A single seed shows no difference, except that a simulated replay of a trace is exact. A metric
+    without a verdict, of which a value is only more or less, has no best value.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
-    by_column = [
-        marks_of(
-            [
-                {one.summary["seed"]: value_of(one.summary, column.key) for one in cell.runs}
-                for cell in cells
-            ],
-            column.better,
-            in_seconds=(entry := metric_of(column.key)) is not None and entry.unit == "s",
-        )
-        for column in columns
+    return list(zip(*(_of_column(cells, column) for column in columns), strict=True))
+
+
+def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
+    entry = metric_of(column.key)
+    if entry is not None and not entry.verdict:
+        return [NEITHER] * len(cells)
+    samples = [
+        {one.summary["seed"]: value_of(one.summary, column.key) for one in cell.runs}
+        for cell in cells
     ]
-    return list(zip(*by_column, strict=True))
+    return marks_of(samples, column.better, in_seconds=entry is not None and entry.unit == "s")
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fairbench.files.times import read_clock
 from fairbench.metrics.metric import Form
 from fairbench.report.numbers import number, percent, with_unit, written
-from fairbench.report.traffic_lines import window
+from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
 MOST_TENANTS = 10  # limit on tenants with their own lines; those with the smallest shares are shown
@@ -96,6 +96,17 @@ def is_hidden_burst(summary: Summary) -> bool:
     return bool(
         whole_run is not None and worst is not None and whole_run >= NEAR_ALL and worst < LITTLE
     )
+
+
+def shortfall_of(summary: Summary) -> Shortfall | None:
+    """Return the worst window if a well-behaved client received little in it."""
+    heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
+    rows = summary["worst_windows"][:1]
+    if not rows or rows[0]["share"] >= LITTLE or is_of_failures(summary):
+        return None
+    keys = ("client", "share", "start_s", "end_s")
+    found = Shortfall(*(rows[0][key] for key in keys))
+    return None if found.client in heavy else found
 
 
 IDLE = 0.99  # fraction of the time with empty queues above which no other client delayed a request

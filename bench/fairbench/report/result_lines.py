@@ -20,7 +20,15 @@ from fairbench.metrics.shown_percentiles import (
 from fairbench.metrics.stretches import WARN_ABOVE
 from fairbench.report.client_table import FEW, is_crowd, is_weighted
 from fairbench.report.crowd import many_keys
-from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
+from fairbench.report.numbers import (
+    latency,
+    more_than,
+    number,
+    percent,
+    whole,
+    with_unit,
+    written,
+)
 from fairbench.report.optional_lines import (
     goodput_lines,
     is_of_failures,
@@ -134,9 +142,22 @@ def _throughput(summary: Summary) -> str:
     if summary.get("window_start_s") is not None:
         text += f", from {_interval(summary, 'window_start_s', 'window_end_s')}"
     if summary.get("demand_limited"):
-        empty = written(summary, "queue_empty_share")
-        text += f" (limited by demand: queues empty {empty} of the time)"
+        text += f" ({empty_queues(summary)})"
     return text
+
+
+def empty_queues(summary: Summary) -> str:
+    """Return how far the demand limits the rates, by the time with empty queues."""
+    empty = summary.get("queue_empty_share")
+    if empty is None or empty >= MOSTLY:
+        return f"limited by demand: queues empty {percent(empty)} of the time"
+    return (
+        f"partly limited by demand: queues empty {percent(empty)} of the time, requests waiting "
+        f"in {percent(1 - empty)}"
+    )
+
+
+MOSTLY = 0.5  # part of the time with empty queues from which on the demand limits the rates
 
 
 def _interval(summary: Summary, start: str, end: str) -> str:
@@ -167,6 +188,9 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
+TWICE = 1.5  # multiple of a duration that rounds to 2
+
+
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield the ``--duration`` that gives well-behaved clients enough latencies for a P99."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
@@ -178,7 +202,8 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     times = 1.1 * ENOUGH[P99] / n
     longer_s = ceil(end_s * times / 100) * 100
-    yield "", f"for a reliable P99: --duration {longer_s}, {times:.0f} times as long"
+    much = f"{times:.0f} times as long" if times >= TWICE else f"{times - 1:.0%} longer"
+    yield "", f"for a reliable P99: --duration {longer_s}, {much}"
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fairbench.errors import DataError
+from fairbench.files.times import MAX_TIME_S
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 
 SomeTable = TypeVar("SomeTable", bound=Table)
-MAX_TIME_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
 MAX_COUNT = 2**53
 MAX_WORKER = 2**16 - 1  # metrics read every worker up to the last, even one without a request
 RANGES = {  # ranges of columns of integers

@@ -62,7 +62,7 @@ class LocalScheduler(ABC):
     times_steps: bool = False  # needs on_prompt_time and on_gpu_time
     preempts: bool = False  # passes are made even when the batch is full
     swaps: bool = False  # may preempt to the host's memory, see Preempt
-    orders_retraction: ClassVar[bool] = False  # chooses instead of the engine, see retraction_order
+    orders_retraction: bool = False  # chooses instead of the engine, see retraction_order
     preemption_optional: ClassVar[bool] = False  # the host need not support preemption or swapping
     sizes_steps: bool = False  # limits the tokens of a step, see step_tokens
     work_conserving: ClassVar[bool] = True  # False: the scheduler may leave room unused, see wake_s
@@ -269,6 +269,10 @@ class Router(ABC):
 
     def on_weights(self) -> None:
         """Handle a change of the setup's weights, which happens in place."""
+
+    def balance(self, client: str) -> float | None:
+        """Return a client's balance for monitoring, such as its credit; None if unknown."""
+        return None
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """Add a worker with an empty cache; the worker may have left the cluster earlier.

@@ -28,9 +28,8 @@ class Scan(Protocol):
 class Running(NamedTuple):
     """A request of the running batch.
 
-    ``held_tokens`` is its context, including a shared prefix;
-
-    ``reserved_tokens`` is the memory that admission still reserves for it, before any ratio.
+    ``held_tokens`` is its context, including a shared prefix. ``reserved_tokens`` is the memory
+    that admission still reserves for it, before any ratio.
     """
 
     request: Request

@@ -8,146 +8,246 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.files.times import is_blank, is_missing, number_of
+from fairbench.errors import DataError, printable
+from fairbench.files.times import MAX_TIME_S, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.results.run_tables import MAX_COUNT, MAX_TIME_S, MAX_WORKER
-from fairbench.score.columns import Columns
-from fairbench.score.layout import FIRST, LAST, PLAIN
-from fairbench.score.states import FAILED, UNSAID, is_error, states_of
-from fairbench.score.times import (
-    Times,
-    check_decoding,
-    check_moments,
-    check_one_clock,
-    numbers,
-    problem,
-    without,
-)
+from fairbench.records.columns import Column, Columns, listed
+from fairbench.records.layouts import PLAIN
+from fairbench.records.names import FIRST, LAST, OWN, has, nearest
+from fairbench.records.requests import Requests
+from fairbench.records.times import check_moments, numbers
+from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
+from fairbench.score.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
 """Fields that are whole numbers, with their lowest and highest possible values."""
+FIELDS = (
+    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "total_tokens", "session"),
+    *("worker", "admitted", "status", "error", "gaps", "request_id"),
+    *("span_kind", "span_id", "parent_id"),
+)
+"""The fields of records that are scored."""
+NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
+"""Fields that a user cannot declare missing."""
 
 OVERCACHED = "had more cached than input tokens, all of which count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
+UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
+TWICE = "repeats the id of a request, and counts as a part of it"
 Mended = Counter[str]
 """The number of changed requests, by reason."""
 
 
 def arrays_of(
-    columns: Columns, where: str, unit_s: float | None, *, client: str, part: int, mended: Mended
+    requests: Requests, *, client: str, part: int, mended: Mended, per_client: bool
 ) -> dict[str, Any]:
     """Return the columns of one file as arrays, with absolute times in seconds.
 
-    Raises DataError naming ``where``, the request and the field.
+    Raises DataError naming the request and the field.
 
     Args:
-        columns: The columns of the file.
-        where: The file's name in error messages.
-        unit_s: Seconds of a unit of times, None if unknown.
+        requests: The requests of the file.
         client: The client of all requests if the file names none.
         part: The number of the file, which distinguishes the programs of several files.
         mended: Counts of the requests that were changed, by reason.
+        per_client: Whether programs are distinguished within each client, since two clients may
+            use the same session numbers.
     """
-    length = len(columns)
-    made: dict[str, Any] = {}
-    for field in TOKENS:
-        values = columns.values(field)
-        made[field] = np.full(length, np.nan) if values is None else numbers(values, field, where)
-    states = states_of(columns.values("status") or [None] * length, where)
-    broken = np.array([is_error(one) for one in columns.values("error") or [None] * length])
+    columns, length = requests.columns, len(requests)
+    made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
+    if columns.layout.uncached:
+        made["cached_tokens"] = np.zeros(length)
+    states, broken = _states(columns, mended)
     ended_badly = (states == FAILED) | (states == REFUSED)
     nothing = broken | (ended_badly & ~(made["output_tokens"] > 0))
 
-    times = Times(where, unit_s)
-    start = _first_given([times.of(one) for one in columns.times(("start",))], length)
-    check_one_clock(start, columns.columns["start"].values, where)
-    first, last, gaps = _ends(columns, start, times, nothing, where)
-    if unit_s is None and columns.layout.name == PLAIN:
-        for column in columns.times(("latency",)):
-            if column.unit is None:
-                check_decoding(column, last - first, made["output_tokens"], where)
+    start = requests.start.seconds
+    first, last, gaps = _ends(requests, nothing)
     last = np.where(ended_badly, np.nan, last)
     silent = _silent(states, last, made["output_tokens"], gaps)
     first, last = np.where(silent, np.nan, first), np.where(silent, np.nan, last)
     states = np.where(broken | silent, FAILED, states)
     mended[SILENT] += int(silent.sum())
+    uncounted = ~np.isnan(last) & np.isnan(made["output_tokens"])
+    mended[UNKNOWN_OUTPUT] += int(uncounted.sum())
+    made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
+    tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
+    first = np.where(tokenless & np.isnan(first), last, first)
 
-    admitted = [times.of(one) for one in columns.times(("admitted",))]
-    named = columns.values("client") or [client] * length
-    for row, name in enumerate(named):
-        if is_blank(name):
-            raise problem(where, row, "client is missing")
-    names = np.array([str(name) for name in named], object)
+    _check_ends(requests, states)
+    names = np.array(_clients(requests, client), object)
     made |= {
         "client": names,
-        "program": _programs(columns, names, part),
+        "program": _programs(requests, names, part, per_client=per_client),
         "start": start,
         "first": first,
         "last": last,
-        "admitted": _first_given(admitted, length),
+        "admitted": requests.times.moments("admitted").seconds,
         "gaps": gaps,
-        "worker": _workers(columns.values("worker") or [None] * length, where),
+        "worker": _workers(columns),
         **_status(states, last, refuses=columns.layout.refuses),
     }
     _mend(made, mended)
-    ids = [str(one) for one in columns.values("id") or () if not is_missing(one)]
+    ids = [str(one) for one in columns.values("request_id") or () if not is_missing(one)]
     mended[REPEATED] += len(ids) - len(set(ids))
-    _check(made, where)
+    mended[TWICE] += requests.repeated
+    _check(made, columns)
     return made
 
 
-def _first_given(found: list[Floats], length: int) -> Floats:
-    """Return the first known time of each request; NaN if there is none."""
-    result = np.full(length, np.nan)
-    for one in found:
-        result = np.where(np.isnan(result), one, result)
-    return result
+def _missing(columns: Columns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return the needed fields without a column, with the fields that can replace each."""
+    known = {
+        name
+        for name, found in columns.fields.items()
+        if any(one.first is not None or _is_stated(columns, one) for one in found)
+    }
+    groups = {" or ".join(FIRST): FIRST, " or ".join(LAST[:2]): LAST}
+    needed = {name: (name,) for name in ("start", "input_tokens", "output_tokens")} | groups
+    if columns.layout.name == PLAIN.name:
+        needed = {"client": ("client",)} | needed
+    if columns.layout.at_once:
+        del needed["start"]
+    if not counted:
+        del needed["input_tokens"], needed["output_tokens"]
+    return {name: ways for name, ways in needed.items() if known.isdisjoint(ways)}
 
 
-def _ends(
-    columns: Columns, start: Floats, times: Times, nothing: Flags, where: str
-) -> tuple[Floats, Floats, Any]:
+def _is_stated(columns: Columns, column: Column) -> bool:
+    """Return whether the file has a column, though without any value."""
+    return column.name not in columns.unseen and not column.name.startswith(OWN)
+
+
+def has_waits(columns: Columns, *, counted: bool = True) -> bool:
+    """Return whether records say when first tokens came, so that waits are known.
+
+    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    the file has token counts.
+    """
+    known = [name for name in FIRST if any(c.first is not None for c in columns.of(name))]
+    return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
+
+
+def check_needed(columns: Columns) -> None:
+    """Raise DataError if the file lacks a column that every score needs."""
+    missing = _missing(columns)
+    if not missing:
+        return
+    fields = [one for ways in missing.values() for one in ways]
+    fields = [one for one in fields if not columns.named(one)]
+    found = ((one, nearest(one, columns.samples, columns.taken)) for one in fields)
+    near = next((f"{field}={name}" for field, name in found if name), "")
+    hint = f" Did you mean {near}?" if near else ""
+    named = (columns.chosen_name(name) or name for name in missing)
+    plain = "is unknown. The plain layout" if columns.layout is PLAIN else f"{columns.layout.name}"
+    raise DataError(
+        f"{columns.first_where}: the layout {plain} needs {', '.join(named)}, which the file "
+        f"lacks (it has {has(columns.record)}). Name the fields with --map FIELD=NAME.{hint}"
+    )
+
+
+def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
+    """Return the state that each record states, and which ones report an error."""
+    said = columns.values("status")
+    signs = signed(columns.signs)
+    if signs is not None:
+        said = (
+            signs
+            if said is None
+            else [b if is_missing(a) else a for a, b in zip(said, signs, strict=True)]
+        )
+    unknown = Counter[str]()
+    states = states_of(said or [None] * len(columns), columns, unknown)
+    for word, count in unknown.most_common(3):
+        mended[
+            f"has the unknown status {printable(word)!r}, and is judged by its other fields"
+        ] += count
+    errors = columns.values("error")
+    return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
+
+
+def _clients(requests: Requests, client: str) -> list[str]:
+    """Return the client of each request; ``client`` if the file names none."""
+    columns = requests.columns
+    if "client" not in columns.fields:
+        return [client] * len(requests)
+    names = requests.labels("client")
+    for row, name in enumerate(names):
+        if not name and columns.layout.name == PLAIN.name:
+            raise columns.problem(row, "client is missing")
+    return [name or NO_CLIENT for name in names]
+
+
+NO_CLIENT = "all"
+"""The client of requests that name none, as in traces."""
+
+
+def _check_ends(requests: Requests, states: Any) -> None:
+    """Raise DataError for a successful request without a recognised end.
+
+    Such a record has output and no sign of a failure, but no field for its end, not even an empty
+    one.
+    """
+    columns = requests.columns
+    for row, keys in columns.odd.items():
+        if columns.layout is not PLAIN or not requests.output_tokens[row] > 0:
+            continue
+        if states[row] == UNSAID:
+            ends = [column.name for column in columns.of(*LAST)]
+            others = ", ".join(printable(str(key)) for key in keys if key not in columns.taken)
+            raise columns.problem(
+                row,
+                f"has no {' or '.join(ends)}, unlike other requests (it has "
+                f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
+                "failed request must have an error, a status or no output tokens",
+            )
+
+
+def _ends(requests: Requests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return when first and last token arrived, and the gaps between tokens if known.
 
     ``nothing`` marks failed requests whose times have no meaning.
     """
-    length, skipped = len(start), nothing.tolist()
-    firsts: list[Floats] = []
-    for column in columns.times(FIRST):
-        column = without(column, skipped)
-        if column.field == "ttft":
-            firsts.append(start + times.lengths(column))
-        else:
-            firsts.append(times.of(column))
-            check_moments(column, firsts[-1], start, where)
-    first = _first_given(firsts, length)
-    lasts: list[Floats] = []
+    columns, times, start = requests.columns, requests.times, requests.start.seconds
+    length = len(start)
+    first = times.moments("first_token", skipped=nothing).seconds
+    for column in columns.of("first_token")[:1]:
+        check_moments(columns, column, first, start)
+    ttft = times.lengths("ttft", nothing)
+    latency = times.lengths("latency", nothing)
+    first = np.where(np.isnan(first), start + ttft, first)
+    end = times.moments("end", skipped=nothing).seconds
+    for column in columns.of("end")[:1]:
+        check_moments(columns, column, end, start)
+    times.check_lengths(latency, first - start, "latency")
+    times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
+    last = np.where(np.isnan(end), start + latency, end)
+    if not columns.of(*LAST):  # as ``has_waits`` allows
+        last = first
     gaps = None
-    for column in columns.times(LAST):
-        column = without(column, skipped)
-        if column.field == "itls":
-            gaps = times.gaps(column)
-        elif column.field == "latency":
-            lasts.append(start + times.lengths(column))
-        else:
-            lasts.append(times.of(column))
-            check_moments(column, lasts[-1], start, where)
-    if gaps is not None:
+    lists = next(iter(columns.of("itls", "gaps")), None)
+    if lists is not None:
+        gaps = times.gaps(lists, nothing.tolist())
+    if gaps is not None and lists is not None and lists.field == "itls":
         streamed = np.array([len(one) > 0 for one in gaps])
-        if lasts:  # an answer in one piece may have no first token, or one after 0 s
-            whole = ~streamed & ~(first > start) & ~np.isnan(lasts[0])
-            first = np.where(whole, lasts[0], first)
-        summed = first + np.array([one.sum() for one in gaps])
-        lasts = [np.where(streamed, summed, np.nan), *lasts, summed]
-    if gaps is None and "gaps" in columns.columns:
-        gaps = times.gaps(without(columns.columns["gaps"], skipped))
+        if columns.layout.runs is not None:  # a row that is not streamed arrives in one piece
+            if columns.of("latency"):
+                whole = ~streamed & ~(first > start) & ~np.isnan(last)
+                first = np.where(whole, last, first)
+            last = np.where(streamed | np.isnan(last), first + _sums(gaps), last)
+        elif not columns.of("end", "latency"):
+            last = first + _sums(gaps)
     made = np.empty(length, object)
     for row, one in enumerate(gaps or ()):
         made[row] = one
-    return first, _first_given(lasts, length), made
+    return first, last, made
+
+
+def _sums(gaps: list[Floats]) -> Floats:
+    return np.array([one.sum() for one in gaps])
 
 
 def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
@@ -168,25 +268,27 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-def _programs(columns: Columns, clients: Any, part: int) -> Any:
+def _programs(requests: Requests, clients: Any, part: int, *, per_client: bool) -> Any:
     """Return the program of each request; a request without one is its own program."""
-    given = columns.values("program") or [None] * len(clients)
-    owners = clients if columns.layout.sessions else [""] * len(clients)
-    names = [
-        f"{part}/row {row}"
-        if (is_missing(name) or name in ([], {}))
-        else f"{part}/{owner}/id {name}"
-        for row, (name, owner) in enumerate(zip(given, owners, strict=True))
+    names = requests.labels("session")
+    owners = clients if per_client else [""] * len(clients)
+    found = [
+        f"{part}/{owner}/id {name}" if name else f"{part}/row {row}"
+        for row, (name, owner) in enumerate(zip(names, owners, strict=True))
     ]
-    return np.array(names, object)
+    return np.array(found, object)
 
 
-def _workers(values: list[Any], where: str) -> Any:
+def _workers(columns: Columns) -> Any:
     """Return numbers of workers, NaN for none, or names if some are not numbers."""
+    found = columns.of("worker")
+    if not found:
+        return np.full(len(columns), np.nan)
+    values = listed(found[0].values)
     if all(is_missing(one) or number_of(one) is not None for one in values):
-        return numbers(values, "worker", where)
+        return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(values, "worker", where)  # raises the error
+        return numbers(columns, found[0])  # raises the error
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 
@@ -200,13 +302,13 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
     mended[UNCOUNTED] += int(uncounted.sum())
 
 
-def _check(made: Mapping[str, Any], where: str) -> None:
+def _check(made: Mapping[str, Any], columns: Columns) -> None:
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
             field, _, demand = what.partition(" must ")
             value = f"{field} = {made[field][row]:.17g}: must {demand}" if demand else what
-            raise problem(where, row, value)
+            raise columns.problem(row, value)
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
@@ -221,7 +323,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "it ended, but its first token is missing": ended & np.isnan(first),
         "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
-        "output_tokens is missing": ended & np.isnan(made["output_tokens"]),
         **{
             f"{field} must be a whole number from {least} to {most}": _no_count(
                 made[field], least, most

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.times import Clock, clock_of
+from fairbench.files.times import UNITS, Clock, clock_of, number_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -21,36 +23,13 @@ from fairbench.metrics.records import (
     Programs,
     Requests,
 )
+from fairbench.records.columns import Asked, Columns
+from fairbench.records.names import Column, mapped
+from fairbench.records.requests import Requests as Records
+from fairbench.records.requests import read_requests
 from fairbench.results.run_tables import MAX_WORKER
-from fairbench.score.aiperf import flattened, is_aiperf
-from fairbench.score.arrays import Mended, arrays_of
-from fairbench.score.columns import columns_of, one_of_several
-from fairbench.score.files import Object, read_objects
-from fairbench.score.layout import Layout, choose_layout
-from fairbench.score.tools import TOOLS
-from fairbench.score.tools.tool import Run
-
-
-def export_of(
-    objects: list[tuple[str, Object]], line: int | None, layout: str | None
-) -> tuple[Run, str, list[tuple[str, Object]]] | None:
-    """Return the run that a known tool exported, the tool, and the located requests, or None.
-
-    ``layout`` restricts the search to one tool; ``line`` chooses among several runs, from 1. Raises
-    UsageError if the choice is ambiguous, and DataError if the run has no requests.
-    """
-    where, first = objects[0]
-    known = [one for one in TOOLS if layout in (None, one.name)]
-    tool = next((one for one in known if one.recognise(first)), None)
-    if tool is None:
-        return None
-    runs = tool.runs([item for _, item in objects])
-    file = where.rpartition(",")[0] or where
-    run = one_of_several(runs, line, file)
-    if not run.requests:
-        raise DataError(f"{file}: holds no records")
-    places = [f"{file}, request {number}" for number in range(1, len(run.requests) + 1)]
-    return run, tool.name, list(zip(places, run.requests, strict=True))
+from fairbench.score.arrays import FIELDS, TWICE, Mended, arrays_of, check_needed
+from fairbench.score.states import SIGNS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,39 +79,49 @@ def read_scored(
     ``registered`` ones, served or not, then the others in order of appearance. Raises DataError
     naming file, request and field, UsageError for a wrong layout.
     """
-    for path, count in Counter(path.resolve() for path in paths).items():
+    for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
             raise UsageError(f"{path}: given {count} times, so its requests would be repeated")
-    parts: list[dict[str, Any]] = []
-    used: list[Layout] = []
+    asked = score_asked(mapped(names or {}), layout, line)
+    unit = None if unit_s is None else next(u for u, ns in UNITS.items() if ns == unit_s * 1e9)
+    parts = [read_requests(path, asked, unit) for path in paths]
+    for part in parts:
+        check_needed(part.columns)
+    return scored_of(parts, paths, registered)
+
+
+def score_asked(
+    names: Mapping[str, Column], layout: str | None = None, line: int | None = None
+) -> Asked:
+    """Return how to read a file that is scored."""
+    signs = () if {"status", "error"} & names.keys() else tuple(SIGNS)
+    return Asked(FIELDS, names, layout, line=line or 0, signs=signs)
+
+
+def scored_of(
+    parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
+) -> Scored:
+    """Return the requests of files, which form one run with one clock, as tables."""
+    made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)
     remarks: list[str] = []
-    zones: list[str] = []
-    for number, path in enumerate(paths):
-        objects = read_objects(path)
-        if is_aiperf(objects[0][1]):
-            _check_no_unit(path, "aiperf", unit_s)
-            objects = flattened(objects)
-        if (exported := export_of(objects, line, layout)) is not None:
-            run, tool, objects = exported
-            _check_no_unit(path, tool, unit_s)
-            remarks += run.remarks
-            columns = columns_of(choose_layout(tool, objects, names or {}), objects, None, names)
-            columns.completed = run.completed
-        else:
-            chosen = choose_layout(layout, objects, names or {})
-            columns = columns_of(chosen, objects, line, names)
+    for number, (path, requests) in enumerate(zip(paths, parts, strict=True)):
+        columns = requests.columns
+        _check_at_once(columns)
+        remarks += columns.remarks
+        program = [column.name for column in columns.of("session")]
+        per_client = not columns.layout.exact and "program" not in program
+        per_client &= not columns.named("session")
         part = arrays_of(
-            *(columns, str(path), unit_s), client=stems[number], part=number, mended=mended
+            requests, client=stems[number], part=number, mended=mended, per_client=per_client
         )
-        parts.append(part)
-        zones.append(columns.zone)
-        used.append(columns.layout)
+        made.append(part)
         remarks += _disagreement(path, columns.completed, part["status"])
+    used = [one.columns.layout for one in parts]
     origin_s = 0.0
     if not all(one.keeps_clock for one in used):
-        origin_s = min(float(part["start"].min()) for part in parts)
-    merged = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        origin_s = min(float(part["start"].min()) for part in made)
+    merged = {key: np.concatenate([part[key] for part in made]) for key in made[0]}
     merged["client"] = np.array([printable(str(one)) for one in merged["client"]], dtype=object)
     merged["worker"] = _worker_numbers(merged["worker"])
     for key in ("start", "first", "last", "admitted"):
@@ -140,16 +129,25 @@ def read_scored(
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
     for what, count in mended.items():
         if count:
-            who = f"{count:,} request{'s, each of which' if count > 1 else ' that'}"
+            one = "line" if what == TWICE else "request"
+            who = f"{count:,} {one}{'s, each of which' if count > 1 else ' that'}"
             remarks.append(f"{who} {what}")
     layouts = tuple(dict.fromkeys(one.name for one in used))
     scored = _tables(merged, clients, layouts, tuple(remarks))
-    return replace(scored, clock=clock_of(origin_s, zones[0], scored.horizon_s))
+    return replace(scored, clock=clock_of(origin_s, parts[0].times.zone, scored.horizon_s))
 
 
-def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:
-    if unit_s is not None:
-        raise UsageError(f"{path}: records of {tool} contain their units; leave --time-unit out")
+def _check_at_once(columns: Columns) -> None:
+    """Raise DataError for a run without start times whose requests did not start together."""
+    run = columns.run
+    if not columns.layout.at_once or columns.named("start"):
+        return
+    if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
+        raise DataError(
+            f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
+            "Without them, only a run at request_rate inf without max_concurrency can be "
+            "scored; name a column of start times with --map start=NAME"
+        )
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:

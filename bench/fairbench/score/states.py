@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError, unknown_name
-from fairbench.files.column_names import plain
+from fairbench.errors import unknown_name
 from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
-from fairbench.score.files import Object
+from fairbench.records.columns import Column, Columns
+from fairbench.records.names import plain
 
 UNSAID = -1
+UNKNOWN = -2
 FAILED = 3
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 """The state of a request that broke off, which the metrics' tables show as refused."""
@@ -22,9 +24,9 @@ FINISHED_WORD, FAILED_WORD = "finished", "failed"
 WORDS = {
     FINISHED: (
         *("finished", "success", "succeeded", "successful", "ok", "completed", "complete"),
-        *("done", "passed", "true"),
+        *("done", "passed", "true", "succeed", "default", "info", "debug", "warning"),
     ),
-    REFUSED: ("refused", "rejected", "denied", "throttled", "ratelimited"),
+    REFUSED: ("refused", "rejected", "denied", "throttled", "ratelimited", "toomanyrequests"),
     UNFINISHED: ("unfinished", "incomplete", "running", "pending", "inprogress"),
     FAILED: (
         *("failed", "failure", "error", "errored", "timeout", "timedout", "abort", "aborted"),
@@ -32,27 +34,34 @@ WORDS = {
         "false",
     ),
 }
-_HTTP = re.compile(r"(?:http\S*\s+)?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
+_HTTP = re.compile(r"(?:http\S{0,20}\s{1,9})?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
 _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
-def states_of(values: Iterable[Any], where: str) -> Any:
-    """Return the state of each value; ``UNSAID`` for an empty value.
+def states_of(values: Iterable[Any], columns: Columns, unknown: Counter[str]) -> Any:
+    """Return the state of each value; ``UNSAID`` for an empty value and for an unknown word.
 
     Numbers, including those in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx means finished, 4xx
-    refused, any other number from 100 to 599 failed. Raises DataError naming the request.
+    refused, any other number from 100 to 599 failed. Unknown words are counted. Raises DataError
+    naming the request for a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
     for row, value in enumerate(values):
-        key = type(value), value if isinstance(value, str | int | float) else repr(value)
+        if isinstance(value, list | dict):
+            said = f"{unknown_name('status', str(value), [*_STATES, '200'])}"
+            raise columns.problem(row, said)
+        key = type(value), value
         if key not in known:
-            known[key] = _state_of(value, f"{where}: request {row + 1}")
-        found.append(known[key])
+            known[key] = state_of(value)
+        if known[key] == UNKNOWN:
+            unknown[str(value)] += 1
+        found.append(max(known[key], UNSAID))
     return np.array(found, dtype=np.int64)
 
 
-def _state_of(value: Any, where: str) -> int:
+def state_of(value: Any) -> int:
+    """Return the state that a value means, ``UNSAID`` for none and ``UNKNOWN`` for any other."""
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -62,9 +71,25 @@ def _state_of(value: Any, where: str) -> int:
         code = int(line[1])
     if code is not None and 100 <= code < 600:
         return {2: FINISHED, 4: REFUSED}.get(int(code) // 100, FAILED)
-    if isinstance(value, str) and (word := plain(value)) in _STATES:
-        return _STATES[word]
-    raise DataError(f"{where}: {unknown_name('status', str(value), [*_STATES, '200'])}")
+    if isinstance(value, str):
+        word = plain(value).removeprefix("statuscode")
+        return UNSAID if word == "unset" else _STATES.get(word, UNKNOWN)
+    return {0: UNSAID, 1: FINISHED, 2: FAILED}.get(value, UNKNOWN)  # of OpenTelemetry
+
+
+def errors_of(values: Iterable[Any]) -> Any:
+    """Return whether each value of an error column reports an error."""
+    known: dict[tuple[type, Any], bool] = {}
+    found = []
+    for value in values:
+        if isinstance(value, list | dict):
+            found.append(bool(value))
+            continue
+        key = type(value), value
+        if key not in known:
+            known[key] = is_error(value)
+        found.append(known[key])
+    return np.array(found, dtype=np.bool_)
 
 
 def is_error(value: Any) -> bool:
@@ -77,15 +102,12 @@ def is_error(value: Any) -> bool:
 
 
 _YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
-LOOKED_AT = 10_000  # number of records in which the columns of a file are searched
 
 
 def _state(value: Any) -> Any:
     """Return a status, or None if the value is not one, such as gRPC's 0."""
-    try:
-        return None if states_of([value], "")[0] == UNSAID else value
-    except DataError:
-        return None
+    known = not isinstance(value, list | dict) and state_of(value) > UNSAID
+    return value if known else None
 
 
 def _switch(value: Any) -> str | None:
@@ -103,7 +125,7 @@ def _trouble(value: Any) -> str | None:
 def _reason(value: Any) -> str | None:
     """Return a failure for reasons that mean one; reaching the output limit is no failure."""
     state = _state(value) if isinstance(value, str) else None
-    return FAILED_WORD if state is not None and states_of([state], "")[0] == FAILED else None
+    return FAILED_WORD if state is not None and state_of(state) == FAILED else None
 
 
 SIGNS: Mapping[str, Callable[[Any], Any]] = {
@@ -127,19 +149,23 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
 """The state that a column of this name reports, as a status. Failures come first."""
 
 
-def signed(rows: Sequence[Object]) -> list[Any] | None:
+def signed(columns: Sequence[Column]) -> list[Any] | None:
     """Return a status for each record by such columns, or None if no record has one."""
-    names = {name for row in rows[:LOOKED_AT] for name in row}
-    found = sorted((one for one in names if plain(one) in SIGNS), key=_rank)
-    if not found:
-        return None
-    said = [(name, SIGNS[plain(name)]) for name in found]
-    values = [
-        next((word for name, sign in said if (word := sign(row.get(name))) is not None), None)
-        for row in rows
-    ]
-    return None if all(value is None for value in values) else values
+    said: list[Any] | None = None
+    for column in sorted(columns, key=_rank):
+        sign, known = SIGNS[plain(column.name)], {}
+        words = []
+        for value in column.values:
+            key = repr(value) if isinstance(value, list | dict) else (type(value), value)
+            if key not in known:
+                known[key] = sign(value)
+            words.append(known[key])
+        if said is None:
+            said = words
+        else:
+            said = [b if a is None else a for a, b in zip(said, words, strict=True)]
+    return None if said is None or all(value is None for value in said) else said
 
 
-def _rank(name: str) -> int:
-    return list(SIGNS).index(plain(name))
+def _rank(column: Column) -> int:
+    return list(SIGNS).index(plain(column.name))

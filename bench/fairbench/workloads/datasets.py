@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,16 +12,20 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_file, json_lines
+from fairbench.files.parquet import read_parquet
 from fairbench.streams import stream
 from fairbench.workloads.items import Item
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.schemas import (
     Schema,
     Texts,
+    fields_of,
     merged,
     nearest_schema,
+    renamed,
     schema_of,
     schemas_for,
 )
@@ -29,6 +33,8 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MERGED = (LongQA.kind, ToolUse.kind)
 """Kinds whose data have several questions about one text."""
+
+NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
 """Articles (705 tokens on average) are joined to about this length, the paper's prefix of 2701."""
@@ -103,10 +109,16 @@ def _order(seed: int, turn: int, count: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None) -> Source:
+def load_source(
+    kind: str,
+    dataset_path: str,
+    tokenizer_path: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Source:
     """Load the real input of a program kind from a .jsonl or .jsonl.gz file or ``hf:OWNER/NAME``.
 
-    Raises UsageError for a missing tokenizer or package, DataError (file, line, field) for a file
+    ``names`` has the name in the file of a field that has another name there. Raises UsageError for
+    a missing tokenizer or package, or an unknown field, DataError (file, line, field) for a file
     that cannot be read or does not fit the kind.
     """
     if not schemas_for(kind):
@@ -114,18 +126,23 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
             f"dataset {dataset_path}: programs of kind {kind} do not read a data set; leave "
             "dataset_path out"
         )
+    for field in names or {}:
+        if field not in fields_of(kind):
+            raise unknown_name("field in --dataset-map", field, fields_of(kind))
     counter = load_counter(tokenizer_path)
     if dataset_path.startswith(HUB_PREFIX):
         name, records = dataset_path, hub_records(dataset_path)
     else:
         name, records = Path(dataset_path).name, _file_records(dataset_path)
-    texts = list(_read(kind, dataset_path, records))
+    texts = list(_read(kind, dataset_path, records, names or {}))
     if not texts:
         raise DataError(f"{dataset_path}: holds no records")
     return Source(name, kind, merged(texts) if kind in MERGED else texts, counter)
 
 
-def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[Texts]:
+def _read(
+    kind: str, path: str, records: Iterable[tuple[str, Any]], names: Mapping[str, str]
+) -> Iterator[Texts]:
     """Yield the texts of records that all have the layout of the first record."""
     schema: Schema | None = None
     for place, record in records:
@@ -133,6 +150,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
             table = {"text": record} if isinstance(record, str) else record
             if not isinstance(table, dict):
                 raise ValueError("must be a JSON object or a text")
+            table = renamed(table, names)
             schema = schema or _fitting(table, kind)
             missing = [mark for mark in schema.marks if mark not in table]
             if missing:
@@ -144,20 +162,21 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """Return the layout of the first record. Raises ValueError if the kind does not fit."""
-    schema = schema_of(record)
+    schema = schema_of(record, kind)
     if list(record) == ["text"]:  # a plain text, which each of several kinds reads in its own way
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
     wanted = " or ".join(schema.shape for schema in schemas_for(kind))
     if schema is not None:
+        other = ", as --workload prompts does" if schema.kind == Single.kind else ""
         raise ValueError(
-            f"records of {schema.shape} are for programs of kind {schema.kind}, but this "
-            f"workload runs kind {kind}, which reads {wanted}"
+            f"records of {schema.shape} are for programs of kind {schema.kind}{other}, but this "
+            f"workload runs kind {kind}, which reads {wanted}{NAMED if kind == Single.kind else ''}"
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
-    raise ValueError(f"missing field {missing!r}: {kind} reads {wanted}")
+    raise ValueError(f"missing field {missing!r}: {kind} reads {wanted}{NAMED}")
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
@@ -168,14 +187,20 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
             yield f"line {number}", {key: text for key, text in row.items() if key}
     elif plain.endswith(".json"):
         listed = json_file(Path(path), shown)
+        if isinstance(listed, list):
+            yield from ((f"record {number}", one) for number, one in enumerate(listed, start=1))
+            return
         if not isinstance(listed, dict):
-            raise DataError(f"{shown}: must be a JSON object with an entry for each record")
+            raise DataError(f"{shown}: must be a JSON list of records, or an object of records")
         yield from ((f"entry {name!r}", record) for name, record in listed.items())
+    elif plain.endswith(".parquet"):
+        for number, row in enumerate(read_parquet(Path(path)).to_pylist(), start=1):
+            yield f"row {number}", row
     elif plain.endswith(".jsonl"):
         for where, record in json_lines(Path(path), shown):
             yield where.removeprefix(f"{shown}, "), record
     else:
-        allowed = ".jsonl, .csv, .json (or one of them and .gz)"
+        allowed = ".jsonl, .csv, .json (or one of them and .gz), .parquet"
         raise DataError(f"{shown}: must end in {allowed}, or start with hf:")
 
 

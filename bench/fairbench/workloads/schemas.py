@@ -13,16 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from fairbench.files.json_text import inner
 from fairbench.workloads.programs.agent import Agent
 from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
 from fairbench.workloads.programs.samples import Samples
+from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 
 # limit on the characters of a Python literal, whose tree takes a hundred times as much memory
 MAX_LITERAL = 2**20
+INPUT = "input"  # text of an instruction
+OUTPUTS = ("output", "response", "completion", "answer")  # names of the answer to a prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,13 @@ class Schema:
     read: Callable[[Mapping[str, Any]], Texts]
 
 
-def schema_of(record: Mapping[str, Any]) -> Schema | None:
-    """Return the layout of a record, found by its fields; None if none fits."""
-    return next((s for s in SCHEMAS if all(mark in record for mark in s.marks)), None)
+def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
+    """Return the layout of a record, found by its fields; None if none fits.
+
+    A single request may have any record with a prompt; other kinds have layouts of their own.
+    """
+    known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
+    return next((s for s in known if all(mark in record for mark in s.marks)), None)
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
@@ -61,6 +69,27 @@ def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
 def schemas_for(kind: str) -> list[Schema]:
     """Return the layouts that provide input for a program kind."""
     return [schema for schema in SCHEMAS if schema.kind == kind]
+
+
+def fields_of(kind: str) -> list[str]:
+    """Return the fields that the layouts of a program kind read."""
+    optional = (INPUT, *OUTPUTS) if kind == Single.kind else ()
+    marks = (mark for schema in schemas_for(kind) for mark in schema.marks)
+    return list(dict.fromkeys((*marks, *optional)))
+
+
+def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record in which each field of ``names`` has the value of the named field.
+
+    A name with dots may lead into objects. Raises ValueError for a field that is missing.
+    """
+    found = dict(record)
+    for field, name in names.items():
+        value = record[name] if name in record else inner(record, *name.split("."))
+        if value is None:
+            raise ValueError(f"missing field {name!r}")
+        found[field] = value
+    return found
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
@@ -111,6 +140,24 @@ def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts
 def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
     """Return the reader of a layout with a single text."""
     return lambda record: Texts(_text(record, field))
+
+
+def _prompt(record: Mapping[str, Any]) -> Texts:
+    return Texts(_text(record, "prompt"), _answered(record))
+
+
+def _instruction(record: Mapping[str, Any]) -> Texts:
+    """Return an instruction with its input, if any, as one prompt."""
+    given = record.get(INPUT) or ""
+    if not isinstance(given, str):
+        raise ValueError(f"field {INPUT!r}: must be a text")
+    return Texts("\n".join(filter(None, (_text(record, "instruction"), given))), _answered(record))
+
+
+def _answered(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the answer that a record has, if any."""
+    field = next((name for name in OUTPUTS if record.get(name)), None)
+    return () if field is None else (("", _string(record, field)),)
 
 
 def _document(record: Mapping[str, Any]) -> Texts:
@@ -233,7 +280,10 @@ SCHEMAS: tuple[Schema, ...] = (
         ("prompt", "canonical_solution"),
         _only("prompt"),
     ),
+    Schema(Single.kind, "{prompt} or {prompt, output}", ("prompt",), _prompt),
+    Schema(Single.kind, "{instruction, input, output}", ("instruction",), _instruction),
     Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
     Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
+    Schema(Single.kind, "a text", ("text",), _only("text")),
     Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
 )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import is_dataclass
 from typing import Any
 
-from fairbench.core import Request
+from fairbench.core import Request, Segment
 from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Router, RunningView, Scan, WaitingView
-from fairbench.schedulers.views import FleetView
+from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
+# classes whose fields are listed
+VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
+ALIASES = {"Prompt": "tuple[Segment, ...]"}
+FINAL = re.compile(r"Final\[(.*)\]")
 PARTS = (
     ("WaitingView", WaitingView, "the waiting queue, as `select` sees it"),
     ("Scan", Scan, "an iterator over waiting requests, such as `view.match_order()`"),
@@ -23,30 +28,43 @@ PARTS = (
 
 
 def scheduler_interface() -> str:
-    """Return a section per class, and one with the fields of a request."""
-    sections = [_request(), *(_section(*part) for part in PARTS)]
+    """Return a section with the fields of each class of values, and one with methods per view."""
+    sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
     return "\n".join(sections)
 
 
-def _request() -> str:
-    """Return the names of a request's fields, then the explanations of its docstring."""
-    names = ", ".join(f"`{one.name}`" for one in fields(Request))
-    explained = _text(Request).partition("\n\n")[2].replace("``", "`")
-    return f"## Request\n\nFields: {names}.\n\n{explained}\n"
+def _values(described: type) -> str:
+    """Return the fields of a class with their types, then the explanations of its docstring."""
+    names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
+    head, _, explained = _text(described).replace("``", "`").partition("\n\n")
+    told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()
+    return f"## {described.__name__}\n\nFields: {names}.\n\n{told}\n"
+
+
+def _fields(described: type) -> Iterator[tuple[str, str]]:
+    for name, kind in inspect.get_annotations(described).items():
+        written = FINAL.sub(r"\1", str(getattr(kind, "__forward_arg__", kind)))
+        yield name, ALIASES.get(written, written)
 
 
 def _section(name: str, described: type, summary: str) -> str:
     rows = list(_rows(described))
-    lines = table(("name", "meaning"), rows, str)
+    lines = table(("name", "type", "meaning"), rows, str)
     return "\n".join((f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", *lines, ""))
 
 
-def _rows(described: type) -> Iterator[tuple[str, str]]:
+def _rows(described: type) -> Iterator[tuple[str, str, str]]:
     for name, value in vars(described).items():
         if isinstance(value, property):
-            yield f"`{name}`", _meaning(value.fget)
+            yield f"`{name}`", _type(value.fget), _meaning(value.fget)
         elif inspect.isfunction(value) and not name.startswith("_"):
-            yield f"`{name}({_arguments(value)})`", _meaning(value)
+            yield f"`{name}({_arguments(value)})`", _type(value), _meaning(value)
+
+
+def _type(function: Any) -> str:
+    """Return the type of a result, empty for None."""
+    kind = str(inspect.get_annotations(function)["return"])
+    return "" if kind == "None" else f"`{kind}`".replace("|", "\\|")
 
 
 def _arguments(function: Any) -> str:

@@ -203,6 +203,18 @@ def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
 
 def columns_of(_: str, texts: list[str]) -> dict[str, str]:
     """Parse ``--map`` texts, ``FIELD=COLUMN``. Raises UsageError."""
-    from fairbench.workloads.traces.columns import parse_names
+    from fairbench.records.names import parse_map
+    from fairbench.workloads.traces.rows import NEEDED
 
-    return parse_names(texts)
+    return parse_map(texts, NEEDED)
+
+
+def names_of(flag: str, texts: list[str]) -> dict[str, str]:
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for another form, or a field given twice."""
+    names: dict[str, str] = {}
+    for text in texts:
+        field, _, name = text.partition("=")
+        if not field or not name or field in names:
+            raise UsageError(f"{flag} {text}: write FIELD=NAME with each FIELD once")
+        names[field] = name
+    return names

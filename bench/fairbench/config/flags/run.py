@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fairbench.config.flags.experiment import (
@@ -23,6 +23,7 @@ from fairbench.config.flags.flag import (
     Flag,
     assigned,
     flags_of,
+    names_of,
     split_words,
 )
 
@@ -52,6 +53,16 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Data set of real prompts: a local file, or hf:NAME from the Hugging Face hub.",
             WORKLOAD,
+        ),
+    ]
+    dataset_map: Annotated[
+        Mapping[str, str] | None,
+        Flag(
+            "Field of the data set that holds a text, such as prompt=question; may be repeated.",
+            WORKLOAD,
+            metavar="FIELD=NAME",
+            read=names_of,
+            repeats=True,
         ),
     ]
     tokenizer: Annotated[

@@ -25,7 +25,7 @@ class ServeFlags(TypedDict, total=False):
         str | None,
         Flag(
             "API key sent to every --worker-url as Authorization: Bearer KEY, in place of "
-            "the client's key. --worker-keys keeps keys out of the process list.",
+            "the client's key. --worker-key-file keeps keys out of the process list.",
             metavar="KEY",
         ),
     ]

@@ -45,6 +45,16 @@ class LogFlags(TypedDict, total=False):
             least=1,
         ),
     ]
+    time_unit: Annotated[
+        str | None,
+        Flag(
+            "Unit of times whose column does not state it: s, ms, us or ns.",
+            WORKLOAD,
+            "from the file",
+            "s|ms|us|ns",
+            key="trace.time_unit",
+        ),
+    ]
     clients_from: Annotated[
         str | None,
         Flag(

@@ -1,10 +1,9 @@
-"""Pictures of compared schedulers: bars, a trade-off, distributions, and a swept parameter."""
+"""Pictures of compared schedulers: bars, a trade-off, distributions, and lines over an axis."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.pair_comparison import seed_text
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
+from fairbench.results.sweep_axes import Axis, Line, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,8 +149,7 @@ def _of_places(
         axis.set_visible(False)
     for row in grid:
         row[0].set_ylabel(label)
-    fullest = max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
-    caption(figure, title, provenance_of(cells), fullest)
+    caption(figure, title, provenance_of(cells), _fullest(grid))
     return figure
 
 
@@ -209,54 +208,67 @@ def _well_behaved(run: ComparedRun) -> list[Sample]:
 
 
 PARAMETER_ROW_IN = 2.4
-VALUE = re.compile(r" (\S+)=([-+]?[\d.]+(?:e[-+]?\d+)?)(?= |$)")
+SHIFT_PT = 2.5  # horizontal distance of the marks of two lines at one value
 
 
-class Swept(NamedTuple):
-    """A scheduler's label without the swept parameter, the parameter, and its value."""
+def against_parameter(cells: Cells) -> Figure:
+    """Draw throughput, fairness and latency as lines over each swept axis, with 95% intervals.
 
-    scheduler: str
-    parameter: str
-    value: float
-
-
-def swept(cells: Sequence[SchedulerResults]) -> dict[int, Swept]:
-    """Return the swept parameter of each cell by index; empty unless a parameter has two values."""
-    found = {}
-    for index, cell in enumerate(cells):
-        matches = list(VALUE.finditer(cell.scheduler))
-        if len(matches) == 1:
-            one = matches[0]
-            rest = cell.scheduler.replace(one[0], "")
-            found[index] = Swept(rest, one[1], float(one[2]))
-    several = {(one.parameter, one.value) for one in found.values()}
-    one_parameter = len({parameter for parameter, _ in several}) == 1
-    return found if one_parameter and len(several) > 1 else {}
-
-
-def against_parameter(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw throughput, fairness and latency against the swept parameter, with 95% intervals."""
-    found = swept(cells)
-    metrics, styles = bar_metrics(cells), styles_of(dict.fromkeys(one[0] for one in found.values()))
-    places = list(dict.fromkeys(cells[index].place for index in found))
-    figure, axes = panels(len(places), len(metrics), WIDTH_IN, 0.9 + PARAMETER_ROW_IN * len(places))
-    for row, place in zip(axes, places, strict=True):
-        for axis, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
-            for scheduler, style in styles.items():
-                points = sorted(
-                    (one.value, shown)
-                    for index, one in found.items()
-                    if cells[index].place == place and one.scheduler == scheduler
-                    if (shown := interval(cells[index], key, unit)) is not None
-                )
-                if points:
-                    at, found_at = zip(*points, strict=True)
-                    axis.errorbar(
-                        at, [one[0] for one in found_at], yerr=arms(found_at),
-                        color=style.colour, marker=style.marker, linestyle=style.line,
-                        label=style.label, elinewidth=0.8,
-                    )  # fmt: skip
-            axis.set(xlabel=next(iter(found.values())).parameter, ylabel=label, ylim=(0, None))
+    Axes are parameters, loads and replicas. There is a row of panels for each axis and
+    configuration.
+    """
+    rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
+    names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)
+    metrics, styles = bar_metrics(cells), styles_of(names)
+    figure, grid = panels(len(rows), len(metrics), WIDTH_IN, 0.9 + PARAMETER_ROW_IN * len(rows))
+    for row, (axis, place, lines) in zip(grid, rows, strict=True):
+        for panel, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
+            _draw_lines(figure, panel, lines, styles, key, unit)
+            panel.set(xlabel=axis.label, ylabel=label)
+            _set_ticks(panel, axis)
         row[0].set_title(place, loc="left", fontsize=9)
-    caption(figure, "Metrics against the parameter", provenance_of(cells), axes[0][0])
+    title = f"Metrics over {' and '.join(dict.fromkeys(axis.name for axis, _, _ in rows))}"
+    caption(figure, title, provenance_of(cells), _fullest(grid))
     return figure
+
+
+def _draw_lines(
+    figure: Figure,
+    panel: Axes,
+    lines: Sequence[Line],
+    styles: Mapping[str, SeriesStyle],
+    key: str,
+    unit: float,
+) -> None:
+    """Draw a metric of each line; lines are shifted a little, so that intervals stay visible."""
+    from matplotlib.transforms import offset_copy
+
+    for number, line in enumerate(lines):
+        style = styles[line.scheduler]
+        known = [(at, ends) for at, cell in line.points if (ends := interval(cell, key, unit))]
+        at, found = [at for at, _ in known], [ends for _, ends in known]
+        shift_pt = SHIFT_PT * (number - (len(lines) - 1) / 2)
+        panel.errorbar(
+            at, [mean for mean, _, _ in found], yerr=arms(found),
+            color=style.colour, marker=style.marker, linestyle=style.line, label=style.label,
+            elinewidth=0.8, capsize=1.5,
+            transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
+        )  # fmt: skip
+        # Shifted marks do not count for the limits of a panel.
+        panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
+    panel.autoscale_view()
+    panel.set_ylim(0, None)
+
+
+def _set_ticks(panel: Axes, axis: Axis) -> None:
+    """Make a wide x axis logarithmic; mark the values themselves if there is room."""
+    if axis.is_log:
+        log_x(panel)
+    if axis.ticks:
+        panel.set_xticks(axis.ticks, [f"{value:,.15g}" for value in axis.ticks])
+
+
+def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:
+    """Return the panel with the most entries of a legend."""
+    panels = (panel for row in grid for panel in row)
+    return max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1]))

@@ -12,20 +12,11 @@ from fairbench.figures.compared.draw import (
     bars,
     cdfs,
     distribution,
-    swept,
     tradeoff,
 )
 from fairbench.figures.style import check_drawable, paper_style, save_in
-from fairbench.metrics.metric import Column
-from fairbench.report.comparison_table import (
-    DEMAND_LIMITED,
-    any_limited,
-    comparison_columns,
-    of_several_seeds,
-    provenance,
-    shown,
-)
-from fairbench.results.comparison import SchedulerResults, by_place
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.sweep_axes import axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +36,10 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
         raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
-    if kind == "parameter" and not swept(cells):
-        raise UsageError("kind 'parameter': needs a sweep over one parameter of a scheduler")
+    if kind == "parameter" and not axes_of(cells):
+        raise UsageError(
+            "kind 'parameter': needs a sweep over the values of a parameter, a load or replicas"
+        )
     check_drawable()
     with paper_style():
         return KINDS[kind](cells)
@@ -61,7 +54,7 @@ def write_pictures(
     for kind, draw in KINDS.items():
         if kind == "cdf" and not _have_latencies(cells):
             continue
-        if kind == "parameter" and not swept(cells):
+        if kind == "parameter" and not axes_of(cells):
             continue
         with paper_style():
             written += save_in(draw(cells), output, f"{name}-{kind}", formats)
@@ -70,51 +63,3 @@ def write_pictures(
 
 def _have_latencies(cells: Sequence[SchedulerResults]) -> bool:
     return any(distribution(cell) is not None for cell in cells)
-
-
-SPECIAL = {
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    ">": "$>$",
-    "<": "$<$",
-}
-
-
-def latex_table(cells: list[SchedulerResults]) -> str:
-    """Return a ``tabular`` of the compared metrics, with 95% intervals in brackets."""
-    known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
-    columns = [column for column in comparison_columns(cells) if column.key in known]
-    head = " & ".join(["", *(escaped(column.title) for column in columns)])
-    lines = [
-        f"% {provenance(cells)}",
-        r"% Needs \usepackage{booktabs}.",
-        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
-        r"\toprule",
-        rf"{head} \\",
-    ]
-    for place, here in by_place(cells).items():
-        limited = r" $\sim$" if any_limited(here) else ""
-        named = f"{escaped(place)}{limited}"
-        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{named}}} \\"]
-        for cell in here:
-            texts = [escaped(cell.scheduler), *(_cell(cell, one) for one in columns)]
-            lines.append(rf"{' & '.join(texts)} \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    if any_limited(cells):
-        lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
-    if of_several_seeds(cells):
-        lines.append("% brackets: 95% intervals of the means")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(cell: SchedulerResults, column: Column) -> str:
-    found = shown(cell.combined.get(column.key), column, len(cell.combined["seeds"]))
-    ends = escaped(found.ends.replace("-", "--"))
-    return escaped(found.text) + (rf" [{ends}]" if ends else "")
-
-
-def escaped(text: str) -> str:
-    """Return text in which LaTeX's special characters are escaped."""
-    return "".join(SPECIAL.get(letter, letter) for letter in text)

@@ -63,6 +63,7 @@ class Served:
     - ``workers`` is the number of workers for which it counts, or None for the experiment's number.
     - ``unbounded`` is the reason why no theorem bounds its scheduling, "" if a theorem may apply.
     - ``hosts`` are the machines of the workers by number, empty if all are on this machine.
+    - ``async_scheduling`` is whether vLLM schedules asynchronously.
     """
 
     backend: str
@@ -77,6 +78,7 @@ class Served:
     timing_profile: str | None = None
     timing_grade: str | None = None
     hosts: tuple[str, ...] = ()
+    async_scheduling: bool | None = None
 
 
 class LiveBackend(ABC, Generic[C]):

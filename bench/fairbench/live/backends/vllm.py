@@ -90,6 +90,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
                 (flag for flag in POOL_FLAGS if _given(flag, self.config.server_args)),
                 VLLM_FLAGS["mem_fraction_static"],
             ),
+            async_scheduling=info.get("fairbench", {}).get("async_scheduling"),
         )
 
     def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:

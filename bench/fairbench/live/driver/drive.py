@@ -22,7 +22,6 @@ from fairbench.live.driver.shards import WHOLE, Shard
 from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal, RequestRecord
 from fairbench.live.requirements import allow_many_connections
-from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
@@ -111,8 +110,7 @@ def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
     """Return a stream for each of the shard's clients, reading the data set if there is one."""
-    kind, path = spec.workload.program, spec.dataset_path
-    source = None if path is None else load_source(kind, path, spec.tokenizer)
+    source = spec.source()
     return [
         _Stream(
             program_stream(plan, seed=spec.seed, source=source),

@@ -163,6 +163,7 @@ class PluginReport:
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
     weights: Mapping[str, float] = field(default_factory=dict)
     eviction: str | None = None  # our policy that evicts from its cache
+    async_scheduling: bool | None = None  # of vLLM
     residency: Mapping[str, float] = field(default_factory=dict)  # tokens by client
     vocab_size: int | None = None
     hooks: Mapping[str, int] = field(default_factory=dict)

@@ -6,7 +6,7 @@ host reports the events of requests to the scheduler, and counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup
@@ -87,6 +87,11 @@ class EngineHome:
     def idle(self) -> bool:
         return not self._tracked
 
+    @property
+    def waiting(self) -> Collection[str]:
+        """The clients with waiting requests."""
+        return self.view.clients()
+
     def gone(self, theirs: Theirs) -> None:
         """Handle the end of a request in any state. A second call has no effect."""
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
@@ -131,6 +136,8 @@ class EngineHome:
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         self.ledger.count("admissions", request.client)
+        if not recompute:
+            self.ledger.waited(QUEUE_TIME, request)
         what = "recomputed_tokens" if recompute else "extend_tokens"
         self.ledger.count(what, request.client, extend_tokens)
         self.cap.enter(request)
@@ -142,6 +149,8 @@ class EngineHome:
         tracked.produced = output_tokens
         if new:
             self.ledger.count("output_tokens", request.client, new)
+            if new == output_tokens:
+                self.ledger.waited(FIRST_TOKEN, request)
             self.scheduler.on_tokens(request.client, new)
             if self.scheduler.per_request_tokens:
                 self.scheduler.on_request_tokens(request, new)

@@ -202,6 +202,12 @@ class EngineQueue(MatchedQueue[Spot]):
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
 
+    def look_again(self, request: Request, token_ids: Sequence[int]) -> None:
+        """Match a waiting request again, which now has to prefill ``token_ids``."""
+        entry = self.entries[request]
+        entry.prompt, entry.total = segments_of(token_ids[:IN_BATCH_TOKENS]), len(token_ids)
+        self._on_moved(entry)
+
     def leave(self, request: Request) -> None:
         """Remove admitted and aborted requests."""
         self.admit(request)

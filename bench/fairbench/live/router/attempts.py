@@ -15,6 +15,7 @@ from aiohttp import ClientSession, web
 from fairbench.core import Request
 from fairbench.live import headers
 from fairbench.live.json_errors import Problem
+from fairbench.live.plugins.ledger import FIRST_TOKEN
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged
 from fairbench.live.router.breaker import Breakers, Doubts, Refusals
@@ -333,6 +334,9 @@ class Attempts:
         asking.bill.add(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self.metrics.totals.finished(asking.request.client, outcome, charge)
+        if flight.first_token_s is not None:  # an answer in one piece has no known first token
+            waited_s = flight.first_token_s - asking.request.arrival_s
+            self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)
         asking.trace.ended(flight.worker, outcome, charge)
 
     def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:

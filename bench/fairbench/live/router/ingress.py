@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol, TypeAlias
@@ -97,6 +97,9 @@ class Ingress:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._held)
 
     def __contains__(self, request: object) -> bool:
         """Return whether the request is queued."""

@@ -88,8 +88,13 @@ class Proxy:
             if self.access.keys is not None:  # bodies of unknown clients are not read
                 trace.client = known
                 self.access.quotas.ask(known)
-            with self._memory.lease(known) as lease:
-                return await self._answered(http, api, sent, trace, lease)
+            try:
+                with self._memory.lease(known) as lease:
+                    return await self._answered(http, api, sent, trace, lease)
+            except Problem as problem:
+                client = trace.client or known
+                self.attempts.metrics.totals.refused(client, problem.status)
+                raise
 
     async def _answered(
         self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace, lease: BodyLease

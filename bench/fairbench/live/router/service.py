@@ -79,7 +79,7 @@ async def running(
         access.on_weights = dispatcher.router.on_weights
         peering = peering_of(config, dispatcher)
         subscribers: dict[int, Subscriber] = {}
-        metrics.watch(dispatcher, subscribers)
+        metrics.watch(dispatcher, subscribers, access.weights)
 
         def subscribe(worker: int) -> None:
             subscriber = _subscriber(worker, workers[worker], dispatcher)

@@ -19,14 +19,22 @@ BELOW_PX = 44  # space for an axis with its label
 LEGEND_PX, PER_ROW = 18, 3  # height of a row of a legend, and its entries
 
 
+Ticks = Sequence[tuple[float, str]]
+"""Values of an axis, each with its label."""
+
+
 class Scale(NamedTuple):
-    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic."""
+    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic.
+
+    ``given`` are its ticks with their labels; without any, the ticks are round values.
+    """
 
     low: float
     high: float
     start_px: float
     end_px: float
     log: bool = False
+    given: Ticks = ()
 
     def at(self, value: float) -> float:
         """Return the pixel of a value; values outside the range lie on the edge."""
@@ -50,6 +58,10 @@ class Scale(NamedTuple):
         power = 10.0 ** floor(log10(raw))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
         return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
+
+    def labelled(self) -> Ticks:
+        """Return the given ticks, or the round values, each with its label."""
+        return self.given or [(tick, tick_text(tick)) for tick in self.ticks()]
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
@@ -161,9 +173,9 @@ def tick_text(value: float) -> str:
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
     """Return the grid, ticks and label below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
-    for tick in scale.ticks():
+    for tick, label_of_tick in scale.labelled():
         x = scale.at(tick)
-        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, tick_text(tick), "middle")]
+        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, label_of_tick, "middle")]
     return [*parts, text((scale.start_px + scale.end_px) / 2, bottom + 34, label, "middle")]
 
 

@@ -33,14 +33,16 @@ def heat_chart(
     x_label: str,
     unit: str,
     limits: tuple[float, float],
+    x_ticks: chart.Ticks = (),
 ) -> str:
     """Return cells whose opacity is the logarithm of their value, between two limits.
 
     ``edges`` bound the bins, shape (bins + 1,), in the unit of x; rows have values of shape
-    (bins,). ``limits`` are the values of the lightest cell and of the darkest, above 0.
+    (bins,). ``limits`` are the values of the lightest cell and of the darkest, above 0. ``x_ticks``
+    replace the round values of x.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
-    across = chart.Scale(float(edges[0]), float(edges[-1]), CELLS_PX, chart.END)
+    across = chart.Scale(float(edges[0]), float(edges[-1]), CELLS_PX, chart.END, given=x_ticks)
     parts = chart.horizontal_axis(across, TOP_PX, bottom, x_label)
     for number, row in enumerate(rows):
         y = TOP_PX + CELL_PX * number
@@ -72,9 +74,10 @@ def _keys(limits: tuple[float, float], unit: str) -> list[str]:
     for number in range(KEYS):
         value = low * (high / low) ** (number / (KEYS - 1))
         x, part = CELLS_PX + number * KEY_STEP_PX, opacity(value, limits)
+        most = "" if number else "up to "
         parts += [
             chart.rect(x, 4, KEY_PX, KEY_PX, f'style="fill:var(--ink);opacity:{part:.2f}"'),
-            chart.text(x + KEY_PX + 4, 14, f"{float(f'{value:.2g}'):,g} {unit}"),
+            chart.text(x + KEY_PX + 4, 14, f"{most}{float(f'{value:.2g}'):,g} {unit}"),
         ]
     return parts
 

@@ -79,16 +79,18 @@ def area_chart(
     x_label: str,
     y_label: str,
     shaded: Sequence[tuple[float, float]] = (),
+    x_ticks: chart.Ticks = (),
 ) -> str:
     """Return a chart of stacked step areas, with the first area at the bottom.
 
     ``edges`` bound the bins, shape (bins + 1,), in the unit of x; there is at least one area, and
     areas have values of shape (bins,). ``shaded`` are time windows, drawn behind the areas.
+    ``x_ticks`` replace the round values of x.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = chart.scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
     parts = [chart.shade(across, up, window) for window in shaded]
-    parts += chart.axes(across, up, x_label, y_label)
+    parts += chart.axes(across._replace(given=x_ticks), up, x_label, y_label)
     below = np.zeros(len(edges) - 1)
     x = np.repeat(edges, 2)[1:-1].tolist()
     looks = [
@@ -143,15 +145,19 @@ def point_chart(
     *,
     x_label: str,
     y_label: str,
+    log_x: bool = False,
     log_y: bool = False,
     limit: float | None = None,
     whole_x: bool = False,
+    x_ticks: chart.Ticks = (),
 ) -> str:
     """Return the marks of all series, and a line at ``limit`` of y.
 
     Args:
-        series: There is a point in one of them; with ``log_y`` every y is positive.
+        series: There is a point in one of them; with ``log_x`` every x is positive, with ``log_y``
+            every y.
         whole_x: x counts something, so that ticks are whole numbers and x begins at 0.
+        x_ticks: Ticks of x with their labels; without any, round values have one.
     """
     points = [point for one in series for point in one.points]
     every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
@@ -159,9 +165,11 @@ def point_chart(
     low, high = (
         chart.log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
     )
-    x = _x_range(points, whole_x=whole_x)
-    across, up = chart.scales(len(series), x, (low, high or 1.0), log_y=log_y, plot_px=POINTS_PX)
-    parts = chart.axes(across, up, x_label, y_label)
+    x = chart.log_range([one.x for one in points]) if log_x else _x_range(points, whole_x=whole_x)
+    across, up = chart.scales(
+        *(len(series), x, (low, high or 1.0)), log_x=log_x, log_y=log_y, plot_px=POINTS_PX
+    )
+    parts = chart.axes(across._replace(given=x_ticks), up, x_label, y_label)
     if limit is not None:
         parts.append(chart.line(chart.LEFT, up.at(limit), chart.END, up.at(limit), "limit"))
     for number, one in enumerate(series):

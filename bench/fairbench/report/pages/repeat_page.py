@@ -18,10 +18,10 @@ from fairbench.report.crowd import shown_clients
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import number, whole_percent
 from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
-from fairbench.report.pages.run_page import run_origin, title
+from fairbench.report.pages.run_page import judged_traffic, own_files, run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
-from fairbench.report.traffic_lines import TTFT, Judged, judged
+from fairbench.report.traffic_lines import TTFT, Judged
 from fairbench.results.header import basis, details_line
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.run_facts import stored_facts
@@ -64,7 +64,9 @@ def repeat_page(path: Path) -> Page:
             ),
             Section("Results", [Definitions(list(results_of(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
-            *run_origin(runs[0], f" --num-runs {len(runs)}", ", of the first run"),
+            *run_origin(
+                *(runs[0], f" --num-runs {len(runs)}", ", of the first run", own_files(runs[0]))
+            ),
         ],
     )
 
@@ -93,7 +95,8 @@ def judged_run(run: StoredRun) -> Judged:
     summary = run.summary
     facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
     tables = read_tables(run)
-    return judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
+    traffic = traffic_of(tables.clients, tables.requests, facts.horizon_s)
+    return judged_traffic(summary, traffic)
 
 
 def repeat_headlines(seeds: Sequence[Judged]) -> Iterator[Headline]:
@@ -109,7 +112,7 @@ def repeat_headlines(seeds: Sequence[Judged]) -> Iterator[Headline]:
         wait = _range([one.median_s for one in harms], number)
         note = f"{_in_seeds(harms, seeds)}, median wait {wait} s"
         yield Headline("who is hurt", _counted_clients(harms), note)
-    elif all(one.traffic.knows_waits for one in seeds):
+    elif all(one.traffic.knows_waits and one.shortfall is None for one in seeds):
         yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
 
 

@@ -11,10 +11,11 @@ from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.metrics.traffic import traffic_of
-from fairbench.report.client_table import client_columns, client_value, is_crowd
+from fairbench.metrics.traffic import Traffic, traffic_of
+from fairbench.report.client_table import client_columns, client_text, is_crowd
 from fairbench.report.crowd import crowd_lines, worst_clients
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
+from fairbench.report.optional_lines import shortfall_of
 from fairbench.report.pages.page import (
     Bullets,
     Cell,
@@ -31,8 +32,14 @@ from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.traffic_figures import flood_headlines
 from fairbench.report.pages.warnings import run_warnings
 from fairbench.report.result_lines import latency_kind, notes_of, results_of
-from fairbench.report.traffic_lines import judged, traffic_lines
-from fairbench.results.header import basis, cluster_name, details_line, scheduler_name
+from fairbench.report.traffic_lines import Judged, judged, traffic_lines
+from fairbench.results.header import (
+    basis,
+    cluster_name,
+    details_line,
+    is_nobody_named,
+    scheduler_name,
+)
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
@@ -48,7 +55,8 @@ def run_page(run: StoredRun) -> Page:
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
         facts, tables = stored_facts(run, window), read_tables(run)
-        found = judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
+        traffic = traffic_of(tables.clients, tables.requests, facts.horizon_s)
+        found = judged_traffic(summary, traffic)
         figures = list(run_figures(summary, tables, facts, found))
         said = list(traffic_lines(found, "in this run"))
         causes = filled(
@@ -71,6 +79,13 @@ def run_page(run: StoredRun) -> Page:
             *run_origin(run, before=own_files(run)),
         ],
     )
+
+
+def judged_traffic(summary: Summary, traffic: Traffic) -> Judged:
+    """Return the traffic of a run, judged by what its workload says of clients."""
+    clients = [] if is_nobody_named(summary) else summary["clients"]
+    good = {row["client"] for row in clients if not row["misbehaving"]}
+    return judged(traffic, good, shortfall_of(summary))
 
 
 def title(summary: Summary) -> str:
@@ -109,7 +124,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
     rows = [
         [
             Cell(f"{row['client']}{' (heavy)' if row['misbehaving'] else ''}"),
-            *(Cell(client_value(row, column, censored)) for column in columns),
+            *(Cell(client_text(row, column, censored)) for column in columns),
         ]
         for row in (summary["clients"] if clients is None else clients)
     ]

@@ -28,7 +28,8 @@ from fairbench.report.marks import BEST, WORST, Interval
 from fairbench.report.numbers import bound_of
 from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import Cell, Figure, Grid, Page, Paragraph, Section, filled
-from fairbench.report.pages.run_page import origin
+from fairbench.report.pages.run_page import origin, own_files
+from fairbench.report.pages.sweep_lines import line_figures
 from fairbench.report.pages.sweep_tradeoff import sweep_title, tradeoff_figures, tradeoff_headlines
 from fairbench.report.pages.warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
@@ -60,12 +61,16 @@ def sweep_page(path: Path) -> Page:
         headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
+            *filled("Metrics over the swept values", list(line_figures(cells))),
             *filled("Latency against throughput", list(tradeoff_figures(cells))),
             Section("Comparison", [comparison_grid(cells), Paragraph(legend)]),
             *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients by configuration", []),
             *place_sections(cells),
-            *origin(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
+            *origin(
+                *(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
+                before=own_files(first),
+            ),
         ],
     )
 

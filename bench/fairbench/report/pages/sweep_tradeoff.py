@@ -134,10 +134,11 @@ def _point(cell: SchedulerResults, key: str) -> Point | None:
     if rate is None or latency is None or latency["mean"] is None or rate["mean"] is None:
         return None
     bound = bool(latency.get("lower_bound") or latency.get("upper_bound"))
-    return Point(rate["mean"], latency["mean"], _ends(rate), _ends(latency), bound)
+    return Point(rate["mean"], latency["mean"], interval_ends(rate), interval_ends(latency), bound)
 
 
-def _ends(interval: Interval) -> Ends:
+def interval_ends(interval: Interval) -> Ends:
+    """Return the ends of an interval; None if it has none."""
     low, high = interval.get("low"), interval.get("high")
     return None if low is None or high is None else (low, high)
 

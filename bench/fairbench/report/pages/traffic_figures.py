@@ -10,19 +10,21 @@ import numpy as np
 from fairbench.errors import printable
 from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
-from fairbench.metrics.traffic import Traffic
-from fairbench.report.numbers import number
+from fairbench.metrics.traffic import LONG_S, Traffic
+from fairbench.report.numbers import number, percent
 from fairbench.report.pages.chart import colour
 from fairbench.report.pages.chart_rows import HeatRow, heat_chart
 from fairbench.report.pages.chart_series import Area, area_chart
+from fairbench.report.pages.clock_axis import time_axis
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
+VISIBLE = 0.02  # part of all load from which on a client's area in a chart can be seen
 ROWS = 10  # limit on clients with a row of their own
-# lower end without waits, s, and the lowest ratio of the upper to the lower end
-LEAST_S, MOST_TIMES = 0.1, 10.0
+SHORT_S = LONG_S / 2  # a time to first token that no user notices
+MOST_TIMES = 10.0  # lowest ratio of the upper to the lower end of the colours
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
@@ -30,6 +32,19 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
+
+
+def visible_clients(
+    traffic: Traffic, shown: Sequence[str], heavy: Collection[str]
+) -> Sequence[str]:
+    """Return the clients whose area in a chart of the load is large enough to be seen.
+
+    The heavy ones are always among them. A single invisible client keeps its name.
+    """
+    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
+    seen = [name for name in shown if name in heavy or part[name] >= VISIBLE]
+    return seen if len(traffic.clients) - len(seen) > 1 else shown
 
 
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
@@ -59,7 +74,7 @@ def traffic_figures(
     yield _load(found, shown or shown_clients(traffic, heavy), _edges(traffic))
     if traffic.knows_waits:
         clients = waiting_clients(traffic, heavy, found.harm)
-        yield waits_figure(traffic, heavy, clients, wait_limits(traffic), measured)
+        yield waits_figure(traffic, heavy, clients, wait_limits(traffic, measured), measured)
 
 
 def _edges(traffic: Traffic) -> Floats:
@@ -69,6 +84,7 @@ def _edges(traffic: Traffic) -> Floats:
 def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
+    shown = visible_clients(traffic, shown, heavy)
     # The heavy clients are drawn on top of the others, where a flood is visible.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
@@ -76,17 +92,25 @@ def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
     for name in reversed(shown):
         own = traffic.client == traffic.clients.index(name)
         areas.append(Area(printable(name), _rate(traffic, own, edges), series[name]))
+    axis = time_axis(traffic.clock, float(edges[0]), float(edges[-1]))
     chart = area_chart(
         "Load over time by client",
         edges,
         areas,
-        x_label=f"time, s{_since(traffic)}",
+        x_label=axis.label,
+        x_ticks=axis.ticks,
         y_label="load, weighted tokens/s",
         shaded=[(one.start_s, one.end_s) for one in found.floods if not one.throughout],
     )
     caption = f"Load (input + 2 x output tokens of arriving requests), {_bins(edges)}."
     if heavy:
-        caption += f" Shaded: the flood of {', '.join(map(printable, heavy))}, which is on top."
+        names = ", ".join(map(printable, heavy))
+        shaded = any(not one.throughout for one in found.floods)
+        caption += (
+            f" Shaded: the flood of {names}, which is on top."
+            if shaded
+            else (f" The flood of {names} is on top.")
+        )
     return Figure(chart, caption)
 
 
@@ -116,14 +140,17 @@ def waits_figure(
     rows += [
         HeatRow(printable(name), _medians(traffic, [name], edges), "var(--c1)") for name in clients
     ]
+    axis = time_axis(traffic.clock, float(edges[0]), float(edges[-1]), "time of arrival")
     chart = heat_chart(
         *("Waits over time", edges, rows),
-        x_label=f"time of arrival, s{_since(traffic)}",
+        x_label=axis.label,
+        x_ticks=axis.ticks,
         unit="s",
         limits=limits,
     )
     caption = (
-        f"Median {measured} by time of arrival, {_bins(edges)}; a stronger colour is a longer wait."
+        f"Median {measured} by time of arrival, {_bins(edges)}; a stronger colour is a longer "
+        f"wait, and waits up to {limits[0]:.2g} s have the lightest colour."
     )
     shown = (
         " The clients that waited longest have their own rows." if len(clients) < len(good) else ""
@@ -131,13 +158,18 @@ def waits_figure(
     return Figure(chart, caption + shown)
 
 
-def wait_limits(traffic: Traffic) -> tuple[float, float]:
-    """Return the range of waits (s) that a picture distinguishes."""
+def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
+    """Return the waits (s) of the lightest and of the strongest colour.
+
+    Times to first token have the lightest colour until users notice them, so that no picture of
+    short waits looks alarming. Whole responses are long by nature: the shortest are the lightest.
+    """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
-    if not len(known):
-        return LEAST_S, MOST_TIMES * LEAST_S
-    least = max(0.001, float(np.percentile(known, 5)))
-    return least, max(float(np.percentile(known, 99)), MOST_TIMES * least)
+    least_s = SHORT_S
+    if measured != TTFT and len(known):
+        least_s = max(SHORT_S, float(np.percentile(known, 5)))
+    longest_s = float(np.percentile(known, 99)) if len(known) else 0.0
+    return least_s, max(longest_s, MOST_TIMES * least_s)
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
@@ -168,13 +200,8 @@ def _of(traffic: Traffic, names: Sequence[str]) -> Flags:
     return found
 
 
-def _since(traffic: Traffic) -> str:
-    """Return the date of time 0, for the label of an axis; empty if it is not known."""
-    return f" since {traffic.clock.at(0.0)}" if traffic.clock is not None else ""
-
-
 def _bins(edges: Floats) -> str:
-    return f"in bins of {edges[1] - edges[0]:,.3g} s"
+    return f"in bins of {number(edges[1] - edges[0])} s"
 
 
 def flood_headlines(found: Judged) -> Iterator[Headline]:
@@ -192,5 +219,10 @@ def flood_headlines(found: Judged) -> Iterator[Headline]:
         when = window_list([(one.start_s, one.end_s) for one in harm.parts or (harm,)], clock)
         note = f"{when}, median wait {number(harm.median_s)} s"
         yield Headline("who is hurt", clients, note)
+    elif (short := found.shortfall) is not None:
+        note = (
+            f"{percent(short.share)} of its fair share, {window(short.start_s, short.end_s, clock)}"
+        )
+        yield Headline("who is hurt", printable(short.client), note)
     elif found.traffic.knows_waits:
         yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")

@@ -8,7 +8,12 @@ from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.numbers import latency, number, percent, whole
-from fairbench.report.result_lines import NO_ORDER, hidden_backlog, is_extrapolated
+from fairbench.report.result_lines import (
+    NO_ORDER,
+    empty_queues,
+    hidden_backlog,
+    is_extrapolated,
+)
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, read_json
 from fairbench.results.sweep_store import SweepStore
@@ -80,8 +85,8 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
     if not is_carried(n := summary["victim_n"], tail):
         yield (f"A P{tail} needs about {ENOUGH[tail]} latencies, and a client has only {n}.")
     if summary["demand_limited"]:
-        empty = percent(summary["queue_empty_share"])
-        yield (f"Limited by demand: queues were empty {empty} of the time, so rates show the load.")
+        text = empty_queues(summary)
+        yield f"{text[0].upper()}{text[1:]}, so rates show the load then."
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:

@@ -130,6 +130,14 @@ class Account(ABC):
     def forget(self, client: str) -> None:
         """Forget a client without requests; by default its balance is kept."""
 
+    def ahead(self, client: str) -> tuple[float, ...]:
+        """Return how far the client is ahead of others, by the nodes of its charges."""
+        return tuple(self.lead(node) for node in self.nodes(client))
+
+    @abstractmethod
+    def lead(self, node: str) -> float:
+        """Return a number that is the larger the further a node is ahead of its siblings."""
+
     @abstractmethod
     def balances(self) -> dict[str, float]:
         """Return the balance of every client, after all decoded tokens are booked."""

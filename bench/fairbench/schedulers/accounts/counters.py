@@ -99,6 +99,10 @@ class Counters(Account):
             self.of.pop(client, None)
             self._turn.pop(client, None)
 
+    def lead(self, node: str) -> float:
+        self.decoded.settle((node,))
+        return self.of.get(node, 0.0)
+
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()
         return self.of

@@ -125,6 +125,10 @@ class Credits(Account):
         if self.rejoin == "min0" and credit < 0:
             self._debts[client] = credit
 
+    def lead(self, node: str) -> float:
+        self.decoded.settle((node,))
+        return -self.of.get(node, 0.0) / self.quantum_of(node)
+
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()
         return self.of

@@ -45,6 +45,8 @@ class DLPM(FairScheduler):
         ``gpu-time`` charges the time of iterations, as in ``GPUCharges``; a quantum is then the
         time of that number of computed tokens. ``tenants``: ``tree`` keeps credits at every level
         of ``org/team/user``. ``weights`` of clients override the experiment's.
+        ``preempt``: when memory runs out, ``fair`` takes it from the running requests of the client
+        that is furthest ahead, the newest first; by default the engine chooses the request.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -55,12 +57,14 @@ class DLPM(FairScheduler):
         sharing: Sharing | None = None
         charge: Literal["gpu-time"] | None = None
         tenants: Tenants | None = None
+        preempt: Literal["fair"] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self.orders_retraction = params.preempt == "fair"
         self.prices = Prices(
             params.extend_weight, params.output_weight, recompute=params.charge_recompute
         )

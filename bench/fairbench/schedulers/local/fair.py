@@ -6,14 +6,14 @@ decides which client's request goes next, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Read, RunningView, Setup, WaitingView
 from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
 from fairbench.schedulers.charging.tokens import Charging, Prices, TokenCharging
 from fairbench.schedulers.params import Positive, PositiveInt
@@ -123,6 +123,15 @@ class FairScheduler(LocalScheduler):
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
+
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
+        """Order running requests by how far their clients are ahead, each client's newest first.
+
+        Only ``preempt=fair`` asks for this order.
+        """
+        newest = [one.request for one in running][::-1]
+        ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
+        return sorted(newest, key=lambda request: ahead[request.client], reverse=True)
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)

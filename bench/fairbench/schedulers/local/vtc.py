@@ -41,6 +41,8 @@ class VTC(FairScheduler):
         that pay for a shared prefix, as in ``SharedCharges``, where ``charge=extend``; the client
         that computes it by default. ``tenants``: ``tree`` makes clients leaves of the tree that
         their names spell, as in ``TreeCounters``.
+        ``preempt``: when memory runs out, ``fair`` takes it from the running requests of the client
+        that is furthest ahead, the newest first; by default the engine chooses the request.
         """
 
         charge: Literal["extend", "input", "gpu-time"] = "extend"
@@ -49,11 +51,13 @@ class VTC(FairScheduler):
         tenants: Tenants | None = None
         form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] = field(default_factory=dict)
+        preempt: Literal["fair"] | None = None
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
     def __init__(self, params: Params) -> None:
         self.params = params
+        self.orders_retraction = params.preempt == "fair"
         self.prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )

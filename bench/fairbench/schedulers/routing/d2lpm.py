@@ -80,6 +80,11 @@ class D2LPM(CreditExchange, PrefixRouter):
         """The credits q_{i,w}: client (or tenant) -> live worker -> credit."""
         return self.credits.of
 
+    def balance(self, client: str) -> float | None:
+        """Return the sum of a client's credits over the workers."""
+        credit = self.credit.get(client)
+        return None if credit is None else sum(credit.values())
+
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
         self.credits.setup = self.setup

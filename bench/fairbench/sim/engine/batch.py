@@ -57,9 +57,7 @@ class RunningBatch:
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
         """Return each client's part in the step ``steps_ago`` steps ago (batch unchanged)."""
-        at = self.steps - steps_ago
-        bases = zip(self.per_client.items(), self._in_batch.base_tokens, strict=True)
-        return {client: Decoding(count, base + count * at) for (client, count), base in bases}
+        return self.by_client(steps_ago).decoding()
 
     def reserved_tokens(self) -> int:
         """Sum over the batch of min(max_new - produced, 4096)."""

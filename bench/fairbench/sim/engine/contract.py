@@ -126,7 +126,7 @@ class EngineContract(Protocol):
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
         DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
-        "vllm": "fairbench.sim.engine.vllm.worker:VLLMContract",
+        "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
         "lightllm": "fairbench.sim.engine.lightllm.worker:LightLLMContract",
     }
 )

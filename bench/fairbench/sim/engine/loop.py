@@ -198,6 +198,10 @@ class EngineLoop(ABC, Generic[N]):
         batch, done = self.batch, NOBODY
         if (due := batch.due) and due[0][0] <= batch.steps and (done := self._finished()):
             self._end_stretch()
+        self._end_requests(done)
+
+    def _end_requests(self, done: list[Sequence]) -> None:
+        """End these sequences, read the inbox, and decide on the next iteration."""
         for sequence in done:
             self._release(sequence)
             self.cap.finish(sequence.request, sequence.produced)

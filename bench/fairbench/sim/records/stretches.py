@@ -70,6 +70,26 @@ class InBatch:
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
 
+    def copy(self) -> InBatch:
+        """Return a copy that does not follow the batch."""
+        other = InBatch(self.index)
+        other.per_client, other.step = self.per_client.copy(), self.step
+        other.clients, other.requests = self.clients[:], self.requests[:]
+        other.base_tokens = self.base_tokens[:]
+        return other
+
+    def same(self, other: InBatch) -> bool:
+        """Return whether both have the same clients with the same requests and context."""
+        mine = self.clients, self.requests, self.base_tokens
+        return mine == (other.clients, other.requests, other.base_tokens)
+
+    def decoding(self) -> dict[str, Decoding]:
+        """Return each client's part in the step ``step``."""
+        bases = zip(self.per_client.items(), self.base_tokens, strict=True)
+        return {
+            client: Decoding(count, base + count * self.step) for (client, count), base in bases
+        }
+
     def add(self, client: str, base_tokens: int) -> None:
         number = self.index.setdefault(client, len(self.index))
         count = self.per_client[client] = self.per_client.get(client, 0) + 1

@@ -1,4 +1,4 @@
-"""A single request with fixed or uniform lengths ([VTC] §5.1), or with a trace's lengths."""
+"""A single request with fixed or uniform lengths ([VTC] §5.1), or with real ones."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the prompt and its single answer."""
+        """Build a program; a real item provides the prompt, and its answer if it has one."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
-            output = rng.randint(params.output_min, params.output_max)
         else:
-            prompt, output = max(1, item.text_tokens), item.exchanges[0][1]
+            prompt = max(1, item.text_tokens)
+        if item is not None and item.exchanges:
+            output = item.exchanges[0][1]
+        else:
+            output = rng.randint(params.output_min, params.output_max)
         segment = Segment(f"{content_key(program_id, item)}/prompt", prompt)
         return cls(program_id, client, segment, output)
 

@@ -1,4 +1,4 @@
-"""The interface of trace formats, which ``formats/`` implements, and of traces as read."""
+"""The interface of formats of programs, which ``formats/`` implements, and of traces as read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from fairbench.files.json_text import Place
+from fairbench.records.layout import Record
 from fairbench.workloads.items import Recorded
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import Table
@@ -51,34 +52,19 @@ class Trace(Protocol):
         ...
 
 
-Record = Mapping[str, Any]
-
-
 @dataclass(frozen=True)
 class Asked:
-    """The user's options for a file: ``names`` maps columns, ``line`` selects a run.
+    """The user's columns for a file of another format than records of requests.
 
-    ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
-    are findings while reading: ``unit`` is the unit of the file's times, ``zone`` their UTC offset.
-    ``nameless`` is true if no column has clients, ``cached`` names the column of cached tokens that
-    are not replayed.
+    ``notes`` are findings while reading: ``unit`` is the unit of the file's times.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
-    line: int = 0
     notes: dict[str, str] = field(default_factory=dict)
-    block_size: int = 0
-
-
-class PlacedRow(NamedTuple):
-    """A row (None if it is left out) with its location, such as ``FILE, line 3``."""
-
-    where: str
-    row: Row | None
 
 
 class Known(Protocol):
-    """A trace format of JSON objects, or of CSV rows as dicts of strings.
+    """A trace format of JSON objects.
 
     ``fits`` returns whether a file that begins with this object has the format.
     """
@@ -99,9 +85,9 @@ class Measured(Known, Protocol):
 
 
 class Format(Known, Protocol):
-    """A format that lists every request. ``rows`` raises DataError with location and field.
+    """A format of programs. ``rows`` raises DataError with location and field.
 
-    The rows need not be in order of time.
+    A row is None for a request that is left out. The rows need not be in order of time.
     """
 
-    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]: ...
+    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[Row | None]: ...

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from pathlib import Path
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import digest
-from fairbench.files.records import records_of
-from fairbench.files.times import UTC_ZONE, Clock, clock_of
+from fairbench.files.times import UNITS, UTC_ZONE, Clock, clock_of
+from fairbench.records.columns import beginning
+from fairbench.records.layouts import LOOKED_AT, kinds_of, layout_of
+from fairbench.records.names import mapped
+from fairbench.records.requests import (
+    Requests,
+    counted_alike,
+    lacks_counts,
+    read_requests,
+)
+from fairbench.records.source import records_of
 from fairbench.workloads.traces.change import assigned, spread_out
-from fairbench.workloads.traces.format import Asked, Measured, Trace
-from fairbench.workloads.traces.formats import format_of
-from fairbench.workloads.traces.formats.tables import Columnwise
+from fairbench.workloads.traces.format import Asked, Format, Measured, Trace
+from fairbench.workloads.traces.formats import PROGRAMS
 from fairbench.workloads.traces.programs import RecordedTrace
-from fairbench.workloads.traces.rows import AUTO
-from fairbench.workloads.traces.table import TableBuilder
+from fairbench.workloads.traces.requests import format_name as name_of_format
+from fairbench.workloads.traces.requests import trace_asked, trace_table
+from fairbench.workloads.traces.rows import AUTO, FORMATS
+from fairbench.workloads.traces.table import Table, TableBuilder
 
 FOLDERS = "FAIRBENCH_DATA"
 
@@ -50,7 +60,7 @@ class TraceParams:
     number of made-up clients. ``spread`` separates requests that were recorded at the same time.
     ``sha256``, if given, must be the file's digest. ``time_scale`` seconds of the trace pass in one
     second. ``block_size`` above 0 is the number of tokens of each block in ``hash_ids`` and
-    overrides file and format.
+    overrides file and format. ``time_unit`` is the unit of times without one, "" if unknown.
     """
 
     file: str
@@ -62,6 +72,7 @@ class TraceParams:
     spread: bool = False
     line: int = 0
     block_size: int = 0
+    time_unit: str = ""
 
 
 def check_params(params: TraceParams) -> None:
@@ -74,6 +85,8 @@ def check_params(params: TraceParams) -> None:
         )
     if params.clients > MAX_CLIENTS:
         raise UsageError(f"clients = {params.clients}: must be at most {MAX_CLIENTS:,}")
+    if params.time_unit not in ("", *UNITS):
+        raise unknown_name("time_unit", params.time_unit, UNITS)
     for name in ("clients", "line", "block_size"):
         if (value := getattr(params, name)) < 0:
             raise UsageError(f"{name} = {value}: must be above 0")
@@ -84,7 +97,9 @@ class ReadTrace:
     """A trace with facts about its file.
 
     ``unit`` is the unit of its times, if any; ``clock`` has their dates, if they are dates.
-    ``nameless`` and ``cached`` are as in ``Asked.notes``, "" for none.
+    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
+    are not replayed, "" for none. ``counted`` is false if the file has no token counts, so that
+    each request has one token.
     """
 
     trace: Trace
@@ -94,6 +109,7 @@ class ReadTrace:
     clock: Clock | None = None
     nameless: str = ""
     cached: str = ""
+    counted: bool = True
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
@@ -115,10 +131,10 @@ def _found(params: TraceParams) -> ReadTrace:
     state = path.stat()
     name = params.format
     if name == AUTO:  # found from its first records, so that each caller reads the file once
-        name = format_of(AUTO, records_of(path, streamed=True))[0].name
+        name = _name_of(path, state.st_mtime_ns, state.st_size)
     found = _read(
         *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),
-        *(params.clients, params.spread, params.block_size),
+        *(params.clients, params.spread, params.block_size, params.time_unit),
     )
     if params.sha256 not in ("", found.sha256):
         raise DataError(
@@ -126,6 +142,18 @@ def _found(params: TraceParams) -> ReadTrace:
             f"its SHA-256 is {found.sha256} instead of {params.sha256}"
         )
     return found
+
+
+@lru_cache(maxsize=8)
+def _name_of(path: Path, mtime_ns: int, size: int) -> str:
+    """Return the format of a file, by its first records of each kind."""
+    texts, places, _ = beginning(path)
+    head = [one.value for one in places]
+    for record in head[:LOOKED_AT]:
+        for name, one in PROGRAMS.items():
+            if one.fits(record):
+                return name
+    return name_of_format(layout_of(None, kinds_of(head)).name, texts=texts)
 
 
 @lru_cache(maxsize=2)
@@ -139,10 +167,83 @@ def _read(
     clients: int,
     spread: bool,
     block_size: int,
+    time_unit: str,
 ) -> ReadTrace:
-    chosen, records = format_of(format_name, records_of(path, streamed=True))
-    asked = Asked(columns_of(columns), line, block_size=block_size)
-    if line and not isinstance(chosen, Columnwise):
+    names = columns_of(columns)
+    if format_name in PROGRAMS:
+        return _programs(path, PROGRAMS[format_name], names, line, clients, spread)
+    if format_name not in FORMATS:
+        raise unknown_name("trace format", format_name, [AUTO, *FORMATS])
+    asked = trace_asked(mapped(names), format_name, line)
+    requests = read_requests(path, asked, time_unit or None)
+    return trace_of(path, requests, clients, spread=spread, block_size=block_size)
+
+
+def trace_of(
+    path: Path,
+    requests: Requests,
+    clients: int = 0,
+    *,
+    spread: bool = False,
+    block_size: int = 0,
+    counted: bool = True,
+) -> ReadTrace:
+    """Return requests of a file as a trace."""
+    table, notes = trace_table(requests, block_size, counted=counted)
+    trace = RecordedTrace(_changed(table, clients, spread=spread))
+    clock = clock_of(notes.began_s, notes.zone, trace.span_s)
+    nameless = "" if clients else notes.nameless
+    name = name_of_format(requests.columns.layout.name, texts=requests.columns.text)
+    return ReadTrace(
+        *(trace, name, digest(path, f"{path}"), notes.unit),
+        *(clock, nameless, notes.cached),
+    )
+
+
+def _changed(table: Table, clients: int, *, spread: bool) -> Table:
+    if spread:
+        table = spread_out(table)
+    return assigned(table, clients) if clients else table
+
+
+def read_with_requests(
+    params: TraceParams, fields: Collection[str], signs: Collection[str]
+) -> tuple[ReadTrace, Requests | None]:
+    """Return a file's trace and, unless it has programs, its requests with further fields.
+
+    Args:
+        params: How to read the file.
+        fields: Further fields of the requests.
+        signs: Names of columns that say how requests ended.
+    """
+    path = find(params.file)
+    state = path.stat()
+    name = params.format
+    if name == AUTO:
+        name = _name_of(path, state.st_mtime_ns, state.st_size)
+    if name in PROGRAMS:
+        return read_trace(params), None
+    asked = trace_asked(mapped(columns_of(params.columns)), name, params.line)
+    asked = replace(asked, fields=(*asked.fields, *fields), signs=signs)
+    requests = read_requests(path, asked, params.time_unit or None)
+    counted = not lacks_counts(requests)
+    requests = requests if counted else counted_alike(requests)
+    read = trace_of(path, requests, block_size=params.block_size, counted=counted)
+    return replace(read, counted=counted), requests
+
+
+def _programs(
+    path: Path,
+    chosen: Format | Measured,
+    names: Mapping[str, str],
+    line: int,
+    clients: int,
+    spread: bool,
+) -> ReadTrace:
+    """Return the trace of a file whose records are programs or distributions."""
+    records = records_of(path, streamed=True)
+    asked = Asked(names)
+    if line:
         raise UsageError(
             f"--trace-line {line}: cannot be given for the format {chosen.name}, whose files "
             "hold a single run"
@@ -157,24 +258,16 @@ def _read(
         trace, sha256 = chosen.trace(records, asked), digest(path, f"{path}")
         return ReadTrace(trace, chosen.name, sha256, asked.notes.get("unit", ""))
     builder = TableBuilder(f"{path}")
-    for _, row in chosen.rows(records, asked):
+    for row in chosen.rows(records, asked):
         if row is None:
             builder.left_out += 1
         else:
             builder.add(row)
     table = builder.table()
-    if spread:
-        table = spread_out(table)
-    if clients:
-        table = assigned(table, clients)
-    sha256 = digest(path, f"{path}")
-    notes = asked.notes
-    clock = clock_of(builder.began_s, notes.get("zone", UTC_ZONE), table.span_s)
-    nameless = "" if clients else notes.get("nameless", "")
-    return ReadTrace(
-        *(RecordedTrace(table), chosen.name, sha256, notes.get("unit", "")),
-        *(clock, nameless, notes.get("cached", "")),
-    )
+    clock = clock_of(builder.began_s, UTC_ZONE, table.span_s)
+    made = RecordedTrace(_changed(table, clients, spread=spread))
+    unit = asked.notes.get("unit", "")
+    return ReadTrace(made, chosen.name, digest(path, f"{path}"), unit, clock)
 
 
 def joined_columns(names: Mapping[str, str]) -> str:

@@ -9,15 +9,19 @@ AUTO = "auto"
 FORMATS = (
     *("weka", "agent", "bailian", "mooncake", "azure", "burstgpt", "servegen", "arena", "vtc"),
     *("serving", "vllm", "sglang", "otel", "litellm", "csv", "jsonl"),
+    *("openinference", "langsmith", "langfuse", "helicone", "openrouter", "cloudflare", "nginx"),
+    *("envoy", "agentgateway", "vidur", "bedrock", "transcript", "wildchat", "aiperf", "guidellm"),
+    *("inference-perf", "llmperf", "genai-bench", "genai-perf", "fairbench"),
 )
-"""The formats of ``workloads.traces.formats``, in the order in which ``auto`` tries them."""
+"""The formats of ``workloads.traces.formats`` and the layouts of ``records``."""
 
 NEEDED = ("time", "input_tokens", "output_tokens")
 FIELDS = (
-    *NEEDED,
-    *("client", "max_tokens", "session", "end", "latency", "delay", "hash_ids", "block_size"),
-    "text",
+    *("time", "input_tokens", "output_tokens", "client", "max_tokens", "session", "end", "latency"),
+    *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
+    *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
 )
+"""The fields that ``--map`` takes, as ``records.names.MAPPED`` has them."""
 
 
 ALL = "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -135,37 +135,62 @@ class TableBuilder:
 
     def table(self) -> Table:
         """Return all rows, with clients in the order of names. Raises DataError without rows."""
+        failed = f", but for {self.left_out} that failed" if self.left_out else ""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
-        at_ns, took_ns = column.pop("at"), column.pop("end")
-        think_ns = column.pop("think")
-        if not len(at_ns):
-            failed = f", but for {self.left_out} that failed" if self.left_out else ""
+        parts = Blocks(*map(np.array, (self._counts, self._blocks, self._estimated)))
+        if not len(parts.counts):
             raise DataError(f"{self._shown}: no requests{failed}")
-        names = sorted(self._clients, key=_natural)
-        code = np.empty(len(names), np.int64)
-        code[[self._clients[name] for name in names]] = np.arange(len(names))
-        counts, blocks = np.array(self._counts), np.array(self._blocks)
-        estimated = np.array(self._estimated)
-        if estimated.any():
-            tokens = column["input_tokens"]
-            counts, blocks, size = fitted(counts, blocks, tokens, estimated)
-            column["block_size"] = np.where(estimated > 0, size, column["block_size"])
-        arrival_s: Floats = (at_ns - at_ns.min()) / 1e9
-        if at_ns.min() > SINCE_1970_NS:
-            arrival_s = np.round(arrival_s, 6)
-        table = Table(
-            tuple(names),
-            arrival_s=arrival_s,
-            end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
-            think_s=np.where(think_ns < 0, np.nan, think_ns / 1e9),
-            first_block=np.append(_before(counts), counts.sum()),
-            blocks=blocks,
-            left_out=self.left_out,
-            who_left_out=self.who_left_out,
-            synthetic=tuple(self._synthetic),
-            **column | {"client": code[column["client"]]},
-        )
-        return table.taken(np.argsort(arrival_s, kind="stable"))
+        made = table_of(list(self._clients), column, parts, tuple(self._synthetic))
+        return replace(made, left_out=self.left_out, who_left_out=self.who_left_out)
+
+
+class Blocks(NamedTuple):
+    """The blocks of prompts: their number for each request, and their identities.
+
+    ``estimated`` is the approximate number of tokens in the text of the blocks, 0 without a text.
+    """
+
+    counts: Ints
+    ids: Ints
+    estimated: Ints
+
+
+def table_of(
+    clients: list[str], column: dict[str, Any], parts: Blocks, synthetic: tuple[str, ...]
+) -> Table:
+    """Return requests as a table, in order of time, with clients in the order of names.
+
+    Args:
+        clients: Names of the codes in ``column["client"]``.
+        column: Arrays ``at``, ``end`` (duration) and ``think``, in ns, negative for unknown ones,
+            and those of ``COUNTS``; shape (n,), at least one request.
+        parts: Blocks of the prompts.
+        synthetic: Parts that were not recorded.
+    """
+    at_ns, took_ns = column.pop("at"), column.pop("end")
+    think_ns = column.pop("think")
+    names = sorted(clients, key=_natural)
+    place = {name: number for number, name in enumerate(names)}
+    code = np.array([place[name] for name in clients], np.int64)
+    counts, blocks, estimated = parts
+    if estimated.any():
+        tokens = column["input_tokens"]
+        counts, blocks, size = fitted(counts, blocks, tokens, estimated)
+        column["block_size"] = np.where(estimated > 0, size, column["block_size"])
+    arrival_s: Floats = (at_ns - at_ns.min()) / 1e9
+    if at_ns.min() > SINCE_1970_NS:
+        arrival_s = np.round(arrival_s, 6)
+    table = Table(
+        tuple(names),
+        arrival_s=arrival_s,
+        end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
+        think_s=np.where(think_ns < 0, np.nan, think_ns / 1e9),
+        first_block=np.append(_before(counts), counts.sum()),
+        blocks=blocks,
+        synthetic=synthetic,
+        **column | {"client": code[column["client"]]},
+    )
+    return table.taken(np.argsort(arrival_s, kind="stable"))
 
 
 def _natural(name: str) -> tuple[int, int, str]:

@@ -7,14 +7,10 @@ texts. The number of tokens in a block is the median of the log's own counts, if
 
 from __future__ import annotations
 
-import json
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from fairbench.workloads.tokens import ApproximateCounter
 
 CHARACTERS = 92
 """The characters of a block: ``BLOCK_TOKENS`` at 4.6 a token, as in ``ApproximateCounter``."""
@@ -22,29 +18,6 @@ BLOCK_TOKENS = 20
 MOST_TOKENS = 2 * CHARACTERS  # limit on the tokens of a block
 
 Ints = npt.NDArray[np.int64]
-
-_count = ApproximateCounter().count
-
-
-def text_of(value: Any) -> str:
-    """Return the text of a prompt, or the joined texts of a chat's messages."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(map(_message, value))
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _message(value: Any) -> str:
-    if not isinstance(value, dict):
-        return f"{text_of(value)}\n"
-    content = value.get("content")
-    return f"{value.get('role', '')}\n{'' if content is None else text_of(content)}\n"
-
-
-def tokens_of(text: str) -> int:
-    """Return the approximate number of tokens in a text."""
-    return _count(text)
 
 
 def blocks_of(text: str) -> list[int]:

@@ -58,7 +58,7 @@ class Hooks:
         return time.monotonic()
 
     def _settle(self) -> None:
-        ledger = Ledger(self._exporter.count if self._exporter else None)
+        ledger = Ledger(self._exporter)
         self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
         self.admission.home = self.home
         self._look()
@@ -163,7 +163,7 @@ class Hooks:
             self._observe(self.home, self.home.costs, batch, self._now_s())
         self.home.produced(batch.reqs)
         if self._exporter:
-            self._exporter.balances(self.home.scheduler, self.home.idle)
+            self._exporter.look(self.home)
         return result
 
     @staticmethod

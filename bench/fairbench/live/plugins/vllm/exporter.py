@@ -37,10 +37,13 @@ class VLLMExporter(Exporter):
                 self._residency.labels(client).set(tokens)
 
 
-def exporter_of(config: PluginConfig, most_running: int) -> VLLMExporter | None:
+def exporter_of(
+    config: PluginConfig, most_running: int, *, asynchronous: bool
+) -> VLLMExporter | None:
     """Return the exporter of this engine core, or None if the server has no folder for it.
 
-    The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy.
+    The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
+    and say whether vLLM schedules asynchronously.
     ``LIMIT`` is the maximum number of running requests.
     """
     if not os.environ.get(SHARED):
@@ -53,6 +56,7 @@ def exporter_of(config: PluginConfig, most_running: int) -> VLLMExporter | None:
         "params": json.dumps(dict(config.params), sort_keys=True),
         "weights": json.dumps(dict(config.weights), sort_keys=True),
         "eviction": config.eviction or "",
+        "async_scheduling": json.dumps(asynchronous),
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)

@@ -6,18 +6,26 @@ vLLM admits by peeking at the head of its queue: our scheduler names the head.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairbench.core import Request
+from fairbench.core import Request, prompt_tokens
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.home import EngineHome, Theirs, Tracked, request_of
-from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.ledger import FIRST_TOKEN, Ledger
 from fairbench.live.plugins.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
 from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.token_pages import segments_of
+
+
+class Part(NamedTuple):
+    """A request's part of a step: ``tokens`` computed up to ``end`` of prompt and outputs."""
+
+    name: str
+    end: int
+    tokens: int
 
 
 class Home(EngineHome):
@@ -44,6 +52,8 @@ class Home(EngineHome):
         self._candidate: Tracked | None = None
         # taken from the queue, for vLLM to admit or to pass over
         self._popped: Tracked | None = None
+        self._lost: list[Tracked] = []  # preempted since the last pass
+        self._ended_s = 0.0  # the end of the last step
         self._over = False  # whether the scheduler names no other request in this pass
         self._in_pass = False
         self.now_s = 0.0  # time of the current pass
@@ -93,6 +103,7 @@ class Home(EngineHome):
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
         tracked.prompt = segments_of(theirs.all_token_ids)
+        self._lost.append(tracked)
         self.scheduler.on_retract(tracked.request, self.view, self._engine.now_s())
         self.view.take_in(tracked.request, first=True)
 
@@ -112,30 +123,53 @@ class Home(EngineHome):
         for theirs in requests:
             self.remove_request(theirs)
 
-    def produced(self, theirs: Theirs) -> None:
-        """Account a step's new tokens of a request."""
-        if (tracked := self._tracked.get(theirs.request_id)) is None:
-            return
-        # input streams: they have become part of the prompt
-        if theirs.num_output_tokens < tracked.produced:
-            tracked.produced = theirs.num_output_tokens
-        self._produce(tracked, theirs.num_output_tokens)
-
-    def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
-        """Account a step's time to these tokens of each request, before the step's results."""
-        if self._times is None:
-            return
-        prompts, decoding = [], []
-        for theirs, tokens in parts:
-            if (one := self._tracked.get(theirs.request_id)) is None:
+    def produced(self, names: Iterable[str]) -> None:
+        """Account the new output tokens of the named requests; unknown requests are ignored."""
+        by_client: dict[str, int] = {}
+        for name in names:
+            if (tracked := self._tracked.get(name)) is None:
                 continue
-            end = theirs.num_computed_tokens
+            total: int = tracked.theirs.num_output_tokens
+            new, tracked.produced = total - tracked.produced, total
+            if new > 0:  # an input stream has fewer: its outputs have become part of the prompt
+                client = tracked.request.client
+                if new == total:
+                    self.ledger.waited(FIRST_TOKEN, tracked.request)
+                by_client[client] = by_client.get(client, 0) + new
+                if self.scheduler.per_request_tokens:
+                    self.scheduler.on_request_tokens(tracked.request, new)
+        for client, new in by_client.items():
+            self.ledger.count("output_tokens", client, new)
+            self.scheduler.on_tokens(client, new)
+
+    def took(self, started_s: float, ended_s: float, parts: list[Part]) -> None:
+        """Account a step's time to its requests before the step's results, and fit the costs.
+
+        A step that was scheduled during another one took the time since that one ended.
+        """
+        started_s, self._ended_s = max(started_s, self._ended_s), ended_s
+        if self._times is not None:
+            self._times.step(started_s, ended_s, *self._split(parts))
+        chunks = [(end - tokens, tokens) for _, end, tokens in parts if tokens > 1]
+        if self.costs is None or not parts:
+            return
+        if chunks:  # the time of such a step is attributed to its prompts
+            self.costs.observe_prefill(chunks, ended_s - started_s)
+        else:
+            context = sum(end for _, end, _ in parts)
+            self.costs.observe_decode(len(parts), context, ended_s - started_s)
+
+    def _split(self, parts: list[Part]) -> tuple[list[Prompt], list[Decode]]:
+        prompts, decoding = [], []
+        for name, end, tokens in parts:
+            if (one := self._tracked.get(name)) is None:
+                continue
             if tokens == 1 and one.produced:
                 decoding.append(Decode(one.request, end))
             else:
-                complete = end >= theirs.num_tokens
+                complete = end >= one.theirs.num_tokens
                 prompts.append(Prompt(one.request, end - tokens, tokens, complete))
-        self._times.step(started_s, ended_s, prompts, decoding)
+        return prompts, decoding
 
     def _matched(self, request: Request) -> int:
         """Return the cached tokens of the prompt to prefill, by vLLM's own look-up."""
@@ -147,6 +181,12 @@ class Home(EngineHome):
 
     def begin_pass(self) -> None:
         self._in_pass, self.now_s = True, self._engine.now_s()
+        lost, self._lost = self._lost, []
+        for tracked in lost:  # a step in flight may have given one of them a token
+            ids = tracked.theirs.all_token_ids
+            if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
+                tracked.prompt = segments_of(ids)
+                self.view.grown(tracked.request)
 
     def __bool__(self) -> bool:
         """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""

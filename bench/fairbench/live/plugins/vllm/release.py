@@ -50,7 +50,8 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
         for name in path.split("."):
             value = getattr(value, name)
         if value != off:
-            raise UsageError(f"{flag} is not supported with FAIRBENCH_LOCAL ({path} is {value})")
+            shown = value if isinstance(value, int | str) else "set"
+            raise UsageError(f"{flag} is not supported with FAIRBENCH_LOCAL ({path} is {shown})")
     for does, what in (
         (scheduler.preempts and not scheduler.preemption_optional, "preempts"),
         (scheduler.sizes_steps, "sizes steps"),

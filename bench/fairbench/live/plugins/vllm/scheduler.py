@@ -5,44 +5,55 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from fairbench.errors import FairbenchError, UsageError
-from fairbench.live.plugins.config import LOCAL, config_from
+from fairbench.errors import UsageError
 from fairbench.live.plugins.ledger import COUNTED, Ledger
-from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
+from fairbench.live.plugins.vllm.eviction import BlockEviction
 from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
-from fairbench.live.plugins.vllm.home import Home
-from fairbench.live.plugins.vllm.release import check_config, check_version
+from fairbench.live.plugins.vllm.home import Home, Part
+from fairbench.live.plugins.vllm.start import one_line, plugin_of
 from fairbench.live.plugins.vllm.views import kept_blocks
-from fairbench.live.step_times import FittedCosts
+
+
+class InFlight(NamedTuple):
+    """A scheduled step whose results vLLM does not have yet."""
+
+    plan: Any
+    begun_s: float
+    parts: list[Part]
 
 
 class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
-    A server that cannot run that scheduler ends with exit code 2 and one line. vLLM's asynchronous
-    scheduling decides a step before the results of the last one are known, and is therefore turned
-    off.
+    An instance also derives from the class that vLLM would use without this one. Under asynchronous
+    scheduling a step is decided while the previous step runs, whose output tokens are charged when
+    they are known. A server that cannot run the scheduler ends with exit code 2 and one line.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
 
+    def __new__(cls, vllm_config: Any, *args: Any, **named: Any) -> FairScheduler:
+        with one_line():
+            made: FairScheduler = super().__new__(_matching(cls, vllm_config.scheduler_config))
+        return made
+
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
-        with _one_line():
-            self._config = _config(vllm_config)
+        with one_line():
+            self._config = plugin_of(vllm_config)
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
         if self._config.eviction is not None:  # before the kept matches, which watch the pool too
-            with _one_line():
+            with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
@@ -52,13 +63,15 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
                 )
         self._exporter: VLLMExporter | None = None
         if self.log_stats:
-            self._exporter = exporter_of(self._config, self.max_num_active_reqs)
+            ahead = isinstance(self, AsyncScheduler)
+            self._exporter = exporter_of(self._config, self.max_num_active_reqs, asynchronous=ahead)
         aware = self._config.build().cache_aware
         self._kept = kept_blocks(self.kv_cache_manager) if aware else None
+        self._in_flight: deque[InFlight] = deque()
         self._settle()
 
     def _settle(self) -> None:
-        ledger = Ledger(self._exporter.count if self._exporter else None)
+        ledger = Ledger(self._exporter)
         self.waiting = self.home = Home(self._config, ledger, self, self._kept)
 
     def is_full(self) -> bool:
@@ -69,12 +82,16 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def schedule(self, *args: Any, **named: Any) -> Any:
         """Run one step, in which vLLM asks our queue which requests to admit."""
         self.home.begin_pass()
-        self._begun_s = self.home.now_s
         self._rank_victims()
         try:
-            return super().schedule(*args, **named)
+            plan = super().schedule(*args, **named)
         finally:
             self.home.end_pass()
+        if self.home.costs is not None:
+            counts = plan.num_scheduled_tokens.items()
+            parts = [Part(name, self.requests[name].num_computed_tokens, n) for name, n in counts]
+            self._in_flight.append(InFlight(plan, self.home.now_s, parts))
+        return plan
 
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to our preemption order before memory may run out.
@@ -103,33 +120,21 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
-        counts = scheduler_output.num_scheduled_tokens
-        parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
-        self.home.took(self._begun_s, self.now_s(), parts)  # requests that end have left by then
+        while self._in_flight:  # steps end in the order in which they were scheduled
+            plan, begun_s, parts = self._in_flight.popleft()
+            if plan is scheduler_output:
+                self.home.took(begun_s, self.now_s(), parts)  # before requests end, and leave
+                break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        if self.home.costs is not None:
-            self._observe(self.home.costs, list(filter(None, taking_part)), scheduler_output)
-        for request in filter(None, taking_part):
-            self.home.produced(request)
+        self.home.produced(scheduler_output.num_scheduled_tokens)
         if self._exporter is not None:
-            self._exporter.balances(self.home.scheduler, self.home.idle)
+            self._exporter.look(self.home)
             if self._eviction is not None:
                 self._exporter.residency(self._eviction.residency)
         return outputs
 
-    def _observe(self, costs: FittedCosts, requests: list[Any], scheduler_output: Any) -> None:
-        """Fit the costs to this step. A step that prefills is attributed to its prompts."""
-        tokens, took_s = scheduler_output.num_scheduled_tokens, self.now_s() - self._begun_s
-        computed = [(one.num_computed_tokens, tokens[one.request_id]) for one in requests]
-        chunks = [(end - count, count) for end, count in computed if count > 1]
-        if chunks:
-            costs.observe_prefill(chunks, took_s)
-        elif computed:
-            costs.observe_decode(len(computed), sum(end for end, _ in computed), took_s)
-
     def _free_request(self, request: Any, *args: Any, **named: Any) -> Any:
-        self.home.produced(request)
+        self.home.produced([request.request_id])
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
@@ -147,22 +152,19 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-def _config(vllm_config: Any) -> Any:
-    if not os.environ.get(LOCAL):
-        raise UsageError(f"{LOCAL} is not set: it must name the scheduler of this server")
-    check_version()
-    config = config_from(os.environ)
-    check_config(vllm_config, config)
-    if config.eviction is not None:
-        check_targets()
-    return config
+def _matching(kind: type, scheduler_config: Any) -> type:
+    """Return the class, derived also from the class that vLLM's configuration chooses.
 
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """End the server with exit code 2 and one line for an error of ours."""
-    try:
-        yield
-    except FairbenchError as error:
-        sys.stderr.write(f"fairbench: {error}\n")
-        raise SystemExit(2) from None
+    Raises UsageError for a class that does not work with this configuration.
+    """
+    plain = copy(scheduler_config)
+    plain.scheduler_cls = None
+    wanted = plain.get_scheduler_cls()
+    if not issubclass(wanted, Scheduler) or issubclass(kind, AsyncScheduler) > issubclass(
+        wanted, AsyncScheduler
+    ):
+        raise UsageError(
+            f"--scheduler-cls {kind.__name__} does not fit this server: with async_scheduling = "
+            f"{scheduler_config.async_scheduling} vLLM uses a {wanted.__name__}"
+        )
+    return kind if issubclass(kind, wanted) else type(kind.__name__, (kind, wanted), {})

@@ -103,6 +103,9 @@ class LiveQueue(QueueView):
         if self._by_match is not None:
             self._by_match.leave(request)
 
+    def grown(self, request: Request) -> None:
+        """Do nothing: matches are looked up in every pass."""
+
     def end_pass(self) -> None:
         """Do nothing: admitted requests have left."""
 
@@ -209,3 +212,7 @@ class BlockQueue(EngineQueue):
     def take_in(self, request: Request, *, first: bool = False) -> None:
         """Append a request, or put it ``first``."""
         self.wait(request, self._ours[request].theirs.all_token_ids, first=first)
+
+    def grown(self, request: Request) -> None:
+        """Match a waiting request again, whose last output has arrived after its preemption."""
+        self.look_again(request, self._ours[request].theirs.all_token_ids)

@@ -72,6 +72,9 @@ class Rerouting(Router):
     def on_weights(self) -> None:
         self.router.on_weights()
 
+    def balance(self, client: str) -> float | None:
+        return self.router.balance(client)
+
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.router.on_worker_join(worker, now_s)
 

@@ -170,7 +170,7 @@ class Preemption:
         """Take memory from a sequence. Its full blocks stay cached."""
         worker = self._worker
         worker._end_stretch()
-        self._booking.preempt(sequence, sequence in worker.batch.sequences)
+        self._booking.preempt(sequence, self._running.decodes(sequence))
         self._running.remove(sequence)
         worker.cap.leave(sequence.request)
         sequence.retract(worker._clock.now_ps)

@@ -79,7 +79,9 @@ class RunningList:
     """vLLM's running list in order of admission, including prefilling requests.
 
     Only the last sequence may be prefilling: an incomplete prompt takes the rest of every budget,
-    so nothing else is admitted. All other sequences decode, in ``batch``.
+    so nothing else is admitted. All other sequences decode, in ``batch``. Under asynchronous
+    scheduling, ``batch`` is as after the step that runs, which gives ``pending`` sequences a token,
+    and those in ``ending`` their last one.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
@@ -97,6 +99,9 @@ class RunningList:
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
         self._memory_step = 0  # steps before this one have their blocks
+        self._ahead = limits.async_scheduling
+        self.pending: set[Sequence] = set()
+        self.ending: set[Sequence] = set()
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -133,6 +138,11 @@ class RunningList:
         """Return the sequences finished by the step that ended, in running order."""
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
+    def end_ahead(self, sequence: Sequence) -> None:
+        """Stop decoding a sequence that gets its last token from a step in flight."""
+        self.pause(sequence)
+        self.ending.add(sequence)
+
     def finish(self, sequence: Sequence) -> None:
         """Remove a finished sequence; its tokens may stay cached for its client."""
         self.tables.retain(sequence)
@@ -148,6 +158,7 @@ class RunningList:
         if sequence in self.batch.sequences:
             self.pause(sequence)
         self.sequences.remove(sequence)
+        self.ending.discard(sequence)
         del self._seats[sequence]
 
     # A step.
@@ -158,7 +169,8 @@ class RunningList:
         new = batch.steps == self._memory_step  # not if the step is decided a second time
         beginning = self._phases.count(batch.steps) if new else 0
         budget = step.budget - len(batch)
-        last = self.sequences[-1] if len(self.sequences) > len(batch) else None
+        prefills = len(self.sequences) > len(batch) + len(self.ending)
+        last = self.sequences[-1] if prefills else None
         tokens = 0
         if last is not None:
             tokens = min(last.total - last.filled, budget)
@@ -177,7 +189,9 @@ class RunningList:
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
                     self.tables.add_block(sequence)
-                if fills:
+                if begins and self._ahead:  # the last token of the block before is known now
+                    self.tables.store_full(sequence)
+                if fills and not self._ahead:
                     self.tables.store_block(sequence)
         self._memory_step = max(self._memory_step, steps)
 
@@ -186,7 +200,7 @@ class RunningList:
         return self._phases.steps_within(self._memory_step, blocks, most)
 
     def _extend(self, step: Step, sequence: Sequence, tokens: int) -> None:
-        assert self.tables.grow(sequence, sequence.filled + tokens)
+        assert self.tables.grow(sequence, sequence.filled + tokens, sequence.filled + tokens)
         last = sequence.filled + tokens == sequence.total
         step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         step.budget -= tokens
@@ -197,9 +211,13 @@ class RunningList:
         index = 0
         while index < len(self.sequences) and step.budget > 0:
             sequence = self.sequences[index]
+            if sequence in self.ending:
+                index += 1
+                continue
             has, needs = self._needs(sequence)
             tokens = min(needs, step.budget)
-            while not self.tables.grow(sequence, has + tokens):
+            known = has if self._ahead and sequence in self.batch.sequences else has + tokens
+            while not self.tables.grow(sequence, has + tokens, known):
                 victim = preempt()
                 step.preempted = True
                 step.budget += scheduled.pop(victim, 0)
@@ -227,7 +245,13 @@ class RunningList:
         """Return how many tokens of a running sequence have KV in memory."""
         if sequence in self.batch.sequences:
             return sequence.request.input_tokens + self.batch.produced(sequence) - 1
+        if sequence in self.ending:
+            return sequence.request.input_tokens + sequence.produced - 1
         return sequence.filled
+
+    def decodes(self, sequence: Sequence) -> bool:
+        """Return whether the prompt of a running sequence is complete."""
+        return sequence in self.batch.sequences or sequence in self.ending
 
     def _needs(self, sequence: Sequence) -> tuple[int, int]:
         """Return how many tokens of a sequence are computed and how many are still missing."""
@@ -261,6 +285,9 @@ class RunningListView:
                 produced, held = sequence.produced, sequence.filled
             else:
                 continue  # preempted during this walk
+            if sequence in running.pending:
+                produced -= 1
+                held = sequence.request.input_tokens + produced
             yield Running(sequence.request, produced, held, 0)
 
     def load(self, client: str) -> ClientLoad:

@@ -55,7 +55,8 @@ class BlockTables:
         prompt = (*sequence.request.prompt, sequence.output)
         table = Table(prompt, node, place, node.depth // self._size)
         self._tables[sequence] = table
-        self._extend(sequence, table, tokens)
+        self._take(sequence, table, tokens)
+        self.store_full(sequence, tokens)
         return True
 
     def would_fit(
@@ -77,11 +78,16 @@ class BlockTables:
         """Return how many blocks a sequence lacks to hold ``tokens`` tokens."""
         return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
-    def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Allocate blocks for the first ``tokens`` tokens. Return False if too few are free."""
+    def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
+        """Allocate blocks for the first ``tokens`` tokens. Return False if too few are free.
+
+        Of the full blocks, those whose tokens are among the first ``known`` ones are stored.
+        """
         if self.missing(sequence, tokens) > self._cache.free_blocks:
             return False
-        self._extend(sequence, self._tables[sequence], tokens)
+        table = self._tables[sequence]
+        self._take(sequence, table, tokens)
+        self.store_full(sequence, known)
         return True
 
     def add_block(self, sequence: Sequence) -> None:
@@ -92,6 +98,14 @@ class BlockTables:
     def store_block(self, sequence: Sequence) -> None:
         if self._cache.prefix_caching:
             self._store(sequence, self._tables[sequence], 1)
+
+    def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
+        """Store the full blocks of the first ``tokens`` tokens, by default all blocks but one."""
+        table = self._tables[sequence]
+        full = table.blocks - 1 if tokens is None else tokens // self._size
+        more = full - table.node.depth // self._size
+        if self._cache.prefix_caching and more > 0:
+            self._store(sequence, table, more)
 
     def retain(self, sequence: Sequence) -> None:
         """Record that a sequence has finished, before its blocks are freed."""
@@ -129,14 +143,11 @@ class BlockTables:
     def _unstored(self, table: Table) -> int:
         return table.blocks - table.node.depth // self._size
 
-    def _extend(self, sequence: Sequence, table: Table, tokens: int) -> None:
+    def _take(self, sequence: Sequence, table: Table, tokens: int) -> None:
         short = -(-tokens // self._size) - table.blocks
         if short > 0:
             self._cache.take(short, sequence)
             table.blocks += short
-        full = tokens // self._size - table.node.depth // self._size
-        if self._cache.prefix_caching and full > 0:
-            self._store(sequence, table, full)
 
     def _store(self, sequence: Sequence, table: Table, blocks: int) -> None:
         table.node, table.place = self._cache.store(

@@ -1,21 +1,18 @@
 """A simulated vLLM worker (V1 engine, 0.32.0): each step mixes decoding and prefill chunks.
 
-vLLM's ``async_scheduling`` is off. Rules: docs/appendix/engine.md.
+A step is decided when the previous step has ended; ``asynchronous.py`` decides one step ahead.
+Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_params import VLLMLimits, VLLMParams, vllm_limits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.drive import never
-from fairbench.schedulers.params import make_params
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import DecodeRun
 from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
@@ -101,17 +98,22 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _schedule(self) -> Step:
         """Fill a step; fill another one if a preemption left it empty."""
         while True:
-            step = Step(self._step_tokens())
-            self.running.schedule(step, self._preemption.for_memory)
-            if step.preempted:
-                self._taken_ps = self._clock.now_ps
-            elif len(self.waiting) and step.budget > 0 and self._may_admit:
-                preempt = partial(self._preemption.wished, step) if self._preempts else never
-                admit_waiting(self, self.running, self._booking, step, preempt)
-            wished = self._preemption.requeue()
+            step, wished = self._fill()
             if step.chunks or step.decodes or not (step.preempted or wished):
-                self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
                 return step
+
+    def _fill(self) -> tuple[Step, bool]:
+        """Fill a step; return also whether the scheduler preempted a request."""
+        step = Step(self._step_tokens())
+        self.running.schedule(step, self._preemption.for_memory)
+        if step.preempted:
+            self._taken_ps = self._clock.now_ps
+        elif len(self.waiting) and step.budget > 0 and self._may_admit:
+            preempt = partial(self._preemption.wished, step) if self._preempts else never
+            admit_waiting(self, self.running, self._booking, step, preempt)
+        wished = self._preemption.requeue()
+        self._short = step.preempted or (step.budget > 0 and len(self.waiting) > 0)
+        return step, wished
 
     @property
     def saturated(self) -> bool:
@@ -131,6 +133,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
+            self.scheduler.on_tokens(sequence.request.client, 0)  # fewer of its requests run
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
         batch, chunks = self.batch, step.chunks
@@ -169,6 +172,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
                 self._produce_first(chunk.sequence)
         for sequence in self._stalled:
             self.running.decode(sequence)
+            self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = [], []
         self._computes_prompts = False
         self._end_iteration()
@@ -252,31 +256,3 @@ class VLLMPrefillOnly(VLLMWorker):
     def wake(self) -> None:
         if len(self.waiting):
             super().wake()
-
-
-W = TypeVar("W", bound=VLLMWorker)
-
-
-class VLLMContract:
-    """The contract of vLLM, whose parameters are those of ``VLLMParams``."""
-
-    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
-        params = make_params("vllm", VLLMParams, settings)
-        self.limits = vllm_limits(params, profile)
-        self.pool_tokens = self.limits.blocks * self.limits.block_size
-        self.most_running = self.limits.max_num_seqs
-        self.chunk_tokens = self.limits.max_num_batched_tokens
-        given = params.num_gpu_blocks_override
-        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
-
-    def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        usable = max(1, tokens // self.limits.block_size)
-        return {"vllm.num_gpu_blocks_override": usable + 1}
-
-    def worker(self, parts: WorkerParts) -> VLLMWorker:
-        return self.worker_as(VLLMWorker, parts)
-
-    def worker_as(self, form: type[W], parts: WorkerParts) -> W:
-        cache = cache_of(self.limits, parts.memory)
-        cache.on_evict = parts.on_evict
-        return form(parts, self.limits, cache)

@@ -15,7 +15,8 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError, shortened
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.format import Asked, Record
+from fairbench.records.layout import Record
+from fairbench.workloads.traces.format import Asked
 from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedClient, WindowedTrace
 from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, MAX_S
 

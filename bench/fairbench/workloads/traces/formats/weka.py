@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, shortened
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.columns import client_name
-from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.records.layout import Record
+from fairbench.workloads.traces.cells import client_name
+from fairbench.workloads.traces.format import Asked
 from fairbench.workloads.traces.rows import MAX_INPUT, MAX_OUTPUT, MAX_S, Row
 
 NS = 10**9
@@ -54,14 +55,13 @@ class Weka:
     def fits(self, first: Record) -> bool:
         return {"id", "requests", "block_size", "hash_id_scope"} <= set(first)
 
-    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
+    def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[Row | None]:
         """Yield the rows of the sessions. Raises DataError, one line, naming session and turn."""
         asked.notes["unit"] = "s"
         identities = _Identities()
         for where, record in records:
             session = _Session(record, where, asked.names.get("client", ""), identities)
-            for row in session.rows():
-                yield PlacedRow(where, row)
+            yield from session.rows()
 
 
 class _Session:

@@ -1,0 +1,217 @@
+"""Request logs and records from Python, as ``fairbench diagnose``, ``score`` and ``plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Unpack
+
+from fairbench.api.data import Data, as_file, shown
+from fairbench.capacity.carry_out import ANSWER, begin, carry_out
+from fairbench.capacity.page import plan_page
+from fairbench.capacity.question import NUM_RUNS, Question
+from fairbench.capacity.slo import parse_slos
+from fairbench.capacity.table import answer_text
+from fairbench.config.defaults import DEFAULTS
+from fairbench.config.flags.experiment import PLAN, PlanFlags
+from fairbench.config.flags.flag import check_names
+from fairbench.diagnose import FAIR, FCFS
+from fairbench.diagnose.access_log import read_log
+from fairbench.diagnose.diagnosis import Asked
+from fairbench.diagnose.diagnosis import diagnose as diagnosed
+from fairbench.diagnose.page import diagnosis_page
+from fairbench.diagnose.text import diagnosis_json, diagnosis_text
+from fairbench.errors import UsageError
+from fairbench.execute.context import run_context
+from fairbench.files.reader import read_whole
+from fairbench.live.service_rows import service_of
+from fairbench.metrics.shown_percentiles import parse_percentiles
+from fairbench.records.names import parse_map
+from fairbench.report.pages.page import Page
+from fairbench.report.pages.written import write_page
+from fairbench.report.progress import shown_progress
+from fairbench.report.run_table import scored_text
+from fairbench.results.store import read_json, write_text
+from fairbench.score.arrays import NEEDED
+from fairbench.score.records import read_scored
+from fairbench.score.summary import score_page, scored_summary, scored_window
+from fairbench.workloads.traces.read import TraceParams, joined_columns
+
+UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+class Answer:
+    """The answer of ``diagnose``, ``score`` or ``plan``.
+
+    ``summary`` has the keys that the command prints with ``--json``. The printed form is the output
+    of the command.
+    """
+
+    def __init__(self, summary: dict[str, Any], text: str, page: Callable[[], Page]) -> None:
+        self.summary = summary
+        self._text = text
+        self._page = page
+
+    def save_report(self, path: str | PathLike[str]) -> None:
+        """Write a page with charts to a file that ends in .html or .md.
+
+        Raises UsageError for another name, or if the file cannot be written.
+        """
+        write_page(self._page(), Path(path), "save_report")
+
+    def __str__(self) -> str:
+        return self._text.rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the text of the answer for notebooks."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def diagnose(
+    data: Data,
+    *,
+    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
+    dp: int | None = None,
+    gpu: str | None = None,
+    model: str | None = None,
+    engine: str | None = None,
+    scheduler: Sequence[str] = (FCFS, *FAIR),
+    slo: Sequence[str] = (),
+    no_plan: bool = False,
+    show_progress: bool = False,
+) -> Answer:
+    """Find the heavy clients of a log, the clients they harm, and a remedy.
+
+    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` has
+    the column of a field whose name is not a common one, such as ``{"client": "team"}``.
+    ``time_unit`` is the unit of times whose column does not state it. The other arguments are the
+    flags of ``fairbench diagnose``, with lists of schedulers and of targets.
+
+    Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
+    """
+    if slo:
+        parse_slos(slo)  # before anything is replayed
+    flags = {"gpu": gpu, "model": model, "engine": engine}
+    known = {key: value for key, value in flags.items() if value is not None}
+    asked = Asked(known, dp, tuple(scheduler), tuple(slo), not no_plan)
+    with as_file(data) as file, run_context(shown_progress() if show_progress else None) as context:
+        columns = joined_columns(map or {})
+        log = read_log(TraceParams(file, columns=columns, time_unit=time_unit or ""))
+        found = diagnosed(replace(log, file=shown(log.file, file)), asked, context)
+        if found.missing:
+            raise context.interrupted.ended("interrupted")
+    return Answer(diagnosis_json(found), diagnosis_text(found), lambda: diagnosis_page(found))
+
+
+def score(
+    *data: Data,
+    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    layout: str | None = None,
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None,
+    line: int | None = None,
+    clients: Sequence[str] = (),
+    misbehaving: Sequence[str] = (),
+    weights: Mapping[str, float] | None = None,
+    goodput: Mapping[str, str] | None = None,
+    percentiles: str | None = None,
+    latency: Literal["program", "ttft"] = "program",
+    window_start: float | None = None,
+    window_end: float | None = None,
+) -> Answer:
+    """Compute every fairness metric from the requests of any serving system.
+
+    ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
+    run. The other arguments are the flags of ``fairbench score``: ``map`` by field, such as
+    ``{"client": "team"}``, ``weights`` by client, ``goodput`` by latency, such as ``{"ttft":
+    "500"}``.
+
+    Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
+    """
+    if time_unit is not None and time_unit not in UNITS_S:
+        raise UsageError(f"time_unit = {time_unit}: must be one of {', '.join(UNITS_S)}")
+    if window_end is not None and window_end <= (window_start or 0.0):
+        raise UsageError(f"window_end = {window_end:g}: must be above window_start")
+    if len(data) != 1 and not all(isinstance(one, str | PathLike) for one in data):
+        raise UsageError("data: give one table, or the names of files")
+    ranks = parse_percentiles(percentiles or "")
+    with as_file(data[0]) as first:
+        names = [first, *(str(one) for one in data[1:])]
+        scored = read_scored(
+            [Path(name) for name in names],
+            layout=layout,
+            names=parse_map((f"{key}={name}" for key, name in (map or {}).items()), NEEDED),
+            line=line,
+            unit_s=None if time_unit is None else UNITS_S[time_unit],
+            registered=clients,
+        )
+        files = [shown(name, first) for name in names]
+    window = scored_window(
+        scored.requests, scored.programs, scored.horizon_s, window_start, window_end
+    )
+    found = scored_summary(
+        *(scored, service_of(scored.requests, scored.last_token_s), window),
+        misbehaving=misbehaving,
+        weights=weights,
+        goodput=goodput,
+        latency=latency,
+        percentiles=ranks,
+    )
+    summary = {"records": files, **found}
+    text = scored_text(summary, ", ".join(files))
+    return Answer(summary, text, lambda: score_page(scored, summary, files))
+
+
+def plan(
+    data: Data | None = None,
+    *,
+    slo: Sequence[str],
+    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
+    dp: tuple[int, int] = (1, 32),
+    gpu: Sequence[str] = (DEFAULTS["gpu"],),
+    price: Mapping[str, float] | None = None,
+    loads: Sequence[float] = (1.0,),
+    settings: Mapping[str, Any] | None = None,
+    num_runs: int = NUM_RUNS,
+    certain: bool = False,
+    every: bool = False,
+    no_sharing: bool = False,
+    show_progress: bool = False,
+    **flags: Unpack[PlanFlags],
+) -> Answer:
+    """Find the smallest cluster that meets targets for the load of a log, or of a workload.
+
+    ``data`` is a log as for ``diagnose``; without it, ``flags`` name a workload. ``slo`` are the
+    targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas. The other arguments are
+    the flags of ``fairbench plan``. Nothing stays on disk.
+
+    An answer without replicas is no error. Raises UsageError for a wrong argument, and DataError
+    for wrong data, in one line.
+    """
+    check_names(flags, PLAN)
+    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    with as_file(data if data is not None else "") as file, TemporaryDirectory() as folder:
+        if data is not None:
+            given |= {"trace": file} | ({"trace_map": dict(map)} if map else {})
+        question = Question(
+            *(tuple(slo), tuple(scheduler), *dp, given, settings or {}),
+            gpus=tuple(gpu),
+            loads=sorted(loads),
+            prices=price,
+            num_runs=num_runs,
+            certain=certain,
+            every=every,
+            sharing=not no_sharing,
+        )
+        store = begin(question, Path(folder))
+        with run_context(shown_progress() if show_progress else None) as context:
+            carry_out(store, context)
+        for path in (store.path / ANSWER, store.file):
+            write_text(path, shown(read_whole(path, f"{path}").decode(), file))
+        answer, page = read_json(store.path / ANSWER), plan_page(store.path)
+    return Answer(answer, answer_text(answer), lambda: page)

@@ -1,0 +1,94 @@
+"""``fairbench doctor``: which scheduler a server runs, and whether it protects its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.exits import FAILED
+from fairbench.cli.flags import json_option, parse_headers
+from fairbench.errors import RunFailed
+
+
+def doctor(
+    base_url: Annotated[str, Option(metavar="URL", help="URL of the server, http://HOST:PORT.")],
+    yes: Annotated[bool, Option("--yes", help="Send the flood without asking.")] = False,
+    flood: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=4096,
+            help="Number of requests of the flood at a time. [default: three times what the server "
+            "runs, at most 512; 64 if unknown]",
+        ),
+    ] = None,
+    seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
+    served_model_name: Annotated[
+        str | None,
+        Option(help="Name of the model in requests. [default: the name that the server lists]"),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=VALUE",
+            help="Header sent with every request, such as an API key; may be repeated.",
+        ),
+    ] = None,
+    flood_header: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=VALUE",
+            help="Header of the flood only, such as another API key; may be repeated.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, json_option("the findings", panel=None)] = False,
+) -> None:
+    """Say if fairbench's scheduler is active in a server, and if a flood leaves others unharmed.
+
+    Two test clients send short requests for a minute, one of them a flood, after a question or with
+    `--yes`. The exit code is 0 if the scheduler is active and nobody was harmed, and 1 otherwise.
+    """
+    from fairbench.cli.output import print_json
+    from fairbench.live import doctor as checks
+    from fairbench.live.driver.target import Target
+    from fairbench.live.requirements import require_live_extra
+    from fairbench.profiling.probe import root_of
+
+    require_live_extra()
+    root, headers = root_of(base_url), parse_headers(header)
+    of_flood = parse_headers(flood_header, "--flood-header")
+    Target(root, headers={**headers, **of_flood})  # checks the URL and the headers
+    facts = checks.facts_of(root, headers)
+    at_once = flood or facts.flood()
+    trial = None
+    if yes or _agreed(root, at_once, seconds):
+        model = served_model_name or _listed(root, headers)
+        trial = asyncio.run(checks.flood(root, model, at_once, seconds, headers, of_flood))
+    found = checks.Findings(root, facts, trial)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        typer.echo("\n".join(checks.lines_of(found)))
+    if not found.fine:
+        raise typer.Exit(FAILED)
+
+
+def _agreed(root: str, at_once: int, seconds: float) -> bool:
+    """Ask on a terminal; elsewhere nobody agrees."""
+    question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
+
+
+def _listed(root: str, headers: dict[str, str]) -> str:
+    """Return the first model that the server lists. Raises RunFailed if it lists none."""
+    from fairbench.live.processes.http import get_json
+
+    models = get_json(f"{root}/v1/models", headers=headers).get("data")
+    name = models[0].get("id") if isinstance(models, list) and models else None
+    if not name:
+        raise RunFailed(f"{root}/v1/models: the server lists no model; give --served-model-name")
+    return str(name)

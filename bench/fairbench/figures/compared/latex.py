@@ -1,0 +1,145 @@
+"""A LaTeX table of compared schedulers that fits into a column of a paper with two columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fairbench.errors import UsageError
+from fairbench.metrics.catalogue import column_of, known_key
+from fairbench.metrics.metric import Column, Display
+from fairbench.report.comparison_table import (
+    DEMAND_LIMITED,
+    any_limited,
+    comparison_columns,
+    of_several_seeds,
+    provenance,
+    shown,
+    tail_of,
+)
+from fairbench.results.comparison import SchedulerResults, by_place
+
+RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
+COLUMN_PT = 229.0  # width of a column of a paper with two columns, that of article
+GAP_PT = 6.0  # space between two columns of the table: twice tabcolsep
+EM_PT, SMALL_EM_PT = 8.5, 8.0  # em of footnotesize (means) and of scriptsize (intervals)
+# largest widths of letters in Computer Modern, in em
+NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
+SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    ">": "$>$",
+    "<": "$<$",
+}
+
+Cells = Sequence[SchedulerResults]
+
+
+def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
+    """Return a ``tabular`` of metrics, with 95% intervals below the means.
+
+    Without ``keys``, the table has as many metrics of the comparison as fit into a column. Raises
+    UsageError for an unknown metric, or for a metric without a value.
+    """
+    columns = table_columns(cells, keys)
+    lines = [
+        f"% {provenance(cells)}",
+        f"% At most {width_pt(cells, columns):.0f} pt wide; a column of a paper with two columns "
+        f"has about {COLUMN_PT:.0f} pt.",
+        r"% Needs \usepackage{booktabs}.",
+        r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * len(columns)}@{{}}}}",
+        r"\toprule",
+        rf"{' & '.join(['', *map(_heading, columns)])} \\",
+    ]
+    for place, here in by_place(cells).items():
+        limited = r" $\sim$" if any_limited(here) else ""
+        named = f"{escaped(place)}{limited}"
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l@{{}}}}{{{named}}} \\"]
+        lines += [line for cell in here for line in _rows(cell, columns)]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
+    if any_limited(cells):
+        lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
+    if of_several_seeds(cells):
+        lines.append("% below the means: 95% intervals of the means")
+    return "\n".join(lines) + "\n"
+
+
+def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
+    """Return the columns of some metrics, or without ``keys`` those that fit into a column."""
+    known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
+    if keys:
+        chosen = [known_key(key) for key in keys]
+        for key in chosen:
+            if key not in known:
+                raise UsageError(f"--columns {key}: these runs have no value of this metric")
+        return [column_of(key, Display.COMPARISON) for key in dict.fromkeys(chosen)]
+    columns = [column for column in comparison_columns(cells) if column.key in known]
+    main = (RATE, f"victim_p{tail_of(cells)}_s", SHARE)
+    kept: list[Column] = []
+    for column in sorted(columns, key=lambda one: one.key not in main):
+        if width_pt(cells, [*kept, column]) <= COLUMN_PT:
+            kept.append(column)
+    return [column for column in columns if column in kept] or columns[:1]
+
+
+def width_pt(cells: Cells, columns: Sequence[Column]) -> float:
+    """Return an upper bound of the width of a table, in points."""
+    names = max(_text_pt(cell.scheduler, EM_PT) for cell in cells)
+    widths = [max(_value_pt(cells, one), *_heading_pt(one)) for one in columns]
+    places = max(_text_pt(f"{cell.place} ~", EM_PT) for cell in cells)
+    return max(names + sum(widths) + GAP_PT * len(columns), places)
+
+
+def _value_pt(cells: Cells, column: Column) -> float:
+    texts = [shown(cell.combined.get(column.key), column, _seeds(cell)) for cell in cells]
+    means = [_text_pt(one.text, EM_PT) for one in texts]
+    ends = [_text_pt(_dashed(one.ends), SMALL_EM_PT) for one in texts]
+    return max(*means, *ends)
+
+
+def _heading_pt(column: Column) -> Iterator[float]:
+    return (_text_pt(line, EM_PT) for line in column.heading.split("\n"))
+
+
+def _text_pt(text: str, em_pt: float) -> float:
+    return em_pt * sum(map(_em, text))
+
+
+def _em(letter: str) -> float:
+    if letter.isdigit():
+        return DIGIT
+    if letter in " .,:;'ijl[]()|!":
+        return NARROW if letter != " " else 1.2 * NARROW
+    if letter in "mw%MW><~@&":
+        return WIDE
+    return CAPITAL if letter.isupper() else OTHER
+
+
+def _heading(column: Column) -> str:
+    lines = r"\\".join(map(escaped, column.heading.split("\n")))
+    return rf"\shortstack[r]{{{lines}}}"
+
+
+def _rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
+    """Yield the row of means, and below it the row of intervals if there are any."""
+    found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
+    yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
+    if any(one.ends for one in found):
+        ends = (rf"\scriptsize {escaped(_dashed(one.ends))}" if one.ends else "" for one in found)
+        yield rf"{' & '.join(['', *ends])} \\"
+
+
+def _seeds(cell: SchedulerResults) -> int:
+    return len(cell.combined["seeds"])
+
+
+def _dashed(ends: str) -> str:
+    """Return the ends of an interval with a dash of LaTeX between them."""
+    return ends.replace("-", "--")
+
+
+def escaped(text: str) -> str:
+    """Return text in which LaTeX's special characters are escaped."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)

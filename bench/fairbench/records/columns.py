@@ -1,0 +1,557 @@
+"""The requests of a file as columns of values by field."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fairbench.errors import DataError, UsageError, printable, shortened
+from fairbench.files.json_text import Place
+from fairbench.files.reader import Memory
+from fairbench.files.times import is_missing
+from fairbench.records import names as naming
+from fairbench.records.layout import Layout, Record, Run
+from fairbench.records.layouts import PLAIN, kinds_of, layout_of
+from fairbench.records.names import (
+    COUNTS,
+    FIRST,
+    FLAT,
+    LABELS,
+    LAST,
+    LENGTHS,
+    MOMENTS,
+    NAMES,
+    cell_of,
+    leaves,
+    object_of,
+    plain,
+    recognised,
+    split_unit,
+)
+from fairbench.records.source import records_of, separator_of
+
+Floats = npt.NDArray[np.float64]
+
+BATCH = 16_384  # records that are held as objects at a time
+ROW_BYTES, NAME_BYTES, VALUE_BYTES = 200, 200, 60  # upper estimates
+SAMPLE = 50  # values of a column that are looked at
+MAX_COLUMNS = 2_000  # names of columns that are looked at
+SHOWN_ROWS = 100  # rows whose keys are kept for messages
+NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
+WRAPPERS = ("data", "items", "results", "observations", "runs", "logs", "records", "rows")
+"""Keys under which an object of an API has a list of records."""
+
+
+class Column(NamedTuple):
+    """The values of a field: an array of numbers, or a list of values as in the file.
+
+    ``name`` is the column's name in the file, ``unit`` the unit of its times, None if unknown.
+    ``first`` is the first value that is not missing.
+    """
+
+    field: str
+    name: str
+    unit: str | None
+    values: Sequence[Any] | Floats
+    first: Any = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How to read a file.
+
+    Attributes:
+        fields: Fields that are wanted.
+        names: Columns that the user names, by field; an empty name means that there is none.
+        layout: Name of the layout, None to find it.
+        calls: The command's own names of layouts.
+        line: Number of the run, from 1, in a file of several; 0 for the only one.
+        line_flag: The flag that sets it, for messages.
+        signs: Plain names of columns that say how a request ended.
+        convert: Functions that replace values of a field as they are read, given their location.
+    """
+
+    fields: Collection[str]
+    names: Mapping[str, naming.Column] = field(default_factory=dict)
+    layout: str | None = None
+    calls: Mapping[str, str] = field(default_factory=dict)
+    line: int = 0
+    line_flag: str = "--line"
+    signs: Collection[str] = ()
+    convert: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Columns:
+    """The columns of a file by field, best first; row i of each is request i.
+
+    ``signs`` are columns that say how requests ended, in the order of the file. ``samples`` are
+    values of every column, and ``record`` is a record of the file, for messages. ``odd`` holds the
+    keys of records without any of the columns that say when the last token came. ``answered``
+    requests got answers from a gateway's cache and reached no server. ``text`` is true for a file
+    of texts, such as CSV, whose columns ``semicolons`` may separate.
+    """
+
+    file: str
+    layout: Layout
+    length: int
+    fields: dict[str, list[Column]]
+    signs: list[Column]
+    places: list[str | int]
+    samples: dict[str, list[Any]]
+    record: Record
+    first_where: str
+    odd: dict[int, tuple[str, ...]]
+    unseen: tuple[str, ...]
+    answered: int = 0
+    chosen: Mapping[str, naming.Column] = field(default_factory=dict)
+    completed: int | None = None
+    remarks: tuple[str, ...] = ()
+    run: Record = field(default_factory=dict)
+    text: bool = False
+    semicolons: bool = False
+
+    def __len__(self) -> int:
+        return self.length
+
+    def where(self, row: int) -> str:
+        """Return the location of a request, such as ``FILE, line 3``."""
+        place = self.places[row]
+        return f"{self.file}, line {place}" if isinstance(place, int) else place
+
+    def problem(self, row: int, what: str) -> RecordError:
+        """Return the error about a request; the first is row 0."""
+        return RecordError(f"{self.where(row)}: {what}")
+
+    def of(self, *fields: str) -> list[Column]:
+        """Return the columns of these fields, best first."""
+        return [column for name in fields for column in self.fields.get(name, ())]
+
+    def values(self, name: str) -> list[Any] | None:
+        """Return the values of a field of any kind, None if no request has one.
+
+        A missing value is filled from the field's next column.
+        """
+        found: list[Any] | None = None
+        for column in self.of(name):
+            values = listed(column.values)
+            if found is None:
+                found = values
+                continue
+            found = [b if is_missing(a) else a for a, b in zip(found, values, strict=True)]
+        return None if found is None or all(map(is_missing, found)) else found
+
+    def named(self, name: str) -> bool:
+        """Return whether the user named the column of a field."""
+        return name in self.chosen
+
+    def chosen_name(self, name: str) -> str:
+        """Return the column that the user named for a field, or ""."""
+        return self.chosen[name].name if name in self.chosen else ""
+
+    @property
+    def taken(self) -> list[str]:
+        """The names of all columns in use."""
+        return [column.name for one in self.fields.values() for column in one]
+
+    def kept(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Keep only some requests, in place."""
+        if rows.all():
+            return
+        chosen = np.flatnonzero(rows)
+        index = chosen.tolist()
+        for name, columns in self.fields.items():
+            self.fields[name] = [_taken(one, chosen, index) for one in columns]
+        self.signs = [_taken(one, chosen, index) for one in self.signs]
+        self.places = [self.places[row] for row in index]
+        number = {row: at for at, row in enumerate(index)}
+        self.odd = {number[row]: keys for row, keys in self.odd.items() if row in number}
+        self.length = len(index)
+
+
+class RecordError(DataError):
+    """A record with an impossible value, in a file whose columns are known."""
+
+
+def _taken(column: Column, rows: npt.NDArray[np.int64], index: list[int]) -> Column:
+    values = column.values
+    if isinstance(values, np.ndarray):
+        return column._replace(values=values[rows])
+    return column._replace(values=[values[row] for row in index])
+
+
+def listed(values: Sequence[Any] | Floats) -> list[Any]:
+    """Return values as a list, in which None stands for NaN."""
+    if isinstance(values, np.ndarray):
+        return [None if one != one else one for one in values.tolist()]
+    return list(values)
+
+
+def read_columns(path: Path, asked: Asked) -> Columns:
+    """Return the requests of a file. Raises DataError, or UsageError for a wrong run or layout."""
+    texts, head, every = beginning(path)
+    layout = layout_of(asked.layout, kinds_of([one.value for one in head]), asked.calls)
+    reader = _Reader(path, layout, asked, texts=texts)
+    if layout.runs is not None:
+        reader.add_run(list(every))
+    elif asked.line:
+        raise UsageError(
+            f"{asked.line_flag} {asked.line}: cannot be given for this file, which holds a single "
+            "run"
+        )
+    else:
+        while batch := list(islice(every, BATCH)):
+            reader.add_records(batch)
+    return reader.columns(head[0])
+
+
+class Beginning(NamedTuple):
+    """Whether a file holds texts, such as CSV, its first records, and all its records."""
+
+    texts: bool
+    head: list[Place]
+    every: Iterator[Place]
+
+
+def beginning(path: Path) -> Beginning:
+    """Return the records of a file, in which texts of JSON objects are objects."""
+    records = iter(records_of(path, streamed=True, stripped=True))
+    head = list(islice(records, BATCH))
+    if len(head) == 1 and (inside := _records_inside(head[0])):
+        return Beginning(False, inside, iter(inside))
+    texts = all(isinstance(one, str) for one in head[0].value.values())
+    names = _objects_in_texts([one.value for one in head]) if texts else ()
+    head = [_with_objects(one, names) for one in head]
+    return Beginning(texts, head, chain(head, (_with_objects(one, names) for one in records)))
+
+
+def _records_inside(place: Place) -> list[Place]:
+    """Return the records in the only object of a file, such as an answer of an API, if any."""
+    if layout_of(None, [place.value]) is not PLAIN:
+        return []
+    found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        return []
+    return [Place(f"{place.where}, record {n}", one) for n, one in enumerate(found, start=1)]
+
+
+def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
+    """Return the columns of CSV whose cells are objects, or lists of objects, as JSON."""
+    samples = {name: _sample(rows, name)[:1] for name in rows[0]}
+    return tuple(
+        name
+        for name, values in samples.items()
+        if values and not isinstance(object_of(values[0]), str | None)
+    )
+
+
+def _with_objects(place: Place, names: tuple[str, ...]) -> Place:
+    """Return a record in which these columns hold objects instead of texts."""
+    if not names:
+        return place
+    return Place(place.where, {**place.value, **{n: object_of(place.value[n]) for n in names}})
+
+
+class _Reader:
+    """A reader that takes the records of a file in batches."""
+
+    def __init__(self, path: Path, layout: Layout, asked: Asked, *, texts: bool) -> None:
+        self._file, self._layout, self._asked = f"{path}", layout, asked
+        self._memory = Memory(self._file)
+        self._spread = layout.spread() if layout.spread else None
+        self._found: dict[tuple[str, str], _Values] = {}
+        self._ranks: dict[tuple[str, str], int] = {}
+        self._signs: dict[str, _Values] = {}
+        self._known: dict[tuple[str, ...], dict[str, list[naming.Column]]] = {}
+        self._samples: dict[str, list[Any]] = {}
+        self._places: list[str | int] = []
+        self._odd: dict[int, tuple[str, ...]] = {}
+        self._unseen = {one.name for one in asked.names.values() if one.name}
+        self._answered = 0
+        self._record: Record = {}
+        self._run = Run([])
+        self._facts: Record = {}
+        self._texts: set[Any] = set()
+        self._text = texts
+
+    def add_run(self, places: list[Place]) -> None:
+        """Add the requests of the chosen run, or of the only one."""
+        make = self._layout.runs
+        assert make is not None
+        runs = make([one.value for one in places], self._file)
+        if not runs:
+            raise DataError(f"{self._file}: {self._layout.nothing}")
+        line = self._asked.line
+        flag = self._asked.line_flag
+        if not line and len(runs) > 1:
+            raise UsageError(
+                f"{self._file}: holds {len(runs)} runs: choose one with {flag} 1 to {len(runs)}"
+            )
+        if not 1 <= (line or 1) <= len(runs):
+            raise UsageError(f"{flag} {line}: must be between 1 and {len(runs)}")
+        at = (line or 1) - 1
+        where = places[at].where if len(runs) == len(places) else self._file
+        try:
+            chosen = runs[at]
+            run = chosen if isinstance(chosen, Run) else chosen()
+        except DataError as error:
+            text = f"{error}"
+            raise DataError(f"{where}{text}" if text.startswith(": ") else text) from None
+        self._run, self._facts = run, places[at].value if len(runs) == len(places) else {}
+        rows, self._text = run.requests, False
+        for begin in range(0, len(rows), BATCH):
+            part = rows[begin : begin + BATCH]
+            self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
+
+    def add_records(self, batch: list[Place]) -> None:
+        """Add some records, spread into their requests."""
+        keep, begin = self._layout.keep, f"{self._file}, line "
+        rows: list[Any] = []
+        places: list[str | int] = []
+        for where, record in batch:
+            place: str | int = where
+            if where.startswith(begin):
+                place = int(where[len(begin) :])
+            if keep is not None and not keep(record):
+                self._answered += 1
+                continue
+            if self._spread is None:
+                rows.append(record)
+                places.append(place)
+                continue
+            for number, one in enumerate(self._spread(record, where), start=1):
+                rows.append(one)
+                places.append(place if number == 1 else f"{where}, request {number}")
+        self._add(rows, places)
+
+    def _add(self, rows: Sequence[Record], places: list[str | int]) -> None:
+        if not rows:
+            return
+        begin = len(self._places)
+        self._record = self._record or rows[0]
+        keys = tuple(islice(dict.fromkeys(chain.from_iterable(rows)), MAX_COLUMNS))
+        chosen = self._chosen(keys, rows)
+        self._memory.take(ROW_BYTES * len(rows))
+        for name, columns in chosen.items():
+            for rank, column in enumerate(columns):
+                values = self._column(rows, column.name)
+                if column.name in self._unseen and any(one is not None for one in values):
+                    self._unseen.discard(column.name)
+                if name in self._asked.convert:
+                    values = self._converted(name, values, places)
+                key = name, column.name
+                self._ranks.setdefault(key, rank)
+                kept = self._found.setdefault(key, _Values(column.unit))
+                kept.add(begin, self._packed(name, values), values)
+        for name in keys:
+            if plain(name) in self._asked.signs:
+                values = self._column(rows, name)
+                self._signs.setdefault(name, _Values(None)).add(begin, values, values)
+        self._note_odd(rows, chosen, begin)
+        self._places += places
+
+    def _column(self, rows: Sequence[Record], name: str) -> list[Any]:
+        if "." not in name:
+            return [row.get(name) for row in rows]
+        return [cell_of(row, name) for row in rows]
+
+    def _converted(self, name: str, values: list[Any], places: list[str | int]) -> list[Any]:
+        convert, made = self._asked.convert[name], []
+        for value, place in zip(values, places, strict=True):
+            where = f"{self._file}, line {place}" if isinstance(place, int) else place
+            made.append(convert(value, where))
+            self._memory.take(getattr(made[-1], "nbytes", 0))
+        return made
+
+    def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
+        """Return numbers as an array if all are numbers; labels keep one object per text."""
+        if name in NUMERIC and (found := as_numbers(values)) is not None:
+            self._memory.take(found.nbytes)
+            return found
+        new = set()
+        if name in LABELS or name in NUMERIC:
+            new = {one for one in values if isinstance(one, str)} - self._texts
+            self._texts |= new
+        self._memory.take(8 * len(values) + sum(NAME_BYTES + 4 * len(one) for one in new))
+        return values
+
+    def _note_odd(
+        self, rows: Sequence[Record], chosen: Mapping[str, list[naming.Column]], begin: int
+    ) -> None:
+        """Keep the keys of records that lack all columns of the last token's time."""
+        ends = [column.name for name in LAST for column in chosen.get(name, ())]
+        if not ends or any("." in one for one in ends):
+            return
+        if all(ends[0] in row for row in rows):
+            return
+        for number, row in enumerate(rows):
+            if len(self._odd) < SHOWN_ROWS and not any(one in row for one in ends):
+                self._odd[begin + number] = tuple(row)
+
+    def _chosen(
+        self, keys: tuple[str, ...], rows: Sequence[Record]
+    ) -> dict[str, list[naming.Column]]:
+        """Return the columns of each wanted field among the keys of some records."""
+        if keys in self._known:
+            return self._known[keys]
+        samples = {name: _sample(rows, name) for name in keys}
+        nested = self._nested(samples, rows)
+        for name, values in chain(samples.items(), nested.items()):
+            self._samples.setdefault(name, values)
+        fields = {
+            name: self._columns_of(name, samples, nested, rows)
+            for name in dict.fromkeys((*self._asked.fields, *self._asked.names))
+        }
+        self._known[keys] = {name: columns for name, columns in fields.items() if columns}
+        return self._known[keys]
+
+    def _nested(
+        self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
+    ) -> dict[str, list[Any]]:
+        """Return values of the columns in nested objects, by dotted name."""
+        inside: dict[str, None] = {}
+        for name, values in samples.items():
+            if any(isinstance(one, Mapping) for one in values):
+                for row in rows:
+                    value = row.get(name)
+                    if isinstance(value, Mapping) and value:
+                        inside |= dict.fromkeys(leaves(value, f"{name}."))
+                        if len(inside) > MAX_COLUMNS:
+                            break
+        return {name: _sample(rows, name) for name in islice(inside, MAX_COLUMNS)}
+
+    def _columns_of(
+        self,
+        name: str,
+        samples: Mapping[str, list[Any]],
+        nested: Mapping[str, list[Any]],
+        rows: Sequence[Record],
+    ) -> list[naming.Column]:
+        """Return the columns of a field: the user's, the layout's, or those of common names."""
+        named, layout = self._asked.names, self._layout
+        if name in named:
+            return [named[name]] if named[name].name else []
+        for group in (FIRST, LAST):
+            if name in group and not named.keys().isdisjoint(group):
+                return []
+        if name in layout.fields:
+            listed_names = layout.fields[name]
+            listed_names = (listed_names,) if isinstance(listed_names, str) else listed_names
+            found = [
+                naming.Column(one, self._unit(name, one))
+                for one in listed_names
+                if one and (one in samples or nested.get(one) or _sample(rows, one))
+            ]
+            if found or layout.exact or listed_names == ("",):
+                return found
+        elif layout.exact:
+            return []
+        found = recognised(name, samples, samples)
+        if not any(samples[one.name] for one in found) and name not in FLAT and name in NAMES:
+            found = _only(name, nested) or found
+        return [one._replace(unit=self._unit(name, one.name, one.unit)) for one in found]
+
+    def _unit(self, name: str, column: str, own: str | None = None) -> str | None:
+        """Return the unit that a column's name or the layout states."""
+        if name in MOMENTS or name in LENGTHS or name in ("itls", "gaps"):
+            return own or split_unit(column)[1] or self._layout.units.get(name)
+        return None
+
+    def columns(self, first: Place) -> Columns:
+        """Return all columns. Raises DataError without requests."""
+        length = len(self._places)
+        if not length:
+            raise DataError(f"{self._file}: {self._layout.nothing}")
+        fields: dict[str, list[Column]] = {}
+        for (name, column), values in sorted(
+            self._found.items(), key=lambda one: self._ranks[one[0]]
+        ):
+            made = Column(name, column, values.unit, values.joined(length), values.first)
+            fields.setdefault(name, []).append(made)
+        signs = [
+            Column("sign", name, None, values.joined(length), values.first)
+            for name, values in self._signs.items()
+        ]
+        return Columns(
+            *(self._file, self._layout, length, fields, signs, self._places, self._samples),
+            *(self._record, first.where, self._odd, tuple(sorted(self._unseen)), self._answered),
+            self._asked.names,
+            *(self._run.completed, self._run.remarks, self._facts, self._text),
+            semicolons=self._text and separator_of(Path(self._file)) == ";",
+        )
+
+
+class _Values:
+    """The values of a column, which some batches may lack."""
+
+    def __init__(self, unit: str | None) -> None:
+        self.unit = unit
+        self.first: Any = None
+        self._parts: list[tuple[int, Sequence[Any] | Floats]] = []
+
+    def add(self, begin: int, part: Sequence[Any] | Floats, values: list[Any]) -> None:
+        if self.first is None:
+            self.first = next((one for one in values if not is_missing(one)), None)
+        self._parts.append((begin, part))
+
+    def joined(self, length: int) -> Sequence[Any] | Floats:
+        if all(isinstance(part, np.ndarray) for _, part in self._parts):
+            array = np.full(length, np.nan)
+            for begin, part in self._parts:
+                array[begin : begin + len(part)] = part
+            return array
+        values: list[Any] = [None] * length
+        for begin, part in self._parts:
+            values[begin : begin + len(part)] = listed(part)
+        return values
+
+
+def _sample(rows: Sequence[Record], name: str) -> list[Any]:
+    """Return some of a column's values that are not missing."""
+    values = (row.get(name) if name in row else cell_of(row, name) for row in rows)
+    return list(islice((one for one in values if not is_missing(one)), SAMPLE))
+
+
+def _only(name: str, nested: Mapping[str, list[Any]]) -> list[naming.Column]:
+    """Return the nested column of a field, if only one object has such a column."""
+    ends: dict[str, str] = {}
+    for parts in (2, 1):  # ``user.id`` is a user's id, wherever it is
+        tails = [".".join(one.split(".")[-parts:]) for one in nested]
+        count = Counter(tails)
+        ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
+    found = recognised(name, ends, {end: nested[one] for end, one in ends.items()})
+    right = [one for one in found if any(naming.fits(name, v) for v in nested[ends[one.name]])]
+    return [naming.Column(ends[one.name], one.unit) for one in right[:1]]
+
+
+def as_numbers(values: list[Any]) -> Floats | None:
+    """Return numbers, or texts that are numbers, as an array; None if a value is anything else."""
+    kinds = set(map(type, values))
+    try:
+        if kinds <= {int, float, type(None)}:
+            found = np.array(values, np.float64)
+        elif kinds == {str} and len(max(values, key=len)) <= 40 and "_" not in "".join(values):
+            found = np.array([float(one) if one else np.nan for one in values])
+        else:
+            return None
+    except (ValueError, OverflowError):
+        return None
+    exact = not (int in kinds or str in kinds) or not (np.abs(found) > 2**53).any()
+    return found if exact else None
+
+
+def shown(name: str, value: Any) -> str:
+    """Return a cell as error messages show it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and abs(value) < 2**53 and value.is_integer():
+        value = int(value)
+    numeric = isinstance(value, str) and value.isascii() and value.lstrip("-")[:1].isdigit()
+    text = str(value) if numeric else None
+    return f"{printable(name.removeprefix(naming.OWN))} = {shortened(text or repr(value))}"

@@ -1,0 +1,373 @@
+"""Columns of users' files, recognised by common names, and hints for those that are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, NamedTuple
+
+from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
+from fairbench.files.json_text import parsed
+from fairbench.files.times import UNITS, duration_s, is_missing, is_moment, number_of
+
+OWN = "="
+"""Prefix of the keys under which a layout stores fields that it has found itself."""
+
+MOMENTS = ("start", "first_token", "end", "admitted")
+"""Fields that are times on a clock."""
+LENGTHS = ("ttft", "latency", "delay")
+"""Fields that are lengths of time."""
+COUNTS = (
+    *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
+    *("total_tokens", "block_size"),
+)
+LABELS = ("client", "session", "request_id")
+FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
+"""Fields of which one says when the first token came, and when the last one came."""
+
+# Names in the form that ``plain`` returns, best first: a file may hold several.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "start": (
+        *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
+        *("arrivedat", "starttime", "starttimestamp", "requesttime", "requesttimestamp", "reqtime"),
+        *("requestcreatedat", "requestedat", "requeststart", "requeststarttime", "submit"),
+        *("submittime", "submittedat", "startedat", "createdat", "createdtime", "created"),
+        *("datetime", "date", "eventtime"),
+    ),
+    "client": (
+        *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),
+        *("enduser", "enduserid", "customer", "customerid", "organization", "organizationid"),
+        *("org", "orgid", "team", "teamid", "account", "accountid", "apikeyid", "tenantname"),
+        *("teamname", "accountname", "customername", "organizationname", "orgname"),
+        *("requestuserid", "externaluser", "remoteuser"),
+    ),
+    "input_tokens": (
+        *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),
+        *("contexttokens", "requesttokens", "numprompttokens", "numinputtokens", "isl"),
+        *("inputsequencelength", "inputtokencount", "prompttokencount", "tokensin", "tokensprompt"),
+        *("numprefilltokens", "nativetokensprompt", "numberinputtokens", "tokencountprompt"),
+        *("inputtokenscount", "prompttokenscount", "tokensinput"),
+    ),
+    "output_tokens": (
+        *("outputtokens", "completiontokens", "outputlength", "outputlen", "generatedtokens"),
+        *("responsetokens", "completionlength", "numoutputtokens", "numcompletiontokens", "osl"),
+        *("generationtokens", "responselength", "outputsequencelength", "outputtokencount"),
+        *("completiontokencount", "candidatestokencount", "tokensout", "tokenscompletion"),
+        *("numdecodetokens", "nativetokenscompletion", "numbergeneratedtokens"),
+        *("tokencountcompletion", "outputtokenscount", "completiontokenscount", "tokensoutput"),
+        *("numgeneratedtokens", "numgenerationtokens", "numberoutputtokens"),
+    ),
+    "cached_tokens": (
+        *("cachedtokens", "cachedprompttokens", "cachedinputtokens", "numcachedtokens"),
+        *("cachereadtokens", "cachereadinputtokens", "cachehittokens", "promptcachehittokens"),
+        *("cachereadinputtokencount", "cachereadinputtokenscount", "promptcachereadtokens"),
+        *("nativetokenscached", "cachedcontenttokencount", "inputcachedtokens"),
+    ),
+    "written_tokens": (
+        *("cachecreationinputtokens", "cachewriteinputtokens", "cachewriteinputtokencount"),
+        *("cachewriteinputtokenscount", "cachecreationtokens", "cachewritetokens"),
+        "promptcachewritetokens",
+    ),
+    "total_tokens": ("totaltokens", "totaltokencount", "tokenstotal"),
+    "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
+    "session": (
+        *("session", "sessionid", "program", "conversation", "conversationid", "chatid"),
+        *("programid", "threadid", "conversationhash"),
+    ),
+    "request_id": (
+        *("id", "requestid", "rid", "reqid", "xrequestid", "callid", "generationid", "messageid"),
+    ),
+    "end": (
+        *("end", "endtime", "endtimestamp", "finish", "finishtime", "finishedat", "completedat"),
+        *("endedat", "finishedtime", "responsecreatedat", "completiontime", "completedtime"),
+    ),
+    "delay": ("delay",),
+    "latency": (
+        *("latency", "e2elatency", "requestlatency", "duration", "e2el", "requestduration"),
+        *("responsetime", "totallatency", "totalduration", "elapsed", "elapsedtime", "totaltime"),
+        *("endtoendlatency", "e2etime"),
+    ),
+    "first_token": (
+        *("firsttoken", "firsttokentime", "completionstarttime", "firsttokenat"),
+        *("firsttokentimestamp", "completionstart", "completionstartedat"),
+    ),
+    "ttft": ("ttft", "timetofirsttoken", "firsttokenlatency", "timetofirsttokenlatency"),
+    "itls": (
+        *("itls", "itl", "intertokenlatencies", "intertokenlatency", "tokengaps"),
+        *("intertokentimes", "intertokengaps"),
+    ),
+    "gaps": ("gaps",),
+    "admitted": ("admitted",),
+    "worker": ("worker",),
+    "status": ("status",),
+    "error": ("error",),
+    "hash_ids": ("hashids", "blocks", "blockids", "blockhashes"),
+    "block_size": ("blocksize", "blocktokens"),
+    "text": ("prompt", "messages", "prompttext", "inputtext"),
+    "branch": ("branch",),
+    "synthetic": ("synthetic",),
+    "span_kind": (
+        *("genaioperationname", "openinferencespankind", "traceloopspankind", "runtype"),
+        *("observationtype", "spankind"),
+    ),
+    "span_id": ("spanid", "contextspanid"),
+    "parent_id": ("parentspanid", "parentobservationid", "parentrunid", "parentid"),
+}
+FLAT = (
+    *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
+    *("branch", "synthetic"),
+)
+"""Fields whose names are too common to be looked for in nested objects."""
+
+SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
+"""Other names of fields in ``--map``."""
+MAPPED = (
+    *("time", "input_tokens", "output_tokens", "client", "max_tokens", "session", "end", "latency"),
+    *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
+    *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
+)
+"""The fields that ``--map`` takes."""
+TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
+
+LONGEST = 200  # characters; a longer name is no common one
+_NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
+_NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
+_NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
+_MARKS = re.compile(r"[^A-Za-z0-9]")
+_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+# The last words of names that hold neither times nor lengths of time.
+_NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
+_NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
+
+
+class Column(NamedTuple):
+    """The column of a field: its name, and the unit of its times if the name contains one."""
+
+    name: str
+    unit: str | None = None
+
+
+def split_unit(name: str) -> tuple[str, str | None]:
+    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name has none."""
+    words = _words(name)
+    unit = _NAMED_UNITS.get(words[-1].lower()) if len(words) > 1 else None
+    return (name, None) if unit is None else (" ".join(words[:-1]), unit)
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name, such as ``time, to, first`` of ``timeToFirst``."""
+    if len(name) > LONGEST:
+        return [name]
+    return _MARKS.sub(" ", _HUMP.sub(r"\1 \2", name)).split() or [name]
+
+
+def plain(name: str) -> str:
+    """Strip case, spaces and punctuation, so ``Request tokens`` equals ``request_tokens``."""
+    return "" if len(name) > LONGEST else _MARKS.sub("", name).lower()
+
+
+def fits(field: str, value: Any) -> bool:
+    """Return whether a value can belong to a field: its type and its range."""
+    if field in MOMENTS:
+        return is_moment(value)
+    if field in LENGTHS:
+        return duration_s(value) is not None or (number_of(value) or 0) >= -1
+    if field in COUNTS:
+        number = number_of(value)
+        return number is not None and 0 <= number < 2**53 and number % 1 == 0
+    if field in ("itls", "gaps", "hash_ids"):
+        return isinstance(value, list | str)
+    return field == "text" or not isinstance(value, list | dict)
+
+
+def recognised(field: str, names: Iterable[str], values: Mapping[str, list[Any]]) -> list[Column]:
+    """Return the columns that may hold a field, by common names, best first.
+
+    Args:
+        field: Field of ``NAMES``.
+        names: Columns of the file.
+        values: Some values of each column; a column whose values cannot be the field's is left out,
+            unless no column is left.
+    """
+    rank = {name: place for place, name in enumerate(NAMES[field])}
+    found: list[tuple[int, Column]] = []
+    for name in names:
+        text, unit = split_unit(name)
+        if plain(name) in rank:
+            found.append((rank[plain(name)], Column(name)))
+        elif unit and plain(text) in rank and (field in TIMES):
+            found.append((rank[plain(text)], Column(name, unit)))
+    columns = [column for _, column in sorted(found, key=lambda one: one[0])]
+    dated = _dated(columns, names, values) if field == "start" else None
+    columns = columns if dated is None else dated
+    right = [one for one in columns if _mostly(field, values.get(one.name, []), empty=True)]
+    return right if right or field in (*LABELS, "itls", "gaps") else columns
+
+
+def _dated(
+    columns: list[Column], names: Iterable[str], values: Mapping[str, list[Any]]
+) -> list[Column] | None:
+    """Return the columns without one of durations, ``request_time``, beside one with dates."""
+    if not any(plain(one.name) == "requesttime" for one in columns):
+        return None
+    seen = (value for name in names for value in values.get(name, [])[:1])
+    if not any(isinstance(one, str) and number_of(one) is None and is_moment(one) for one in seen):
+        return None
+    return [
+        one
+        for one in columns
+        if plain(one.name) != "requesttime" or number_of(next(iter(values[one.name]), "")) is None
+    ]
+
+
+def _mostly(field: str, values: list[Any], *, empty: bool = False) -> bool:
+    """Return whether at least half of some values can belong to a field."""
+    right = sum(fits(field, value) for value in values)
+    return 2 * right >= len(values) if values else empty
+
+
+def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
+    """Return the column whose name is closest to a field's and whose values can be right, or "".
+
+    Args:
+        field: Field of ``NAMES``.
+        values: Some values of each column that is no object, by dotted name.
+        taken: Columns that hold other fields.
+    """
+    timed = field in TIMES
+    by_plain: dict[str, str] = {}
+    for name in sorted(set(values).difference(taken)):
+        words = [one.lower() for one in _words(name.rpartition(".")[2])]
+        wrong = words[-1] in _NO_TIME if timed else field in COUNTS and words[-1] in _NAMED_UNITS
+        if not wrong and not name.startswith(OWN) and _mostly(field, values[name]):
+            by_plain.setdefault(plain(name), name)
+            by_plain.setdefault("".join(words), name)
+    near = [
+        one
+        for name in NAMES.get(field, ())
+        for one in get_close_matches(name, by_plain, 1, 0.7 if len(name) > 3 else 0.99)
+    ]
+    return printable(by_plain[near[0]]) if near else ""
+
+
+def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
+    """Parse ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form or field.
+
+    An empty column means that the file has no such field; the ``needed`` fields must have one.
+    """
+    names = {}
+    for text in texts:
+        field, equals, column = text.partition("=")
+        if not (field and equals):
+            raise UsageError(f"--map {text}: write FIELD=COLUMN, such as client=user_id")
+        base = next(iter(mapped({field: column})))
+        if not column and base in {SYNONYMS.get(one, one) for one in needed}:
+            raise UsageError(f"--map {text}: name a column, because {field} is needed")
+        names[field] = column
+    return names
+
+
+def mapped(names: Mapping[str, str]) -> dict[str, Column]:
+    """Return the columns that a user names, by field. Raises UsageError for an unknown field."""
+    found = {}
+    for field, column in names.items():
+        base, unit = (field, None) if field in MAPPED else _unit_of_field(field)
+        if base not in MAPPED or (unit and SYNONYMS.get(base, base) not in TIMES):
+            raise unknown_name("field in --map", field, [*MAPPED, "time_ms", "latency_ms"])
+        found[SYNONYMS.get(base, base)] = Column(column, unit or split_unit(column)[1])
+    return found
+
+
+def _unit_of_field(field: str) -> tuple[str, str | None]:
+    base, _, unit = field.rpartition("_")
+    return base, _NAMED_UNITS.get(unit)
+
+
+def no_column(
+    field: str, values: Mapping[str, list[Any]], taken: Iterable[str], where: str
+) -> DataError:
+    """Return the error for a field without a recognized column; ``taken`` are columns in use."""
+    near = nearest(field, values, taken)
+    called = next((name for name, one in SYNONYMS.items() if one == field), field)
+    hint = f" Did you mean {called}={near}?" if near else ""
+    return DataError(
+        f"{where}: no column for {called} (has {has(values)}): name it with "
+        f"--map {called}=COLUMN.{hint}"
+    )
+
+
+def no_client(values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
+    """Return the remark on a file without a recognized column of clients."""
+    near = nearest("client", values, taken) or "COLUMN"
+    return f"no column for client (has {has(values)}): name it with --clients-from {near}"
+
+
+def has(names: Iterable[str]) -> str:
+    """Return the first columns of a file, for messages."""
+    known = (printable(str(one)) for one in names if not str(one).startswith(OWN))
+    return shortened(", ".join(islice(known, 12)))
+
+
+def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
+    """Return the error for a missing column that a user named; nested names list what exists.
+
+    Args:
+        name: Name of the missing column; dots lead into nested objects.
+    """
+    outer = name.partition(".")[0]
+    inside = outer != name and isinstance(record.get(outer), Mapping)
+    known = leaves(record[outer], f"{outer}.") if inside else map(str, record)
+    missing = unknown_name("column", name, (one for one in known if not one.startswith(OWN)))
+    return DataError(f"{where}: {printable(str(missing))}")
+
+
+MAX_LEAVES = 500  # values in nested objects of a record that are looked at
+
+
+def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the dotted names of the values in an object, at any depth, up to a number."""
+    yield from islice(_leaves(value, before), MAX_LEAVES)
+
+
+def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
+    for key, one in value.items():
+        if isinstance(one, Mapping) and one:
+            yield from _leaves(one, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
+
+
+def cell_of(record: Mapping[str, Any], name: str) -> Any:
+    """Return a record's value under a name, whose dots may lead into nested objects.
+
+    A key may itself contain dots, at any level.
+    """
+    if name in record or "." not in name:
+        return record.get(name)
+    at = name.find(".")
+    while at >= 0:
+        inside = object_of(record.get(name[:at]))
+        if isinstance(inside, Mapping) and (found := cell_of(inside, name[at + 1 :])) is not None:
+            return found
+        at = name.find(".", at + 1)
+    return None
+
+
+def object_of(value: Any) -> Any:
+    """Return a value, or the object (or list of objects) that a text contains as JSON.
+
+    Exports to CSV have such texts; None stands for a text that is damaged.
+    """
+    if isinstance(value, str) and value.startswith(("{", "[{")):
+        try:
+            return parsed(value.encode(), "")
+        except (DataError, UnicodeEncodeError):
+            return None
+    return value
+
+
+def given(value: Any) -> Any:
+    """Return the value of a cell, or None for an empty cell."""
+    return None if is_missing(value) else value

@@ -1,0 +1,270 @@
+"""The requests of a file: each counted once, with its whole prompt, and its start.
+
+Tracing tools record more than requests. A span of an agent or a chain repeats the sum of the calls
+below it, and several lines may describe one request. Some services count cached tokens beside the
+input, others as a part of it. All of this is decided here, for every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.files.times import is_missing, nameless
+from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns
+from fairbench.records.names import FIRST, LAST, nearest, plain
+from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
+
+NO_CALLS = frozenset(
+    {
+        *("agent", "chain", "tool", "retriever", "span", "event", "workflow", "task", "parser"),
+        *("invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "reranker"),
+        *("guardrail", "evaluator", "prompt"),
+    }
+)
+"""Kinds of spans that are no calls of a model, in lower case."""
+CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
+NOBODY = frozenset({"default_user_id"})
+"""Names that stand for no client."""
+SAME_S = 1e-3  # two lines with one id and starts this close describe one request
+BESIDE = ("cacheread", "cachecreation", "cachewrite")
+WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
+
+
+@dataclass
+class Requests:
+    """The requests of a file.
+
+    ``columns`` and every array have a row for each request. ``input_tokens`` are those of the whole
+    prompt, with the cached ones; unknown counts are NaN. ``repeated`` lines described a request
+    that another line describes, too; ``spans`` were no requests.
+    """
+
+    columns: Columns
+    times: Times
+    start: Moments
+    input_tokens: Floats
+    output_tokens: Floats
+    cached_tokens: Floats
+    repeated: int = 0
+    spans: int = 0
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def labels(self, field: str) -> list[str]:
+        """Return the names of a field as texts, "" for none; numbers are names."""
+        return labels_of(self.columns, field)
+
+
+def lacks_counts(requests: Requests) -> bool:
+    """Return whether a file has no token counts, not even under a name that is a hint."""
+    columns, fields = requests.columns, ("input_tokens", "output_tokens")
+    known = any(columns.of(name) or name in columns.layout.fields for name in (*fields, "text"))
+    return not known and not any(nearest(one, columns.samples, columns.taken) for one in fields)
+
+
+def counted_alike(requests: Requests) -> Requests:
+    """Return requests without token counts as requests of one token each."""
+    one = np.ones(len(requests))
+    return replace(requests, input_tokens=one, output_tokens=one)
+
+
+def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests:
+    """Return the requests of a file.
+
+    Args:
+        path: File to read.
+        asked: Fields that are wanted, and the user's choices.
+        unit: Unit of times without a unit, None if unknown.
+
+    Raises:
+        DataError: If the file is no record of requests, or has an impossible value.
+        UsageError: If the choices do not fit the file.
+    """
+    columns = read_columns(path, asked)
+    if unit is not None and columns.layout.own_units:
+        raise DataError(
+            f"{path}: records of {columns.layout.name} contain their units; leave --time-unit out"
+        )
+    counts = {name: _counts(columns, name) for name in _COUNTED}
+    kept = _calls(columns, counts)
+    spans = len(columns) - int(kept.sum())
+    if not kept.any():
+        raise DataError(f"{path}: no requests: holds only other events")
+    columns.kept(kept)
+    counts = {name: values[kept] for name, values in counts.items()}
+    read, cached = _whole_prompts(columns, counts)
+    times = Times(columns, unit, counts["output_tokens"])
+    start = times.moments("start")
+    made = Requests(*(columns, times, start, read, counts["output_tokens"], cached), spans=spans)
+    for column in columns.of("start"):
+        check_one_clock(columns, start.seconds, column)
+        break
+    return _once(made)
+
+
+_COUNTED = ("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "total_tokens")
+
+
+def _counts(columns: Columns, field: str) -> Floats:
+    """Return the known token counts of a field, from its best column for each request."""
+    found = np.full(len(columns), np.nan)
+    for column in columns.of(field):
+        found = np.where(np.isnan(found), numbers(columns, column), found)
+    return found
+
+
+def labels_of(columns: Columns, field: str) -> list[str]:
+    """Return the names of a field as texts, "" for none, each from its best column."""
+    found: list[str] | None = None
+    for column in columns.of(field):
+        known: dict[Any, str] = {}
+        texts = [_label(value, field, known) for value in column.values]
+        found = texts if found is None else [a or b for a, b in zip(found, texts, strict=True)]
+        if all(found):
+            break
+    return [""] * len(columns) if found is None else found
+
+
+def _label(value: Any, field: str, known: dict[Any, str]) -> str:
+    key = value if isinstance(value, str | int) else repr(value)
+    if (text := known.get(key)) is None:
+        missing = nameless if field == "client" else is_missing
+        text = "" if missing(value) or value in NOBODY_AT_ALL else str(value).strip()
+        if field == "client" and text.lower() in NOBODY:
+            text = ""
+        known[key] = text
+    return text
+
+
+NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
+
+
+def _calls(columns: Columns, counts: Mapping[str, Floats]) -> Flags:
+    """Return which records are calls of a model, and not the sum of other records."""
+    kept = np.ones(len(columns), dtype=np.bool_)
+    counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
+    kinds = [str(one).lower() for one in columns.values("span_kind") or ()]
+    if kinds:
+        kept &= np.array([one not in NO_CALLS for one in kinds])
+    if columns.layout.events:
+        called = np.array([one in CALLS for one in kinds]) if kinds else np.zeros(len(kept), bool)
+        kept &= counted | called
+    ids, parents = columns.values("span_id"), columns.values("parent_id")
+    if ids and parents:
+        row_of = {str(one): row for row, one in enumerate(ids) if not is_missing(one)}
+        above = _ancestors(row_of, parents, np.flatnonzero(kept & counted).tolist())
+        kept &= ~(above & counted)
+    return kept
+
+
+def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
+    """Return which records are above some others, each visited once."""
+    above = np.zeros(len(parents), dtype=np.bool_)
+    for row in rows:
+        at = row_of.get(str(parents[row]))
+        while at is not None and not above[at] and at != row:
+            above[at] = True
+            at = row_of.get(str(parents[at]))
+    return above
+
+
+def _whole_prompts(columns: Columns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """Return the tokens of whole prompts, and those of them that were cached.
+
+    OpenAI and vLLM count cached tokens as a part of the input; Anthropic and Bedrock count tokens
+    that were read from a cache or written to it beside the input.
+    """
+    read, cached, written = (
+        counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
+    )
+    beside = np.nan_to_num(cached) + np.nan_to_num(written)
+    if not beside.any() or not _are_beside(columns, counts, beside):
+        return read, cached
+    whole = np.where(np.isnan(read) & (beside == 0), np.nan, np.nan_to_num(read) + beside)
+    return whole, np.where(np.isnan(cached) & ~np.isnan(written), 0.0, cached)
+
+
+def _are_beside(columns: Columns, counts: Mapping[str, Floats], beside: Floats) -> bool:
+    """Return whether cached tokens are not a part of the input: by the totals, or by the names."""
+    answered = counts["input_tokens"] + np.nan_to_num(counts["output_tokens"])
+    known = (beside > 0) & np.isfinite(answered) & np.isfinite(counts["total_tokens"])
+    inside = int((known & (counts["total_tokens"] == answered)).sum())
+    outside = int((known & (counts["total_tokens"] == answered + beside)).sum())
+    if inside or outside:
+        return outside > inside
+    names = [one.name for one in columns.of("cached_tokens", "written_tokens")]
+    leaves = [plain(name.rpartition(".")[2]) for name in names]
+    anthropic = any(leaf.startswith(BESIDE) for leaf in leaves)
+    own = [plain(one.name.rpartition(".")[2]) for one in columns.of("input_tokens")]
+    if anthropic and any(one in WHOLE_INPUT for one in own):
+        return True
+    marked = any(mark in leaf for leaf in leaves for mark in BESIDE)
+    return marked and bool((beside > np.nan_to_num(counts["input_tokens"])).any())
+
+
+def _once(made: Requests) -> Requests:
+    """Return the requests without lines that describe a request again.
+
+    Such lines have the id, client, session and prompt of another one, and either its start or no
+    recorded duration. The line with the most output tokens is kept, and the earliest start.
+    """
+    columns = made.columns
+    ids = columns.values("request_id")
+    if ids is None or not _are_ids(columns, ids) or len({*map(str, ids)}) == len(ids):
+        return made
+    timed = any(_knows(columns, one) for one in columns.of(*FIRST, *LAST))
+    clients, sessions = made.labels("client"), made.labels("session")
+    prompts = zip(made.input_tokens.tolist(), made.cached_tokens.tolist(), strict=True)
+    first: dict[Any, int] = {}
+    kept = np.ones(len(made), dtype=np.bool_)
+    starts, at_ns = made.start.seconds.copy(), made.start.ns.copy()
+    best: dict[int, int] = {}
+    for row, (one, client, session, prompt) in enumerate(
+        zip(ids, clients, sessions, prompts, strict=True)
+    ):
+        if is_missing(one):
+            continue
+        earlier = first.setdefault((str(one), client, session, str(prompt)), row)
+        if earlier == row:
+            continue
+        if timed and not abs(starts[row] - starts[earlier]) <= SAME_S:
+            continue
+        kept[row] = False
+        if starts[row] < starts[earlier]:
+            starts[earlier], at_ns[earlier] = starts[row], at_ns[row]
+        rival = best.get(earlier, earlier)
+        if np.nan_to_num(made.output_tokens[row]) > np.nan_to_num(made.output_tokens[rival]):
+            best[earlier] = row
+    if kept.all():
+        return made
+    output = made.output_tokens.copy()
+    for earlier, row in best.items():
+        output[earlier] = output[row]
+    columns.kept(kept)
+    return Requests(
+        columns,
+        made.times.for_rows(columns, output[kept]),
+        Moments(starts[kept], at_ns[kept]),
+        made.input_tokens[kept],
+        output[kept],
+        made.cached_tokens[kept],
+        made.repeated + int((~kept).sum()),
+        made.spans,
+    )
+
+
+def _are_ids(columns: Columns, ids: list[Any]) -> bool:
+    """Return whether values identify requests: most differ, or the name says it."""
+    name = plain(columns.of("request_id")[0].name.rpartition(".")[2])
+    return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)
+
+
+def _knows(columns: Columns, column: Column) -> bool:
+    return column.first is not None

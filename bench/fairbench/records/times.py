@@ -1,0 +1,452 @@
+"""Times and counts of requests as numbers: units are stated, or consistent with the whole file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fairbench.errors import DataError
+from fairbench.files.times import (
+    MAX_TIME_S,
+    UNITS,
+    Nanoseconds,
+    duration_s,
+    is_calendar,
+    is_missing,
+    is_thousands,
+    nanoseconds,
+    number_of,
+    unit_of,
+    with_point,
+    zone_of,
+)
+from fairbench.records.columns import Column, Columns, Floats, shown
+from fairbench.records.names import LENGTHS, MOMENTS
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+NS = UNITS["s"]
+DIGITS = list("0123456789")
+NEVER_NS = -(2**63)
+"""The time in ns of a request without a time."""
+LARGEST_NS = 2**62
+
+DATED_S = 1e8  # larger times (from March 1973 on) are dates, because no run is so long
+APART = 100  # times on one clock differ by less than this factor, if some are dates
+
+SLOWEST_TOKEN_S, SLOWEST_ANSWER_S = 2.0, 20.0
+"""No server always takes longer for a token, or for an answer of one token."""
+FASTEST_TOKEN_S = 2e-5
+"""No server always takes less time for a token."""
+FAST_PERCENT, SLOW_PERCENT = 10, 90  # percentiles of fast and slow answers
+# tenth percentile and median from which whole numbers without a unit may be milliseconds
+LEAST_MS, WHOLE_FROM = 20.0, 50.0
+NEVER = -1  # a duration that VTC-artifact writes for missing events, in any unit
+
+
+class Moments(NamedTuple):
+    """Times of requests: in seconds (NaN if unknown), and exactly in ns (``NEVER_NS``)."""
+
+    seconds: Floats
+    ns: Ints
+
+
+class Times:
+    """A reader of the times of a file.
+
+    Unix times too large for seconds are read in ms, us or ns by their size, unless the user states
+    another unit than seconds. A length of time without a unit is in the unit that the name of the
+    start states, else in seconds; it must then be consistent with the tokens of the answers.
+    """
+
+    def __init__(self, columns: Columns, unit: str | None, output_tokens: Floats) -> None:
+        self._columns, self._asked, self._output = columns, unit, output_tokens
+        self._stated: str | None = None  # the unit that the name of the start states
+        self._guessed: str | None = None  # the unit of the starts, if only their size shows it
+        self.said, self.zone = "", "UTC"
+        self._comma = _has_decimal_comma(columns)
+
+    def for_rows(self, columns: Columns, output_tokens: Floats) -> Times:
+        """Return the same reader for a part of the requests."""
+        self._columns, self._output = columns, output_tokens
+        return self
+
+    def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
+        """Return the times of these fields, the first known one of each request."""
+        length = len(self._columns)
+        found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
+        for column in self._columns.of(*fields):
+            rows = np.isnan(found.seconds)
+            if skipped is not None:
+                rows &= ~skipped
+            if (part := self._needed(column, rows)) is not None:
+                found = _filled(found, self._moments(part))
+        return found
+
+    def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
+        """Return the durations of a field in seconds; NaN if missing or -1."""
+        found = np.full(len(self._columns), np.nan)
+        for column in self._columns.of(field):
+            rows = np.isnan(found) if skipped is None else np.isnan(found) & ~skipped
+            if (part := self._needed(column, rows)) is not None:
+                found = np.where(np.isnan(found), self._lengths(part), found)
+        return found
+
+    def gaps(self, column: Column, skipped: Sequence[bool]) -> list[Floats]:
+        """Return all gaps between the tokens of each request, in seconds."""
+        rows: list[Floats] = []
+        for row, (values, skip) in enumerate(zip(column.values, skipped, strict=True)):
+            if not isinstance(values, list | None):
+                raise self._columns.problem(row, f"{column.name} must be a list of numbers")
+            found = _numbers([] if skip else (values or []))
+            if found is None or not ((found >= 0) & (found <= MAX_TIME_S)).all():
+                raise self._columns.problem(row, f"{column.name} must hold numbers of at least 0")
+            rows.append(found)
+        scale = UNITS[self._unit_of_length(column, np.concatenate(rows))] / NS if rows else 1.0
+        return [row * scale for row in rows]
+
+    def _needed(self, column: Column, rows: Flags) -> Column | None:
+        """Return the column for some rows only; None if it has no values there."""
+        values = column.values
+        if isinstance(values, np.ndarray):
+            values = values if rows.all() else np.where(rows, values, np.nan)
+            return None if np.isnan(values).all() else column._replace(values=values)
+        if not rows.all():
+            values = [one if row else None for one, row in zip(values, rows.tolist(), strict=True)]
+        return None if all(map(is_missing, values)) else column._replace(values=values)
+
+    def _moments(self, column: Column) -> Moments:
+        values = column.values
+        if not isinstance(values, np.ndarray) and self._comma:
+            column = column._replace(values=[with_point(one) for one in values])
+            values = column.values
+        if not isinstance(values, np.ndarray):
+            texts = _calendar(values) if all(type(one) is str for one in values) else None
+            if texts is not None:
+                self._note(column, "s", guessed=False)
+                return texts
+            if (array := _numbers(values)) is None or _are_exact(values, array):
+                return self._mixed_moments(column)
+            values = array
+        unit, guessed = self._unit_of_moments(column, values)
+        self._note(column, unit, guessed=guessed)
+        return Moments(values * (UNITS[unit] / NS), _in_ns(values, unit))
+
+    def _mixed_moments(self, column: Column) -> Moments:
+        """Return times of which some are texts of dates."""
+        ns = np.full(len(column.values), NEVER_NS)
+        numbers = [number_of(one) for one in column.values]
+        known = np.array([one for one in numbers if one is not None], np.float64)
+        unit, guessed = self._unit_of_moments(column, known) if len(known) else ("s", False)
+        self._note(column, unit, guessed=guessed)
+        for row, value in enumerate(column.values):
+            if is_missing(value):
+                continue
+            try:
+                ns[row] = nanoseconds(value, unit)
+            except (ValueError, OverflowError):
+                raise self._no_time(column, row, value, unit) from None
+        return Moments(np.where(ns == NEVER_NS, np.nan, ns / NS), ns)
+
+    def _no_time(self, column: Column, row: int, value: Any, unit: str) -> DataError:
+        kind = f"a number (in {unit})" if number_of(value) is not None else "a number"
+        return self._columns.problem(
+            row,
+            f"{shown(column.name, value)}: must be {kind} or an ISO 8601 time, such as "
+            "2024-05-01T12:00:00Z, in the years 1824 to 2115",
+        )
+
+    def _unit_of_moments(self, column: Column, values: Floats) -> tuple[str, bool]:
+        """Return the unit of times, and whether only their size shows it."""
+        known = values[np.isfinite(values)]
+        size = unit_of(float(known[0])) if len(known) else "s"
+        if column.unit is not None:
+            return column.unit, False
+        if self._asked not in (None, "s"):
+            return str(self._asked), False
+        layout = self._columns.layout.unit
+        if layout is not None and not (layout == "ms" and len(known) and 1e9 <= known[0] < 1e11):
+            return layout, False
+        if size == "s" and self._stated is not None and column.field != "start":
+            return self._stated, False
+        return size, self._asked is None
+
+    def _note(self, column: Column, unit: str, *, guessed: bool) -> None:
+        if column.field != "start" or self.said:
+            return
+        if isinstance(column.first, list | dict | bool | None):
+            return
+        self.zone = zone_of(column.first)
+        if is_calendar(column.first):
+            self.said = "ISO 8601"
+            return
+        if isinstance(column.first, Nanoseconds):
+            self.said = "ns"
+            return
+        self.said = f"{unit}, by their size" if guessed else unit
+        self._guessed = unit if guessed else None
+        self._stated = None if guessed else unit
+
+    def _lengths(self, column: Column) -> Floats:
+        found, told = column.values, False
+        if not isinstance(found, np.ndarray):
+            found, told = self._texts_of_lengths(column)
+        found = np.where(found == NEVER, np.nan, found)
+        if (found < 0).any():
+            row = int(np.argmax(found < 0))
+            what = "must be at least 0"
+            if column.field != "delay":
+                what += ", or -1 for a failure"
+            raise self._columns.problem(row, f"{shown(column.name, f'{found[row]:g}')}: {what}")
+        unit = "s" if told else self._unit_of_length(column, found)
+        return found * (UNITS[unit] / NS)
+
+    def _texts_of_lengths(self, column: Column) -> tuple[Floats, bool]:
+        """Return lengths of time, and whether the texts have their own units."""
+        parts = [duration_s(one) for one in column.values]
+        if any(one is not None for one in parts):
+            for row, (value, part) in enumerate(zip(column.values, parts, strict=True)):
+                if part is None and not is_missing(value) and number_of(value) != 0:
+                    raise self._columns.problem(
+                        row, f"{shown(column.name, value)}: must have a unit, such as 1.5s or 350ms"
+                    )
+            return np.array([np.nan if one is None else one for one in parts]), True
+        texts = [with_point(one) for one in column.values] if self._comma else column.values
+        return numbers(self._columns, column._replace(values=texts)), False
+
+    def _unit_of_length(self, column: Column, found: Floats) -> str:
+        """Return the unit of lengths of time. Raises DataError if the file does not show it."""
+        if column.unit is not None:
+            return column.unit
+        if column.field == "delay":
+            return "ms"
+        known = found[np.isfinite(found)]
+        if self._asked is not None or not len(known):
+            return self._asked or "s"
+        if self._columns.layout.unit is not None:
+            return self._columns.layout.unit
+        if self._guessed not in (None, "s"):
+            raise self._unknown(column, f"s or {self._guessed} like its dates", str(self._guessed))
+        return self._stated or "s"
+
+    def check_lengths(self, lengths: Floats, before_s: Floats, field: str) -> None:
+        """Raise DataError if a guessed unit contradicts the answers' tokens.
+
+        Args:
+            lengths: Durations of the field, seconds.
+            before_s: Time to the first token where known, else NaN, seconds.
+            field: ``latency`` or ``ttft``.
+        """
+        with np.errstate(over="ignore"):
+            self._check_all(lengths, before_s, field)
+
+    def _check_all(self, lengths: Floats, before_s: Floats, field: str) -> None:
+        for column in self._columns.of(field):
+            told = (
+                column.unit or self._asked or self._columns.layout.unit or self._has_units(column)
+            )
+            if not told:
+                self._check(column, lengths, before_s)
+
+    def _has_units(self, column: Column) -> bool:
+        return duration_s(column.first) is not None
+
+    def _check(self, column: Column, lengths: Floats, before_s: Floats) -> None:
+        unit = self._stated or "s"
+        if column.field == "ttft":
+            both = np.isfinite(lengths) & np.isfinite(before_s)
+            if both.any() and (lengths[both] > before_s[both]).mean() > 0.5:
+                raise self._unknown(column, f"in {unit}, it would exceed the latency")
+            return
+        decoded_s = lengths - np.nan_to_num(before_s)
+        known = np.isfinite(decoded_s) & (self._output > 0)
+        if not known.any():
+            return
+        steps = np.maximum(self._output[known] - 1, 1)
+        several = self._output[known] > 1
+        token_s = decoded_s[known] / steps
+        slow_s = float(np.percentile(token_s[several], FAST_PERCENT)) if several.any() else 0.0
+        answer_s = float(np.percentile(decoded_s[known], FAST_PERCENT))
+        fast_s = float(np.percentile(lengths[known] / self._output[known], SLOW_PERCENT))
+        named = {"s": "seconds"}.get(unit, unit)
+        if slow_s > SLOWEST_TOKEN_S or (not several.any() and answer_s > SLOWEST_ANSWER_S):
+            each_s = slow_s or answer_s
+            raise self._unknown(
+                column,
+                f"in {named}, even fast answers would take {each_s:.3g} s per token, so the unit "
+                "is probably ms",
+                said=True,
+            )
+        if 0 < fast_s < FASTEST_TOKEN_S:
+            raise self._unknown(
+                column,
+                f"in {named}, even slow answers would take {fast_s * 1e6:.3g} us per token",
+                said=True,
+            )
+        raw = lengths[np.isfinite(lengths)] * (NS / UNITS[unit])
+        least, middle = np.percentile(raw, (FAST_PERCENT, 50)).tolist()
+        if unit == "s" and (raw % 1 == 0).all() and least >= LEAST_MS and middle >= WHOLE_FROM:
+            raise self._unknown(column, "s or ms")
+
+    def _unknown(
+        self, column: Column, why: str, other: str = "ms", *, said: bool = False
+    ) -> DataError:
+        """Return the question for the unit of a column, with the flags that answer it."""
+        field, name = column.field, column.name
+        field = "itls" if field == "gaps" else field
+        other = "ms" if other == "s" else other
+        what = why if said else f"the unit is unknown, {why}"
+        return RecordUnit(
+            f"{self._columns.file}: {shown(name, column.first)}: {what}; give it with "
+            f"--map {field}_{other}={name} or --map {field}_s={name}, or with --time-unit"
+        )
+
+
+class RecordUnit(DataError):
+    """A length of time whose unit the file does not show."""
+
+
+def _filled(found: Moments, more: Moments) -> Moments:
+    missing = np.isnan(found.seconds)
+    return Moments(
+        np.where(missing, more.seconds, found.seconds), np.where(missing, more.ns, found.ns)
+    )
+
+
+def _in_ns(values: Floats, unit: str) -> Ints:
+    """Return times in ns; whole numbers are converted exactly."""
+    factor = UNITS[unit]
+    known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
+    safe = np.where(known, values, 0.0)
+    whole = safe.astype(np.int64)
+    exact = np.where(safe == whole, whole * factor, np.rint(safe * factor).astype(np.int64))
+    return np.where(known, exact, NEVER_NS)
+
+
+def _are_exact(values: Sequence[Any], found: Floats) -> bool:
+    """Return whether times are integers that floats cannot hold."""
+    if any(isinstance(one, Nanoseconds) for one in values):
+        return True
+    large = np.flatnonzero(np.abs(found) > 2**53).tolist()
+    return bool(large) and all(isinstance(number_of(values[row]), int) for row in large)
+
+
+def _calendar(values: Sequence[str]) -> Moments | None:
+    """Return ISO 8601 times in UTC, all of one form; None for other texts."""
+    first = values[0]
+    end = first[-6:] if first[-6:-5] in ("+", "-") and first[-3:-2] == ":" else "Z"
+    end = end if first.endswith(end) else ""
+    if not all(one.endswith(end) and len(one) < 40 for one in values):
+        return None
+    try:
+        offset = datetime.fromisoformat(f"2000-01-01T00:00{end}").utcoffset()
+    except ValueError:
+        return None
+    texts = np.array([one[: len(one) - len(end)] for one in values], "U26")
+    marks = texts.view("U1").reshape(len(values), 26)
+    rest = marks[:, 20:]
+    if not (np.isin(marks[:, 19], ["", "."]).all() and np.isin(rest, ["", *DIGITS]).all()):
+        return None
+    digits = np.isin(marks[:, [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]], DIGITS)
+    dashes = (marks[:, [4, 7]] == "-").all() and (marks[:, [13, 16]] == ":").all()
+    if not (digits.all() and dashes and np.isin(marks[:, 10], ["T", " "]).all()):
+        return None
+    try:
+        us = texts.astype("datetime64[us]").astype(np.int64)
+    except ValueError:
+        return None
+    us -= 0 if offset is None else offset // timedelta(microseconds=1)
+    if (np.abs(us) >= LARGEST_NS // 1000).any():
+        return None
+    return Moments(us * 1000 / NS, us * 1000)
+
+
+def _numbers(values: Sequence[Any]) -> Floats | None:
+    """Return numbers, NaN for missing ones; None if a value is not a number."""
+    found = []
+    try:
+        for value in values:
+            number = number_of(value)
+            if number is None and not is_missing(value):
+                return None
+            found.append(np.nan if number is None else float(number))
+    except OverflowError:
+        return None
+    return np.array(found, dtype=np.float64)
+
+
+def numbers(columns: Columns, column: Column) -> Floats:
+    """Return a column's numbers, also from texts; NaN for none. Raises DataError naming the row."""
+    if isinstance(column.values, np.ndarray):
+        return column.values
+    if (found := _numbers(column.values)) is not None:
+        return found
+    for row, value in enumerate(column.values):
+        if is_missing(value) or (_numbers([value]) is not None):
+            continue
+        raise columns.problem(row, f"{shown(column.name, value)}: must be a number")
+    raise AssertionError(column.name)
+
+
+def _has_decimal_comma(columns: Columns) -> bool:
+    """Return whether a comma in the file's times separates decimals.
+
+    A comma that can separate thousands, too, is a decimal comma if another one must be, or if
+    semicolons separate the columns.
+    """
+    timed = columns.of(*LENGTHS, *MOMENTS)
+    texts = [
+        one.strip()
+        for column in timed
+        if not isinstance(column.values, np.ndarray)
+        for one in column.values
+        if isinstance(one, str) and "," in one
+    ]
+    found = [one for one in texts if with_point(one) != one]
+    return any(not is_thousands(one) for one in found) or (bool(found) and columns.semicolons)
+
+
+def check_one_clock(columns: Columns, start: Floats, column: Column) -> None:
+    """Raise DataError if start times mix dates and other numbers, or units."""
+    known = np.flatnonzero(np.isfinite(start))
+    if not len(known):
+        return
+    wrong = of_other_clock(start, np.full(len(start), start[known[0]]))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        dated = abs(start[row]) >= DATED_S and abs(start[row]) > abs(start[known[0]])
+        kinds = ("dates", "seconds") if dated else ("seconds", "dates")
+        kind = "is a date, unlike the times" if dated else "is no date, unlike those"
+        raise columns.problem(
+            row,
+            f"{shown(column.name, column.values[row])}: {kind} before it, or is in another unit: "
+            f"times must be all {kinds[1]} or all {kinds[0]}",
+        )
+
+
+def check_moments(columns: Columns, column: Column, moments: Floats, start: Floats) -> None:
+    """Raise DataError for times that do not fit the clock of the request's start.
+
+    This detects a column of durations that was read as times.
+    """
+    way = {"end": "latency", "first_token": "ttft"}.get(column.field)
+    wrong = (of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)
+    if way is None or not wrong.any():
+        return
+    row = int(np.argmax(wrong))
+    what = {"end": "its end", "first_token": "its first token"}[column.field]
+    said = f"{what} is before its start" if moments[row] < start[row] else f"{what} is by no clock"
+    hint = f"if {column.name} is a length of time, --map {way}={column.name}"
+    raise columns.problem(row, f"{said} ({shown(column.field, column.values[row])}): {hint}")
+
+
+def of_other_clock(times: Floats, others: Floats) -> Flags:
+    """Return which times are on another clock or in another unit than the others."""
+    least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
+    apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
+    return apart
