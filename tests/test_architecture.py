@@ -44,27 +44,3 @@ def test_new_parts_belong_beside_their_kind():
     assert len(rows) >= 8
     for folder in rows:
         assert any((top / folder).is_dir() for top in (PACKAGE, ROOT)), folder
-
-
-def modules():
-    """Yield the dotted name of every module and package."""
-    for top in ("bench", "studies"):
-        for path in (ROOT / top).rglob("*.py"):
-            name = ".".join(path.relative_to(ROOT / top).with_suffix("").parts)
-            yield name.removesuffix(".__init__")
-
-
-def test_a_module_that_was_renamed_exists_under_its_new_name():
-    """A name after the first of a row may lack the beginning of its path."""
-    text = (ROOT / "docs" / "appendix" / "migration.md").read_text(encoding="utf-8")
-    table = text.partition("## Modules with other names")[2].partition("\n##")[0]
-    rows = re.findall(r"^\| `.+? \| (`.+) \|$", table, re.M)
-    assert len(rows) > 50
-    ends = [f".{name}" for name in modules()]
-    for row in rows:
-        names = re.findall(r"`([a-z][\w.]*)(?:\.\*)?`", re.sub(r"\(`[^()]*\)", "", row))
-        for name in names:
-            whole = name.startswith("fairbench")
-            assert any(end == f".{name}" if whole else end.endswith(f".{name}") for end in ends), (
-                name
-            )

@@ -154,7 +154,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 @needs(VTC_RUNS)
 @pytest.mark.slow
 def test_the_real_runs_have_exactly_the_known_misses():
-    """docs/studies/measured.md names the cause of each miss."""
+    """docs/appendix/measured.md names the cause of each miss."""
     whole = json.loads(invoke(VTC_RUNS, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
     assert {name: misses for name, misses in missed.items() if misses} == {

@@ -198,7 +198,7 @@ def test_a_run_with_another_default_is_compared_with_a_note(tmp_path, chosen):
     old = of_a_version(store(tmp_path / "a", jain_index=0.5), 7.5, chosen)
     new = of_a_version(store(tmp_path / "b", jain_index=0.4), 2.5, chosen)
     (pair,) = read_pairs(old, new)
-    cause = "default changed: chat s1 rate 7.5 -> 2.5 (docs/appendix/migration.md)"
+    cause = "default changed: chat s1 rate 7.5 -> 2.5 (CHANGELOG.md)"
     assert pair.causes == (cause,)
     strict = judge([pair], [], alpha=0.05)
     assert strict.causes == (cause,)

@@ -13,6 +13,7 @@ from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 from fairbench_studies.kit import table_store
 from fairbench_studies.kit.table_text import BLOCK, as_markdown, bounded
+from fairbench_studies.pages import table_parts
 from fairbench_studies.pages.runs import fig7, headline, incentive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,10 +34,25 @@ def test_every_stored_table_is_shown():
         for _, name, _, _ in BLOCK.findall(path.read_text(encoding="utf-8"))
     }
     assert set(tables.MADE) <= shown
-    of_runs = {"cells": "cells/", "real-input": "real/"}
+    of_runs = {"cells": "cells/", "real-input": "real-"}
     for path in table_store.TABLES.glob("*.csv"):
         start = of_runs.get(path.stem, path.stem)
         assert any(name.startswith(start) for name in shown), path.name
+
+
+@pytest.mark.parametrize("name", sorted(table_parts.PARTS))
+def test_a_part_of_a_table_has_its_rows_and_at_most_seven_columns(name):
+    header, _, *body = tables.render(name).splitlines()
+    assert 3 <= len(body) <= 13
+    assert header.count("|") <= 8
+    assert {line.count("|") for line in body} == {header.count("|")}
+
+
+def test_a_part_of_a_table_keeps_marks_and_empty_cells(monkeypatch):
+    monkeypatch.setitem(table_parts.PARTS, "t", (r"a|b \| 2", ("y", "x")))
+    table = "| x | z | y |\n|---|---|--:|\n| a | 9 | |\n| b | 2 | 3 |\n| b | 4 | 5 |\n"
+    assert table_parts.part("t", table) == "| y | x |\n|--:|---|\n| | a |\n| 3 | b |\n"
+    assert table_parts.part("other", table) == table
 
 
 def test_a_changed_number_changes_the_table(tmp_path, monkeypatch):
@@ -114,8 +130,8 @@ def test_a_sweep_becomes_the_table_of_figure_7(tmp_path, monkeypatch):
     monkeypatch.setattr(table_store, "TABLES", tmp_path)
     table_store.write("fig7", table_store.collect_sweep(tmp_path))
     assert fig7().splitlines()[2:] == [
-        "| `tot` `s1` | `lpm` | 1.00 / 28.2 / 0.13 | |",
-        "| | `vtc` | > 5.12 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
+        "| `tot s1` | `lpm` | 1.00 / 28.2 / 0.13 | |",
+        "| `tot s1` | `vtc` | > 5.12 / 28.2 / 0.13 | 12.3 / 28.2 / 0.13 |",
     ]
 
 

@@ -22,7 +22,7 @@ from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
 CHOSEN = "chosen"  # a key of a manifest
-WHERE = "docs/appendix/migration.md"
+WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 PROFILE = "timing profile"  # further parts of a profile's id, besides GPU and model
 # keys that are repeated outside the workload

@@ -49,6 +49,10 @@ STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
 RESERVES = (0, 2, 8)
 TWIN = "honest twin"
 MEASURES = ("kept", "p95", "service")
+SHOWN = (
+    *("padding-3k", "long-decoder", "long-answer-bursts"),
+    *("found 5", "found 6", "found 7", "found 8"),
+)
 LONG_BURSTS: Mapping[str, Any] = {"on_share": 0.1, "output_multiple": 16}
 ATTACKS: Mapping[str, Behaviour] = {
     **KNOWN,
@@ -120,21 +124,13 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return the table of the page, by the name of its block."""
-    heads = [
-        f"{what}, {f'a reserve of {reserve}' if reserve else 'no reserve'}"
-        for what in ("P95", "service kept")
-        for reserve in RESERVES
-    ]
+    heads = (f"P95, {f'a reserve of {n}' if n else 'no reserve'}" for n in RESERVES)
     body = []
-    for name in ATTACKS:
-        found = [row for row in rows if row["attack"] == name]
-        cells = (
-            cell(row, measure, p95_sign(row, measure))
-            for measure in ("p95", "kept")
-            for row in found
-        )
+    for name in SHOWN:
+        found = (row for row in rows if row["attack"] == name)
+        cells = (cell(row, "p95", p95_sign(row, "p95")) for row in found)
         body.append([name if " " in name else f"`{name}`", *cells])
-    return {"attacks/reserve": as_markdown(["", *heads], body)}
+    return {"attacks/reserve": as_markdown(["attack", *heads], body)}
 
 
 def main(*flags: str) -> None:

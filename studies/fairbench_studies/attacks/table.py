@@ -3,8 +3,7 @@
     python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
     python studies attacks        # picture and tables again, of results/attacks.csv
 
-The script writes results/attacks.csv, plots/attacks.svg, and the tables of
-docs/appendix/attacks.md.
+The script writes results/attacks.csv, plots/attacks.svg, and a table of docs/appendix/attacks.md.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from fairbench_studies.attacks.defences import (
     SEEDS,
     cell,
     interval_columns,
-    p95_sign,
 )
 from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
@@ -100,6 +98,11 @@ ATTACKS: Mapping[float, Sequence[str]] = {
     120.0: ("bursts", "long-context-bursts", "long-answers", "long-decoder", "long-answer-bursts"),
 }
 MEASURES = ("finished", "kept", "p95", "gain")
+HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
+COLUMNS = (  # of the table; results/attacks.csv has every row and measure
+    *("fcfs", "lpm", "vtc", "fair-finish, defended"),
+    "fair-finish, defended, limited with a reserve",
+)
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
@@ -130,15 +133,13 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
     return row
 
 
-def table(rows: Sequence[Row], measure: str) -> str:
-    """Return one measure as a table, a row per scheduler."""
-    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the table of the page, by the name of its block: a row per attack that harms."""
     found: dict[str, dict[str, str]] = {}
-    for row in rows:
-        shown = cell(row, measure, p95_sign(row, measure))
-        found.setdefault(row["scheduler"], {})[row["attack"]] = shown
-    body = ([name, *(of[one] for one in attacks)] for name, of in found.items())
-    return as_markdown(["", *(f"`{one}`" for one in attacks)], body)
+    for row in (row for row in rows if row["attack"] not in HARMLESS):
+        found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
+    body = ([f"`{name}`", *(of[one] for one in COLUMNS)] for name, of in found.items())
+    return {"attacks/kept": as_markdown(["attack", *COLUMNS], body)}
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -172,11 +173,6 @@ def draw(rows: Sequence[Row]) -> None:
         origin = f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds"
         figure.supxlabel(f"{origin}; 1: no harm", fontsize=8)
         save(figure, [FIGURE])
-
-
-def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the tables of the page, by the names of their blocks."""
-    return {f"attacks/{measure}": table(rows, measure) for measure in MEASURES}
 
 
 def main(*folders: str) -> None:

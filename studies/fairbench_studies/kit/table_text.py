@@ -79,11 +79,6 @@ def min_share(row: Row) -> str:
     )
 
 
-def limited(row: Row) -> str:
-    """Return the percentage of time with empty queues, or ``no`` if the demand was high enough."""
-    return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
-
-
 def index(row: Row, name: str) -> str:
     """Return an index to three digits."""
     return f"{float(row[name]):.3f}"

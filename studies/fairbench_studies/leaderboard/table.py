@@ -1,11 +1,11 @@
-"""The leaderboard: its runs in one file, a picture, and a table by configuration.
+"""The leaderboard: its runs in one file, a picture, and a table of ranks.
 
     fairbench sweep results/tables/leaderboard.toml
     python studies leaderboard results/runs/leaderboard [MORE ...]
     python studies leaderboard     # picture and tables again, of results/leaderboard.csv
 
 The script writes results/leaderboard.csv, with a line per run, plots/leaderboard.svg, and the
-tables of docs/appendix/leaderboard.md.
+table of docs/appendix/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from collections import defaultdict
 from statistics import fmean, geometric_mean
 
 from fairbench_studies.kit.rows import ROOT, read_rows
-from fairbench_studies.kit.table_text import as_markdown, write_tables
+from fairbench_studies.kit.table_text import write_tables
 from fairbench_studies.leaderboard.picture import BASELINE, Point, draw
 
 TABLE = ROOT / "results/leaderboard.csv"
 PAGE = ROOT / "docs/appendix/leaderboard.md"
 SHARE, SERVICE = "min_entitlement_best_ratio", "service_rate_tok_s"
-LATENCY = "victim_p95_s"
+SHOWN = (
+    *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
+    *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
+)
 Values = dict[str, dict[str, float]]  # row -> configuration -> mean over seeds
 
 
@@ -40,21 +43,6 @@ def values(name: str) -> Values:
     }
 
 
-def by_place(shares: Values, services: Values, latencies: Values) -> str:
-    """Return share / throughput / P95 as text, by row and configuration."""
-    places = list(shares[BASELINE])
-    body = []
-    for row in sorted(shares, key=lambda row: -fmean(shares[row].values())):
-        cells = []
-        for place in places:
-            late = latencies[row][place]
-            shown = "-" if late != late else f"{late:,.0f}"  # nan: undefined
-            share, rate = shares[row][place], services[row][place] / 1000
-            cells.append(f"{share:.0%} / {rate:.1f} / {shown}")
-        body.append([f"`{row}`", *cells])
-    return as_markdown(["", *places], body)
-
-
 def points(shares: Values, services: Values) -> list[Point]:
     """Return the point of each row, the fairest first, as the tables list them."""
     found = [
@@ -69,11 +57,12 @@ def points(shares: Values, services: Values) -> list[Point]:
 
 
 def ranks() -> str:
-    """Return the output of ``fairbench leaderboard`` for the file, as a table."""
+    """Return ten rows of the table that ``fairbench leaderboard`` prints for the file."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith("|"))
+    table = [line for line in done.stdout.splitlines(keepends=True) if line.startswith("|")]
+    rows = (line for line in table[2:] if line.split("`")[1] in SHOWN)
+    return "".join([*table[:2], *rows])
 
 
 def main(*stores: str) -> None:
@@ -81,7 +70,5 @@ def main(*stores: str) -> None:
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
-    shares, services, latencies = (values(name) for name in (SHARE, SERVICE, LATENCY))
-    draw(points(shares, services))
-    places = by_place(shares, services, latencies)
-    write_tables(PAGE, {"leaderboard/ranks": ranks(), "leaderboard/places": places})
+    draw(points(values(SHARE), values(SERVICE)))
+    write_tables(PAGE, {"leaderboard/ranks": ranks()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import floor
 
 from fairbench_studies.kit.rows import ROOT, Row, read_rows
@@ -11,56 +10,11 @@ from fairbench_studies.kit.table_text import (
     as_markdown,
     bounded,
     index,
-    limited,
     min_share,
-    percent,
     percentile_of,
     tail_of,
     whole,
 )
-
-
-def runs_table(rows: Iterable[Row]) -> str:
-    """Return a table of all numbers of some runs, with a row per scheduler.
-
-    If rows have no field for saturation, the table does not state whether the runs were below
-    saturation.
-    """
-    rows = list(rows)
-    kept_limits = all("demand_limited" in row for row in rows)
-    think = " with think time" if rows[0]["workload"] == "chat" else ""
-    tail = tail_of(rows)
-    header = (
-        "scheduler",
-        "service tok/s",
-        "output tok/s",
-        "Jain service / computed (max-min)",
-        "min. fair share of own",
-        f"P50 s{think}",
-        f"{percentile_of(tail)} s{think}",
-        "hit",
-        "requests",
-        *(["queues empty"] if kept_limits else ()),
-    )
-    return as_markdown(
-        header,
-        (
-            (
-                row["scheduler"],
-                whole(row, "service_rate_tok_s"),
-                whole(row, "output_rate_tok_s"),
-                f"{index(row, 'jain_index')} / {float(row['jain_index_actual']):.4f} "
-                f"({index(row, 'jain_index_maxmin')})",
-                min_share(row),
-                bounded(row, "victim_p50_s"),
-                bounded(row, tail),
-                percent(row, "cache_hit_rate"),
-                whole(row, "num_requests"),
-                *([limited(row)] if kept_limits else ()),
-            )
-            for row in rows
-        ),
-    )
 
 
 def headline() -> str:
@@ -160,7 +114,7 @@ def fig7() -> str:
     """Return sharing incentive, throughput and Jain's index of computed service in figure 7."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
-    body, before = [], ("", "")
+    body = []
     for workload, scenario, scheduler in dict.fromkeys(
         (row["workload"], row["scenario"], row["scheduler"]) for row in rows
     ):
@@ -176,16 +130,9 @@ def fig7() -> str:
             if (row["workload"], row["scenario"], row["scheduler"])
             == (workload, scenario, scheduler)
         }
-        place = workload, scenario
-        body.append(
-            (
-                "" if place == before else f"`{workload}` `{scenario}`",
-                f"`{scheduler}`",
-                *(cells.get(size, "") for size in sizes),
-            )
-        )
-        before = place
-    return as_markdown(("", "", *(f"dp {size}" for size in sizes)), body)
+        values = (cells.get(size, "") for size in sizes)
+        body.append((f"`{workload} {scenario}`", f"`{scheduler}`", *values))
+    return as_markdown(("workload", "scheduler", *(f"dp {size}" for size in sizes)), body)
 
 
 def fig4() -> str:

@@ -51,7 +51,7 @@ def documents() -> Iterator[str]:
     """Yield the sentences of prose in the README and in the documents, without appendices."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for page in pages:
-        if "appendix" in page.parts:
+        if "appendix" in page.relative_to(ROOT).parts:
             continue
         text = re.sub(
             r"```.*?```|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL

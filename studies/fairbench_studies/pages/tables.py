@@ -29,8 +29,8 @@ from fairbench_studies.pages.runs import (
     gaps,
     headline,
     quantum,
-    runs_table,
 )
+from fairbench_studies.pages.table_parts import part
 from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -45,12 +45,9 @@ MADE: dict[str, Callable[[], str]] = {
     "gaps": gaps,
     "fig7": fig7,
     "fig4": fig4,
-    "measured": lambda: measured("no"),
-    "measured-fitted": lambda: measured("yes"),
-    "serving": lambda: serving("false"),
-    "serving-fitted": lambda: serving("true"),
-    "serving-h100": lambda: serving_h100("false"),
-    "serving-h100-fitted": lambda: serving_h100("true"),
+    "measured": measured,
+    "serving": serving,
+    "serving-h100": serving_h100,
     "claims": claims,
     "pools": pools,
     "real-latency": real_latency,
@@ -61,18 +58,16 @@ MADE: dict[str, Callable[[], str]] = {
 
 def render(name: str) -> str:
     """Return the table of a name: a function above, a CSV, or a part such as ``cells/W-S``."""
-    if name in MADE:
-        return MADE[name]()
     kind, _, which = name.partition("/")
-    if kind in ("cells", "cells-brief"):
+    if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
-        return runs_table(rows) if kind == "cells" else brief_runs(rows)
+        return brief_runs(rows)
     if kind == "presets":
         return preset_table(which)
-    if kind == "real":
-        return runs_table(row for row in read("real-input") if row["of"] == which)
+    if name in MADE:
+        return part(name, MADE[name]())
     header, *body = read_cells(TABLES / f"{name}.csv")
-    return as_markdown(header, body)
+    return part(name, as_markdown(header, body))
 
 
 def preset_table(name: str) -> str:

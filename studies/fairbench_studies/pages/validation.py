@@ -10,72 +10,55 @@ from fairbench_studies.kit.table_text import as_markdown
 from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
-def measured(fitted: str) -> str:
-    """Return the validation's runs by row, with errors now and before the last refit."""
-    now, before = (_validation(name, fitted) for name in ("validation", "before"))
+def measured() -> str:
+    """Return the validation's runs that were not fitted, by row, with errors in percent."""
+    runs: dict[str, dict[str, Row]] = {}
+    for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
+        if row["fitted"] == "no":
+            runs.setdefault(row["run"], {})[row["number"]] = row
     header = (
-        "run",
-        "throughput",
-        "largest client rate",
-        "Jain, simulated / measured",
-        "TTFT P50",
-        "TTFT P99",
-        "least TTFT",
-        "refused",
+        *("run", "throughput", "largest client rate", "Jain, simulated / measured"),
+        *("TTFT P50", "TTFT P99", "refused"),
     )
-    return as_markdown(header, (_validated(run, of, before[run]) for run, of in now.items()))
+    return as_markdown(header, (_validated(run, numbers) for run, numbers in runs.items()))
 
 
-def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
-    """Return run -> number -> row of ``results/validation/NAME.csv``."""
-    found: dict[str, dict[str, Row]] = {}
-    for row in read_rows(ROOT / "results" / "validation" / f"{name}.csv"):
-        if row["fitted"] == fitted:
-            found.setdefault(row["run"], {})[row["number"]] = row
-    return found
-
-
-def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return a run's row with its present and former errors."""
+def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
+    """Return a run's row; an error is the largest of any client or group."""
 
     def worst(start: str) -> str:
-        sides = []
-        for of in (before, now):
-            names = (name for name in of if name.startswith(start) and "slice" not in name)
-            errors = [float(of[name]["error_pct"]) for name in names]
-            sides.append(f"{max(errors, key=abs):+.1f}%")
-        return ", ".join(sides)
+        names = (name for name in numbers if name.startswith(start) and "slice" not in name)
+        return f"{max((float(numbers[name]['error_pct']) for name in names), key=abs):+.1f}%"
 
-    least, refused = now["least TTFT"], now["refused"]
     return (
         re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
         worst("throughput"),
         worst("service rate of"),
-        " / ".join(f"{float(now['Jain'][side]):.3f}" for side in ("simulated", "measured")),
+        " / ".join(f"{float(numbers['Jain'][side]):.3f}" for side in ("simulated", "measured")),
         worst("TTFT P50"),
         worst("TTFT P99"),
-        worst("least TTFT") if float(least["measured"]) < 0.15 else "-",
-        f"{float(refused['simulated']):.0f} / {float(refused['measured']):.0f}",
+        " / ".join(f"{float(numbers['refused'][side]):.0f}" for side in ("simulated", "measured")),
     )
 
 
-def serving(fitted: str) -> str:
-    """Return runs of real engines, with errors under the measured profile.
+def serving() -> str:
+    """Return runs of real engines that were not fitted, with errors under the measured profile.
 
     Runs on an A100 also have the error under the operator profile.
     """
-    return _engine_runs("serving/validation", fitted, "serving/operator-profile")
+    return _engine_runs("serving/validation", "serving/operator-profile")
 
 
-def serving_h100(fitted: str) -> str:
-    """Return the runs of SGLang on an H100, with errors under the measured profile."""
-    return _engine_runs("gpu/validation", fitted).replace("sglang-h100-", "")
+def serving_h100() -> str:
+    """Return the runs of SGLang on an H100 that were not fitted, with the profile's errors."""
+    return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
-def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
-    """Return the runs of ``results/FILE.csv``, with the errors of another file in parentheses.
+def _engine_runs(file: str, other: str | None = None) -> str:
+    """Return the unfitted runs of ``results/FILE.csv``: measured values, errors in parentheses.
 
-    A time to first token that is too short for a target has no error.
+    The errors of another file, if given, are the second ones. A time to first token that is too
+    short for a target has no error.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):
@@ -83,16 +66,15 @@ def _engine_runs(file: str, fitted: str, other: str | None = None) -> str:
             columns[name, row["run"], row["number"].split("/")[0]] = row
     body = []
     runs = {row["run"]: row["fitted"] for row in columns.values()}
-    for run in (run for run in runs if runs[run] == fitted):
+    for run in (run for run in runs if runs[run] == "false"):
         cells = []
         for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
             new, old = columns[file, run, number], columns.get((other, run, number))
-            before = f" ({float(old['error_pct']):+.0f})" if old else ""
+            errors = [f"{float(row['error_pct']):+.0f}%" for row in (new, old) if row]
             measured = float(new["measured"])
             text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
             resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
-            cells += [text, f"{float(new['error_pct']):+.0f}%{before}" if resolved else UNRESOLVED]
+            cells.append(f"{text} ({', '.join(errors) if resolved else UNRESOLVED})")
         body.append((run, *cells))
-    header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
-              "TTFT P99, s", "error")  # fmt: skip
+    header = ("run", "throughput, tok/s", "TPOT P50, ms", "TTFT P50, s", "TTFT P99, s")
     return as_markdown(header, body)
