@@ -136,7 +136,7 @@ _NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seco
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
-_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+_HUMP = re.compile(r"([a-z\d])([A-Z])")
 # The last words of names that hold neither times nor lengths of time.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
