@@ -136,7 +136,7 @@ _NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seco
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
-_HUMP = re.compile(r"([a-z\d])([A-Z])")
+_HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
 # The last words of names that hold neither times nor lengths of time.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
@@ -160,7 +160,7 @@ def _words(name: str) -> list[str]:
     """Return the words of a name, such as ``time, to, first`` of ``timeToFirst``."""
     if len(name) > LONGEST:
         return [name]
-    return _MARKS.sub(" ", _HUMP.sub(r"\1 \2", name)).split() or [name]
+    return _MARKS.sub(" ", _HUMP.sub(" ", name)).split() or [name]
 
 
 def plain(name: str) -> str:
