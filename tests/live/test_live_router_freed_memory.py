@@ -59,10 +59,10 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes, libc.mallinfo2.restype = [ctypes.c_void_p], Info
 
-def mapped(size):
+def mapped(size, count=10):
     libc.free(libc.malloc(31 * 2**20))
     before = libc.mallinfo2().hblks
-    pieces = [libc.malloc(size) for _ in range(10)]
+    pieces = [libc.malloc(size) for _ in range(count)]
     found = libc.mallinfo2().hblks - before
     for piece in pieces:
         libc.free(piece)
@@ -97,7 +97,7 @@ from tests.live.live_router import cluster
 
 async def counted():
     async with cluster(1):
-        return mapped({READ_BYTES})
+        return mapped({READ_BYTES}, 100)
 
 print(asyncio.run(counted()))
 """
@@ -107,9 +107,9 @@ print(asyncio.run(counted()))
 def test_a_router_keeps_large_buffers_out_of_the_heap():
     """The test runs in a separate process, because other tests leave a heap with large holes.
 
-    Imports leave a hole or two that a buffer fits into. Without the call, the heap takes them all.
+    Imports leave a few holes that a buffer fits into. Without the call, the heap takes all buffers.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", ROUTER]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert int(done.stdout) > 5, done.stderr
+    assert int(done.stdout) > 50, done.stderr
