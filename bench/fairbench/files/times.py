@@ -19,12 +19,14 @@ NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that tools write where there is no value."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
+"""Whole numbers whose thousands are separated by spaces or apostrophes."""
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
     r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"
     r"(hours?|h|minutes?|mins?|ms|m|seconds?|secs?|s|us|µs|μs|ns)"
 )
-_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
+_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?,? )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
 _PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
 _PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
@@ -62,6 +64,8 @@ def number_of(value: Any) -> int | float | None:
         return None
     if _THOUSANDS.fullmatch(value.strip()):
         value = value.replace(",", "")
+    elif spaced := _SPACED.fullmatch(value.strip()):
+        value = value.replace(spaced[1], "")
     try:
         return int(value)
     except ValueError:
@@ -170,6 +174,8 @@ def zoned_moment_of(value: Any) -> datetime:
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC").removesuffix(" Z")
+    if text[4:5] == text[7:8] == "/":
+        text = text.replace("/", "-")
     try:
         return datetime.fromisoformat(text)
     except ValueError:

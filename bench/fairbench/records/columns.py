@@ -45,7 +45,7 @@ SAMPLE = 50  # values of a column that are looked at
 MAX_COLUMNS = 2_000  # names of columns that are looked at
 SHOWN_ROWS = 100  # rows whose keys are kept for messages
 NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
-WRAPPERS = ("data", "items", "results", "observations", "runs", "logs", "records", "rows")
+WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which an object of an API has a list of records."""
 
 

@@ -35,7 +35,8 @@ def _known(*fields: str) -> dict[str, str]:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, not from the gateway's own cache."""
     hit = first_given(record.get("cache_hit"), record.get("cached"), record.get("cacheHit"))
-    return str(hit).strip().lower() not in ("true", "hit", "1", "yes")
+    copied = record.get("cache_reference_id")  # of Helicone: the request that was answered first
+    return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and is_missing(copied)
 
 
 _KEY = "metadata.user_api_key_"
@@ -175,13 +176,15 @@ HELICONE = Layout(
     keep=_uncached,
 )
 
+_GENERATION = frozenset({"generation_time", "generation_time_ms"})
 # OpenRouter's activity: counts of the model's own tokenizer come first.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
         "created_at" in first
         and (
-            "native_tokens_prompt" in first or {"tokens_prompt", "generation_time"} <= first.keys()
+            "native_tokens_prompt" in first
+            or ("tokens_prompt" in first and not _GENERATION.isdisjoint(first))
         )
     ),
     {
@@ -189,7 +192,7 @@ OPENROUTER = Layout(
         "latency": ("generation_time", "generation_time_ms", "latency"),
         "input_tokens": ("native_tokens_prompt", "tokens_prompt"),
         "output_tokens": ("native_tokens_completion", "tokens_completion"),
-        "cached_tokens": "native_tokens_cached",
+        "cached_tokens": ("native_tokens_cached", "tokens_cached"),
         "client": ("external_user", "user", "user_id", "api_key_name", "app_name", "app_id"),
         "request_id": ("generation_id", "id"),
     },
@@ -237,7 +240,7 @@ def _times(end: Any, length: Any) -> tuple[Any, Any]:
         return end, end
 
 
-_NGINX_TIMES = ("time_iso8601", "time_local", "msec", "@timestamp", "timestamp", "time")
+_NGINX_TIMES = ("msec", "time_iso8601", "time_local", "@timestamp", "timestamp", "time")
 
 
 def _is_nginx(first: Record) -> bool:
@@ -268,7 +271,8 @@ ENVOY = Layout(
 
 def _is_agentgateway(first: Record) -> bool:
     scoped = first.get("scope") == "request" or "http.status" in first or "gateway" in first
-    return scoped and "duration" in first and any(str(key).startswith("gen_ai.") for key in first)
+    called = any(str(key).startswith(("gen_ai.", "llm.")) for key in first)
+    return scoped and "duration" in first and called
 
 
 _AGENT_TIMES = ("time", "timestamp", "ts", "@timestamp")
@@ -285,8 +289,8 @@ AGENTGATEWAY = Layout(
     _is_agentgateway,
     {
         **_known("start", "end"),
-        "input_tokens": "gen_ai.usage.input_tokens",
-        "output_tokens": "gen_ai.usage.output_tokens",
+        "input_tokens": ("gen_ai.usage.input_tokens", "llm.request.tokens"),
+        "output_tokens": ("gen_ai.usage.output_tokens", "llm.response.tokens"),
         "client": ("jwt.sub", "user.id", "user", "apikey.user", "api_key.user", "src.addr"),
         "session": "gen_ai.conversation.id",
         "status": "http.status",
@@ -446,8 +450,9 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count under the first of the names that is present."""
-    return first_given(*(attributes.get(f"gen_ai.usage.{name}_tokens") for name in names))
+    """Return a token count under the first of the names that is present, or OpenInference's."""
+    found = (attributes.get(f"gen_ai.usage.{name}_tokens") for name in names)
+    return first_given(*found, attributes.get(f"llm.token_count.{names[-1]}"))
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:

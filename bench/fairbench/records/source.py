@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -132,6 +133,11 @@ def _values(column: Any) -> list[Any]:
         texts = column.dictionary.to_pylist()
         return [None if n is None else texts[n] for n in column.indices.to_pylist()]
     values = column.to_pylist()
-    if any(isinstance(one, date | datetime) for one in values):
+    kind = next((type(one) for one in values if one is not None), type(None))
+    if issubclass(kind, date | datetime):
         return [one if one is None else one.isoformat() for one in values]
+    if issubclass(kind, timedelta):
+        return [one if one is None else f"{one.total_seconds():.9f}s" for one in values]
+    if issubclass(kind, Decimal):
+        return [one if one is None else f"{one}" for one in values]
     return list(values)
