@@ -101,7 +101,8 @@ def duration_s(value: Any) -> float | None:
     return total if at and at == len(text) else None
 
 
-UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
+"""Nanoseconds of each unit."""
 
 # A time since 1970 is larger than this in its own unit, and smaller in the next coarser unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))

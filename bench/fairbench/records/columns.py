@@ -415,7 +415,7 @@ class _Reader:
     def _nested(
         self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
     ) -> dict[str, list[Any]]:
-        """Return values of the columns in nested objects, by dotted name."""
+        """Return values of the columns with dotted names, which most have in nested objects."""
         inside: dict[str, None] = {}
         for name, values in samples.items():
             if any(isinstance(one, Mapping) for one in values):
@@ -425,6 +425,8 @@ class _Reader:
                         inside |= dict.fromkeys(leaves(value, f"{name}."))
                         if len(inside) > MAX_COLUMNS:
                             break
+            elif "." in name:
+                inside[name] = None
         return {name: _sample(rows, name) for name in islice(inside, MAX_COLUMNS)}
 
     def _columns_of(

@@ -20,7 +20,7 @@ from fairbench.files.times import (
     unit_of,
     zoned_moment_of,
 )
-from fairbench.records.layout import Layout, Object, Record, first_given, has_all
+from fairbench.records.layout import Layout, Object, Record, Run, first_given, has_all
 from fairbench.records.names import OWN, cell_of
 
 
@@ -103,12 +103,22 @@ LANGSMITH = Layout(
 
 
 def _is_langfuse(first: Record) -> bool:
+    if "observations" in first and _is_langfuse(next(iter(objects_in(first["observations"])), {})):
+        return True
     typed = str(first.get("type")).upper() in ("SPAN", "GENERATION", "EVENT", "AGENT", "TOOL")
     parent = {"parent_observation_id", "parentObservationId", "trace_id", "traceId"}
     return typed and bool(parent & first.keys())
 
 
-# Observations of Langfuse: generations are requests.
+def _observations(record: Record, where: str) -> Iterator[Object]:
+    """Yield an observation, or those in a trace with the trace's user and session."""
+    if "observations" not in record:
+        yield dict(record)
+    for one in objects_in(record.get("observations")):
+        yield {**one, "trace": record}
+
+
+# Observations of Langfuse, alone or in their traces: generations are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -140,6 +150,11 @@ LANGFUSE = Layout(
             for where in ("usage_details", "usageDetails")
             for name in ("cache_creation_input_tokens", "input_cache_creation")
         ),
+        "reasoning_tokens": tuple(
+            f"{where}.{name}"
+            for where in ("usage_details", "usageDetails")
+            for name in ("output_reasoning_tokens", "output_reasoning", "reasoning_tokens")
+        ),
         "status": "level",
         "client": ("user_id", "userId", "trace.user_id", "trace.userId", "metadata.user_id"),
         "session": ("session_id", "sessionId", "trace.session_id", "trace.sessionId"),
@@ -149,6 +164,7 @@ LANGFUSE = Layout(
         "request_id": "id",
     },
     dict.fromkeys(("ttft", "latency"), "s"),
+    spread=lambda: _observations,
     events=True,
 )
 
@@ -300,16 +316,19 @@ AGENTGATEWAY = Layout(
 )
 
 
-def _vidur_requests(clock_s: list[float], record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of Vidur, whose arrival is the sum of the delays up to it."""
-    clock_s[0] += number_of(record.get("request_inter_arrival_delay")) or 0.0
-    at_s = record.get("arrived_at")
-    yield {**record, **_own(start=clock_s[0] if is_missing(at_s) else at_s)}
+def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
+    """Return the requests of Vidur; an arrival is the sum of the delays of all earlier requests.
 
-
-def _vidur() -> Any:
-    clock_s = [0.0]
-    return lambda record, where: _vidur_requests(clock_s, record, where)
+    Vidur writes requests in the order in which they ended.
+    """
+    ids = [number_of(one.get("Request Id")) for one in objects]
+    order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
+    clock_s, rows = 0.0, []
+    for row in order:
+        clock_s += number_of(objects[row].get("request_inter_arrival_delay")) or 0.0
+        at_s = objects[row].get("arrived_at")
+        rows.append({**objects[row], **_own(start=clock_s if is_missing(at_s) else at_s)})
+    return [Run(rows)]
 
 
 # Vidur's request_metrics.csv, in seconds.
@@ -325,7 +344,7 @@ VIDUR = Layout(
         "request_id": "Request Id",
     },
     dict.fromkeys(("start", "ttft", "latency"), "s"),
-    spread=_vidur,
+    runs=_vidur_runs,
 )
 
 # Amazon Bedrock's log of model invocations.

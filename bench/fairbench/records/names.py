@@ -21,7 +21,7 @@ LENGTHS = ("ttft", "latency", "delay")
 """Fields that are lengths of time."""
 COUNTS = (
     *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
-    *("total_tokens", "block_size"),
+    *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
@@ -41,14 +41,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("enduser", "enduserid", "customer", "customerid", "organization", "organizationid"),
         *("org", "orgid", "team", "teamid", "account", "accountid", "apikeyid", "tenantname"),
         *("teamname", "accountname", "customername", "organizationname", "orgname"),
-        *("requestuserid", "externaluser", "remoteuser"),
+        *("requestuserid", "externaluser", "remoteuser", "xuserid", "xclientid", "xtenantid"),
     ),
     "input_tokens": (
         *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),
         *("contexttokens", "requesttokens", "numprompttokens", "numinputtokens", "isl"),
         *("inputsequencelength", "inputtokencount", "prompttokencount", "tokensin", "tokensprompt"),
         *("numprefilltokens", "nativetokensprompt", "numberinputtokens", "tokencountprompt"),
-        *("inputtokenscount", "prompttokenscount", "tokensinput"),
+        *("inputtokenscount", "prompttokenscount", "tokensinput", "inputtoken", "requnits"),
+        *("llminputtoken", "llminputtokens", "genaitokensinput"),
     ),
     "output_tokens": (
         *("outputtokens", "completiontokens", "outputlength", "outputlen", "generatedtokens"),
@@ -57,7 +58,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("completiontokencount", "candidatestokencount", "tokensout", "tokenscompletion"),
         *("numdecodetokens", "nativetokenscompletion", "numbergeneratedtokens"),
         *("tokencountcompletion", "outputtokenscount", "completiontokenscount", "tokensoutput"),
-        *("numgeneratedtokens", "numgenerationtokens", "numberoutputtokens"),
+        *("numgeneratedtokens", "numgenerationtokens", "numberoutputtokens", "outputtoken"),
+        *("llmoutputtoken", "llmoutputtokens", "genaitokensoutput", "resunits"),
     ),
     "cached_tokens": (
         *("cachedtokens", "cachedprompttokens", "cachedinputtokens", "numcachedtokens"),
@@ -69,6 +71,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("cachecreationinputtokens", "cachewriteinputtokens", "cachewriteinputtokencount"),
         *("cachewriteinputtokenscount", "cachecreationtokens", "cachewritetokens"),
         "promptcachewritetokens",
+    ),
+    "reasoning_tokens": (
+        *("reasoningtokens", "thoughtstokencount", "outputreasoningtokens", "thinkingtokens"),
+        *("nativetokensreasoning", "tokensreasoning"),
     ),
     "total_tokens": ("totaltokens", "totaltokencount", "tokenstotal"),
     "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
@@ -87,7 +93,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "latency": (
         *("latency", "e2elatency", "requestlatency", "duration", "e2el", "requestduration"),
         *("responsetime", "totallatency", "totalduration", "elapsed", "elapsedtime", "totaltime"),
-        *("endtoendlatency", "e2etime"),
+        *("endtoendlatency", "e2etime", "durationtotal", "generationtime"),
     ),
     "first_token": (
         *("firsttoken", "firsttokentime", "completionstarttime", "firsttokenat"),
@@ -135,11 +141,13 @@ LONGEST = 200  # characters; a longer name is no common one
 _NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
+_NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
 # The last words of names that hold neither times nor lengths of time.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
+_NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
 class Column(NamedTuple):
@@ -152,7 +160,8 @@ class Column(NamedTuple):
 def split_unit(name: str) -> tuple[str, str | None]:
     """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name has none."""
     words = _words(name)
-    unit = _NAMED_UNITS.get(words[-1].lower()) if len(words) > 1 else None
+    last = words[-1].lower()
+    unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None  # the least one
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
 

@@ -23,7 +23,8 @@ TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
 """Fields that are whole numbers, with their lowest and highest possible values."""
 FIELDS = (
-    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "total_tokens", "session"),
+    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "session"),
+    *("reasoning_tokens", "total_tokens"),
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
@@ -177,7 +178,9 @@ def _clients(requests: Requests, client: str) -> list[str]:
     names = requests.labels("client")
     for row, name in enumerate(names):
         if not name and columns.layout.name == PLAIN.name:
-            raise columns.problem(row, "client is missing")
+            raise columns.problem(
+                row, "client is missing: name a column without gaps with --map client=COLUMN"
+            )
     return [name or NO_CLIENT for name in names]
 
 
