@@ -21,6 +21,7 @@ NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
 """Whole numbers whose thousands are separated by spaces or apostrophes."""
+_POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
     r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"
@@ -85,6 +86,21 @@ def with_point(value: Any) -> Any:
     if isinstance(value, str) and len(value) <= 40 and _DECIMAL_COMMA.fullmatch(value.strip()):
         return value.strip().replace(".", "").replace(",", ".")
     return value
+
+
+def without_points(values: list[Any]) -> list[Any]:
+    """Return texts of whole numbers without the points that separate thousands (``1.234``).
+
+    Points separate thousands if three digits follow each, and either a number would not be whole
+    otherwise or other numbers have no point.
+    """
+    pointed = [one for one in values if isinstance(one, str) and "." in one]
+    if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
+        return values
+    alone = any(isinstance(one, str) and one.isdigit() for one in values)
+    if not alone and all(one.endswith(".000") and one.count(".") == 1 for one in pointed):
+        return values
+    return [one.replace(".", "") if isinstance(one, str) else one for one in values]
 
 
 def duration_s(value: Any) -> float | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fairbench.errors import DataError, UsageError, printable, shortened
 from fairbench.files.json_text import Place
 from fairbench.files.reader import Memory
-from fairbench.files.times import is_missing
+from fairbench.files.times import is_missing, without_points
 from fairbench.records import names as naming
 from fairbench.records.layout import Layout, Record, Run
 from fairbench.records.layouts import PLAIN, kinds_of, layout_of
@@ -372,6 +372,8 @@ class _Reader:
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
         """Return numbers as an array if all are numbers; labels keep one object per text."""
+        if self._text and name in COUNTS:
+            values = without_points(values)
         if name in NUMERIC and (found := as_numbers(values)) is not None:
             self._memory.take(found.nbytes)
             return found
