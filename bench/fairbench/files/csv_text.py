@@ -49,7 +49,9 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
 
 def header_in(start: str) -> str:
     """Return the line of column names at the beginning of a file."""
-    named = (one for one in start.splitlines() if one.strip() and not _SEPARATOR_LINE.fullmatch(one))
+    named = (
+        one for one in start.splitlines() if one.strip() and not _SEPARATOR_LINE.fullmatch(one)
+    )
     return next(named, "")
 
 
