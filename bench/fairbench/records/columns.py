@@ -47,6 +47,8 @@ SHOWN_ROWS = 100  # rows whose keys are kept for messages
 NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which an object of an API has a list of records."""
+CONTAINER = {"log", "stream", "time"}
+"""Keys of a line that a container wrote, as Docker stores it."""
 
 
 class Column(NamedTuple):
@@ -256,7 +258,10 @@ def _with_objects(place: Place, names: tuple[str, ...]) -> Place:
     """Return a record in which these columns hold objects instead of texts."""
     if not names:
         return place
-    return Place(place.where, {**place.value, **{n: object_of(place.value[n]) for n in names}})
+    record = {**place.value, **{n: object_of(place.value[n]) for n in names}}
+    if record.keys() == CONTAINER and isinstance(record["log"], dict):
+        record = record["log"]  # the outer time is that of the line, after the request
+    return Place(place.where, record)
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from fairbench.files.csv_text import csv_rows, header_in, separator_in
 from fairbench.files.json_text import Place, json_file, json_objects
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory, opened
-from fairbench.files.times import FIRST_DATE_S, is_moment, number_of
+from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
 PEEKED = 4096  # bytes
 NO_TEXT = {
@@ -112,7 +112,7 @@ def _rows(path: Path, *, streamed: bool, stripped: bool) -> Iterator[Place]:
 
 
 def _check_header(names: list[str], shown: str) -> None:
-    """Raise DataError if the first line is a record: a line of a web server, or times or numbers."""
+    """Raise DataError if the first line is a record, such as a line of a web server."""
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
@@ -125,7 +125,9 @@ def _check_header(names: list[str], shown: str) -> None:
 def _is_time(name: str) -> bool:
     """Return whether the name of a column is a time or a fraction, as only values are."""
     number = number_of(name)
-    return number % 1 != 0 or number >= FIRST_DATE_S if number is not None else is_moment(name)
+    if number is not None:
+        return number % 1 != 0 or number >= FIRST_DATE_S
+    return is_moment(name.partition(" ")[0]) and not is_number(name.partition(" ")[0])
 
 
 def _listed(path: Path) -> Iterator[Place]:

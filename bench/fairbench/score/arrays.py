@@ -36,6 +36,7 @@ OVERCACHED = "had more cached than input tokens, all of which count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
+ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
 TWICE = "repeats the id of a request, and counts as a part of it"
 Mended = Counter[str]
@@ -77,6 +78,10 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
+    if np.isfinite(first).any():  # logs mix answers that were streamed and others
+        whole = np.isnan(first) & ~np.isnan(last)
+        first = np.where(whole, last, first)
+        mended[ONE_PIECE] += int(whole.sum())
 
     _check_ends(requests, states)
     names = np.array(_clients(requests, client), object)
