@@ -235,12 +235,49 @@ def test_a_log_without_column_names_says_so(line, tmp_path):
         (["1.017", "2.034"], ["1017", "2034"]),
         (["1.234.567", ""], ["1234567", ""]),
         (["1.000", "2.000"], ["1.000", "2.000"]),  # whole numbers with three decimals
+        (["1.000", 999.0, None], ["1000", 999.0, None]),
         (["300.0", "40"], ["300.0", "40"]),
         (["1.5", "2.034"], ["1.5", "2.034"]),
     ],
 )
 def test_points_that_separate_thousands(values, expected):
     assert without_points(values) == expected
+
+
+def test_points_separate_thousands_in_the_whole_file_or_nowhere(tmp_path):
+    counts = ["1.000"] * 17_000 + ["999", "1.017"]
+    rows = [f"{n};ann;{count};40\n" for n, count in enumerate(counts)]
+    path = tmp_path / "log.csv"
+    path.write_text("time;client;input_tokens;output_tokens\n" + "".join(rows))
+    table = read_trace(TraceParams(str(path))).trace.table(0)
+    assert table.input_tokens.sum() == 17_000 * 1000 + 999 + 1017
+
+
+@pytest.mark.parametrize("key", ["usage", "body", "response"])
+def test_records_of_two_shapes_are_all_read(key, tmp_path):
+    rows = rows_of(gemini)
+    for n, row in enumerate(rows):
+        row.pop("usageMetadata")
+        counts = {"prompt_tokens": READ[n], "completion_tokens": 40}
+        row |= counts if n % 3 else {key: counts}
+    check(write(tmp_path / "log.jsonl", rows))
+
+
+def test_a_diagnosis_says_which_records_were_changed(tmp_path):
+    rows = rows_of(dotted)
+    rows[3]["ttft"] = None
+    log = read_log(TraceParams(str(write(tmp_path / "log.jsonl", rows))))
+    assert log.notes == [
+        "The log holds 1 request that ended without a time of its first token, and counts as "
+        "answered in one piece."
+    ]
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_lines_of_a_container_are_unwrapped(ending, tmp_path):
+    rows = rows_of(dotted)
+    lines = [{"log": json.dumps(row) + ending, "stream": "stdout", "time": iso(90)} for row in rows]
+    check(write(tmp_path / "log.jsonl", lines))
 
 
 @pytest.mark.parametrize("mark", [" ", "'", "’", "\u00a0", "\u202f"])

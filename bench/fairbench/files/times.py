@@ -97,7 +97,7 @@ def without_points(values: list[Any]) -> list[Any]:
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
         return values
-    alone = any(isinstance(one, str) and one.isdigit() for one in values)
+    alone = any(not isinstance(one, str) or one.isdigit() for one in values if one is not None)
     if not alone and all(one.endswith(".000") and one.count(".") == 1 for one in pointed):
         return values
     return [one.replace(".", "") if isinstance(one, str) else one for one in values]

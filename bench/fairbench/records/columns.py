@@ -377,9 +377,12 @@ class _Reader:
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
         """Return numbers as an array if all are numbers; labels keep one object per text."""
-        if self._text and name in COUNTS:
-            values = without_points(values)
-        if name in NUMERIC and (found := as_numbers(values)) is not None:
+        pointed = (
+            self._text
+            and name in COUNTS
+            and any(isinstance(one, str) and "." in one for one in values)
+        )
+        if not pointed and name in NUMERIC and (found := as_numbers(values)) is not None:
             self._memory.take(found.nbytes)
             return found
         new = set()
@@ -463,8 +466,11 @@ class _Reader:
         elif layout.exact:
             return []
         found = recognised(name, samples, samples)
-        if not any(samples[one.name] for one in found) and name not in FLAT and name in NAMES:
-            found = _only(name, nested) or found
+        if name not in FLAT and name in NAMES:
+            if not any(samples[one.name] for one in found):
+                found = _only(name, nested) or found
+            elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
+                found = [*found, *_only(name, nested)]  # for records of another shape
         return [one._replace(unit=self._unit(name, one.name, one.unit)) for one in found]
 
     def _unit(self, name: str, column: str, own: str | None = None) -> str | None:
@@ -482,7 +488,10 @@ class _Reader:
         for (name, column), values in sorted(
             self._found.items(), key=lambda one: self._ranks[one[0]]
         ):
-            made = Column(name, column, values.unit, values.joined(length), values.first)
+            joined = values.joined(length)
+            if self._text and name in COUNTS and not isinstance(joined, np.ndarray):
+                joined = without_points(list(joined))
+            made = Column(name, column, values.unit, joined, values.first)
             fields.setdefault(name, []).append(made)
         signs = [
             Column("sign", name, None, values.joined(length), values.first)
