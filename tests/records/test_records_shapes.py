@@ -316,6 +316,42 @@ def test_minutes_and_hours_in_names(name, expected):
     assert nearest("latency", {"latency_min": [1.5], "latency_p99": [2.5]}, ()) == ""
 
 
+@pytest.mark.parametrize("date", ["2026-11-20", "2026-11-20 ", "2026-W47-5"])
+def test_dates_without_a_time_of_day_are_no_arrivals(date, tmp_path):
+    rows = [row | {"date": date} for row in rows_of(gemini)]
+    for row in rows:
+        del row["time"]
+    path = write(tmp_path / "log.jsonl", rows)
+    for read in (lambda: read_scored([path]), lambda: read_trace(TraceParams(str(path)))):
+        with pytest.raises(DataError, match="must have a time of day"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["num_model_requests", "request_count", "totalRequests"])
+def test_sums_of_several_requests_are_no_requests(name, tmp_path):
+    rows = [row | {name: n} for n, row in enumerate(rows_of(gemini))]
+    with pytest.raises(DataError, match=f"{name} = 7: each row is the sum of several requests"):
+        read_log(TraceParams(str(write(tmp_path / "log.jsonl", rows))))
+    check(write(tmp_path / "log.jsonl", [row | {name: 1} for row in rows]))
+
+
+@pytest.mark.parametrize("name", ["time", "request_time", "reqTime"])
+@pytest.mark.parametrize("zone", ["Z", None])
+def test_durations_beside_dates_are_no_arrivals(name, zone, tmp_path):
+    rows = rows_of(gemini)
+    for n, row in enumerate(rows):
+        del row["time"]
+        row |= {name: 2.0 + n % 2, "created": START_S + 5 * n if zone is None else iso(5.0 * n)}
+    check(write(tmp_path / "log.jsonl", rows))
+
+
+def test_times_beside_one_date_are_arrivals(tmp_path):
+    rows = [
+        row | {"time": 5.0 * n, "created": "2026-11-20"} for n, row in enumerate(rows_of(gemini))
+    ]
+    check(write(tmp_path / "log.jsonl", rows))
+
+
 def test_days_before_a_time_of_day():
     assert duration_s("0 days 00:00:02.250000") == 2.25
     assert duration_s("1 day 00:00:01") == 86_401.0

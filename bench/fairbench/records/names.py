@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
 from fairbench.files.json_text import parsed
-from fairbench.files.times import UNITS, duration_s, is_missing, is_moment, number_of
+from fairbench.files.times import (
+    FIRST_DATE_S,
+    UNITS,
+    duration_s,
+    is_calendar,
+    is_missing,
+    is_moment,
+    number_of,
+)
 
 OWN = "="
 """Prefix of the keys under which a layout stores fields that it has found itself."""
@@ -209,26 +217,31 @@ def recognised(field: str, names: Iterable[str], values: Mapping[str, list[Any]]
         elif unit and plain(text) in rank and (field in TIMES):
             found.append((rank[plain(text)], Column(name, unit)))
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
-    dated = _dated(columns, names, values) if field == "start" else None
-    columns = columns if dated is None else dated
+    columns = _dated(columns, names, values) if field == "start" else columns
     right = [one for one in columns if _mostly(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 
 
 def _dated(
     columns: list[Column], names: Iterable[str], values: Mapping[str, list[Any]]
-) -> list[Column] | None:
-    """Return the columns without one of durations, ``request_time``, beside one with dates."""
-    if not any(plain(one.name) == "requesttime" for one in columns):
-        return None
+) -> list[Column]:
+    """Return the columns without those of durations, such as ``request_time`` beside dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
-    if not any(isinstance(one, str) and number_of(one) is None and is_moment(one) for one in seen):
-        return None
-    return [
-        one
+    texts = any(isinstance(one, str) and is_calendar(one) and is_moment(one) for one in seen)
+    dates = any(
+        len(set(map(str, values.get(one.name, ())))) > 1
         for one in columns
-        if plain(one.name) != "requesttime" or number_of(next(iter(values[one.name]), "")) is None
-    ]
+        if _is_dated(one, values)
+    )
+    beside = {"requesttime": texts or dates, "reqtime": texts or dates, "time": dates}
+    return [one for one in columns if not beside.get(plain(one.name)) or _is_dated(one, values)]
+
+
+def _is_dated(column: Column, values: Mapping[str, list[Any]]) -> bool:
+    """Return whether the first value of a column is a date."""
+    first = next(iter(values.get(column.name, ())), "")
+    number = number_of(first)
+    return is_moment(first) if number is None else number >= FIRST_DATE_S
 
 
 def _mostly(field: str, values: list[Any], *, empty: bool = False) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.files.times import is_missing, nameless
-from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns
+from fairbench.files.times import is_missing, nameless, number_of
+from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns, shown
 from fairbench.records.names import FIRST, LAST, nearest, plain
 from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
 
@@ -103,11 +103,27 @@ def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests
     counts["output_tokens"] = _whole_answers(read, counts)
     times = Times(columns, unit, counts["output_tokens"])
     start = times.moments("start")
+    times.check_times_of_day()
+    _check_single(columns)
     made = Requests(*(columns, times, start, read, counts["output_tokens"], cached), spans=spans)
     for column in columns.of("start"):
         check_one_clock(columns, start.seconds, column)
         break
     return _once(made)
+
+
+SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
+"""Names of columns that say how many requests a row sums up."""
+
+
+def _check_single(columns: Columns) -> None:
+    """Raise DataError for an export of usage, each of whose rows is the sum of several requests."""
+    for name, values in columns.samples.items():
+        if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
+            raise DataError(
+                f"{columns.file}: {shown(name, max(values, key=lambda one: number_of(one) or 0))}: "
+                "each row is the sum of several requests: export a log with one request per row"
+            )
 
 
 _COUNTED = (
