@@ -296,7 +296,6 @@ def test_all_service_belongs_to_some_client(tmp_path_factory, drawn):
 
 
 BAD = {
-    "client is missing": {"client": None},
     "start is missing": {"start": None},
     "start = 'noon': must be a number": {"start": "noon"},
     "its first token is before its start": {"first_token": -1.0},

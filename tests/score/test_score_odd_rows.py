@@ -315,10 +315,14 @@ def test_a_client_may_be_called_nan(tmp_path, flags):
     assert [one["client"] for one in clients] == ["NaN", "None", "007", "b"]
 
 
-@pytest.mark.parametrize("nothing", [None, float("nan"), " "])
-def test_an_empty_client_is_missing(tmp_path, nothing):
-    with pytest.raises(DataError, match="line 2: client is missing"):
-        scored_rows(tmp_path, {}, {"client": nothing})
+@pytest.mark.parametrize("nothing", [None, float("nan"), " ", "undefined", "(null)"])
+def test_requests_that_name_no_client_are_of_one_client(tmp_path, nothing):
+    scored = scored_rows(tmp_path, {}, {"client": nothing}, {"client": nothing})
+    assert scored.clients[1:] == ("all",)
+    assert scored.requests.client.tolist() == [0, 1, 1]
+    assert scored.remarks == (
+        "2 requests, each of which names no client, and counts as one of the client 'all'",
+    )
 
 
 def test_gaps_between_tokens_have_percentiles(tmp_path):

@@ -142,7 +142,7 @@ class Times:
         for column in self._columns.of("start")[:1]:
             texts = [one for one in column.values if isinstance(one, str) and not is_missing(one)]
             if texts and all(
-                is_calendar(one) and ":" not in one and len(one) < 11 for one in texts
+                is_calendar(one) and ":" not in one and len(one.strip()) < 11 for one in texts
             ):
                 raise self._columns.problem(
                     0,

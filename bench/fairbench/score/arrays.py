@@ -37,6 +37,7 @@ UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
 ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
+NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
 TWICE = "repeats the id of a request, and counts as a part of it"
 Mended = Counter[str]
@@ -84,7 +85,7 @@ def arrays_of(
         mended[ONE_PIECE] += int(whole.sum())
 
     _check_ends(requests, states)
-    names = np.array(_clients(requests, client), object)
+    names = np.array(_clients(requests, client, mended), object)
     made |= {
         "client": names,
         "program": _programs(requests, names, part, per_client=per_client),
@@ -175,17 +176,12 @@ def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
     return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
 
 
-def _clients(requests: Requests, client: str) -> list[str]:
+def _clients(requests: Requests, client: str, mended: Mended) -> list[str]:
     """Return the client of each request; ``client`` if the file names none."""
-    columns = requests.columns
-    if "client" not in columns.fields:
+    if "client" not in requests.columns.fields:
         return [client] * len(requests)
     names = requests.labels("client")
-    for row, name in enumerate(names):
-        if not name and columns.layout.name == PLAIN.name:
-            raise columns.problem(
-                row, "client is missing: name a column without gaps with --map client=COLUMN"
-            )
+    mended[NAMELESS] += names.count("")
     return [name or NO_CLIENT for name in names]
 
 
