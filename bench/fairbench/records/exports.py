@@ -5,7 +5,7 @@ A layout lists a tool's own columns; fields that it does not list are found by c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from fairbench.files.times import (
     unit_of,
     zoned_moment_of,
 )
-from fairbench.records.layout import Layout, Object, Record, Run, first_given, has_all
+from fairbench.records.layout import Layout, Object, Record, Run, Spread, first_given, has_all
 from fairbench.records.names import OWN, cell_of
 
 
@@ -118,6 +118,10 @@ def _observations(record: Record, where: str) -> Iterator[Object]:
         yield {**one, "trace": record}
 
 
+def _details(*names: str) -> tuple[str, ...]:
+    return tuple(f"{one}.{name}" for one in ("usage_details", "usageDetails") for name in names)
+
+
 # Observations of Langfuse, alone or in their traces: generations are requests.
 LANGFUSE = Layout(
     "langfuse",
@@ -140,20 +144,12 @@ LANGFUSE = Layout(
             *("usage_details.total", "usageDetails.total", "usage.total", "totalTokens"),
             *("total_tokens", "totalUsage", "total_usage"),
         ),
-        "cached_tokens": tuple(
-            f"{where}.{name}"
-            for where in ("usage_details", "usageDetails")
-            for name in ("input_cached_tokens", "cache_read_input_tokens", "input_cache_read")
+        "cached_tokens": _details(
+            "input_cached_tokens", "cache_read_input_tokens", "input_cache_read"
         ),
-        "written_tokens": tuple(
-            f"{where}.{name}"
-            for where in ("usage_details", "usageDetails")
-            for name in ("cache_creation_input_tokens", "input_cache_creation")
-        ),
-        "reasoning_tokens": tuple(
-            f"{where}.{name}"
-            for where in ("usage_details", "usageDetails")
-            for name in ("output_reasoning_tokens", "output_reasoning", "reasoning_tokens")
+        "written_tokens": _details("cache_creation_input_tokens", "input_cache_creation"),
+        "reasoning_tokens": _details(
+            "output_reasoning_tokens", "output_reasoning", "reasoning_tokens"
         ),
         "status": "level",
         "client": ("user_id", "userId", "trace.user_id", "trace.userId", "metadata.user_id"),
@@ -265,13 +261,20 @@ def _is_nginx(first: Record) -> bool:
     return timed and "request_time" in first and bool(own & first.keys())
 
 
-def _nginx_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of nginx, which logs it at its end with its duration in seconds."""
-    end = first_given(*(record.get(name) for name in _NGINX_TIMES))
-    yield _placed(record, end, record.get("request_time"))
+def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
+    """Return a spread of requests that are logged at their end, with their durations (s)."""
+
+    def requests(record: Record, where: str) -> Iterator[Object]:
+        yield _placed(
+            record, first_given(*(record.get(name) for name in times)), record.get(length)
+        )
+
+    return lambda: requests
 
 
-NGINX = Layout("nginx", _is_nginx, _known("start", "end"), spread=lambda: _nginx_requests)
+NGINX = Layout(
+    "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
+)
 
 # Envoy's access log: %START_TIME% and %DURATION%, which is in milliseconds.
 ENVOY = Layout(
@@ -294,12 +297,6 @@ def _is_agentgateway(first: Record) -> bool:
 _AGENT_TIMES = ("time", "timestamp", "ts", "@timestamp")
 
 
-def _agentgateway_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of agentgateway, which logs it at its end."""
-    end = first_given(*(record.get(name) for name in _AGENT_TIMES))
-    yield _placed(record, end, record.get("duration"))
-
-
 AGENTGATEWAY = Layout(
     "agentgateway",
     _is_agentgateway,
@@ -312,7 +309,7 @@ AGENTGATEWAY = Layout(
         "status": "http.status",
         "span_kind": "gen_ai.operation.name",
     },
-    spread=lambda: _agentgateway_requests,
+    spread=_logged_at_end(_AGENT_TIMES, "duration"),
 )
 
 
