@@ -90,5 +90,5 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
             yield Row(rows.line_num, dict(zip(names, given, strict=False)))
     except csv.Error as error:
         old = "new-line character" in str(error)  # lines of old Macs
-        reason = "its lines end in CR without LF" if old else error
+        reason = "its lines end in CR without LF: save it with LF" if old else error
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None
