@@ -160,7 +160,9 @@ def test_lines_are_numbered_and_lose_their_byte_order_mark(tmp_path):
 def test_text_must_be_utf_8(data, tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"^it, line [12]: cannot be read: not UTF-8 text$"):
+    with pytest.raises(
+        DataError, match=r"^it, line [12]: cannot be read: not UTF-8 text: save it as UTF-8$"
+    ):
         list(json_lines(path, "it"))
 
 

@@ -227,13 +227,24 @@ def test_a_file_may_begin_with_a_failure(tmp_path):
         ({"latency": -7}, "line 2: latency = -7: must be at least 0"),
         ({"input_tokens": None}, "line 2: input_tokens is missing"),
         ({"worker": [1]}, "line 2: worker = [1]: must be a number"),
-        ({"ttft": None}, "line 2: it ended, but its first token is missing"),
     ],
 )
 def test_impossible_values_are_named(tmp_path, change, complaint):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {"worker": 0}, change)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("ttft", [None, "", "undefined"])
+def test_an_answer_without_a_first_token_came_in_one_piece(tmp_path, ttft):
+    scored = scored_rows(tmp_path, {}, {"ttft": ttft}, {"ttft": ttft})
+    waits = scored.requests.first_token_s - scored.requests.arrival_s
+    assert waits[1:].tolist() == (scored.last_token_s - scored.requests.arrival_s)[1:].tolist()
+    assert waits[0] < waits[1]
+    assert scored.remarks == (
+        "2 requests, each of which ended without a time of its first token, and counts as "
+        "answered in one piece",
+    )
 
 
 def test_a_missing_value_counts_as_minus_one(tmp_path):
@@ -304,10 +315,14 @@ def test_a_client_may_be_called_nan(tmp_path, flags):
     assert [one["client"] for one in clients] == ["NaN", "None", "007", "b"]
 
 
-@pytest.mark.parametrize("nothing", [None, float("nan"), " "])
-def test_an_empty_client_is_missing(tmp_path, nothing):
-    with pytest.raises(DataError, match="line 2: client is missing"):
-        scored_rows(tmp_path, {}, {"client": nothing})
+@pytest.mark.parametrize("nothing", [None, float("nan"), " ", "undefined", "(null)"])
+def test_requests_that_name_no_client_are_of_one_client(tmp_path, nothing):
+    scored = scored_rows(tmp_path, {}, {"client": nothing}, {"client": nothing})
+    assert scored.clients[1:] == ("all",)
+    assert scored.requests.client.tolist() == [0, 1, 1]
+    assert scored.remarks == (
+        "2 requests, each of which names no client, and counts as one of the client 'all'",
+    )
 
 
 def test_gaps_between_tokens_have_percentiles(tmp_path):

@@ -39,6 +39,7 @@ class AccessLog:
     table's first request, by the clock of the traffic. ``nameless`` is true if no column has
     clients; ``cached`` names the column of cached tokens that are not replayed. ``counted`` is
     false for a log without token counts, whose requests count alike and cannot be replayed.
+    ``remarks`` name records that were changed.
     """
 
     file: str
@@ -52,6 +53,12 @@ class AccessLog:
     nameless: str
     cached: str
     counted: bool
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the requests whose records were changed."""
+        return [f"The log holds {one}." for one in self.remarks if one[:1].isdigit()]
 
 
 def read_log(params: TraceParams) -> AccessLog:
@@ -76,7 +83,7 @@ def read_log(params: TraceParams) -> AccessLog:
     traffic = traffic._replace(clock=read.clock if scored is None else scored.clock)
     return AccessLog(
         *(params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s),
-        *(read.nameless, read.cached, read.counted),
+        *(read.nameless, read.cached, read.counted, () if scored is None else scored.remarks),
     )
 
 

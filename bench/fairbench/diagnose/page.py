@@ -130,6 +130,7 @@ def access_log_page(log: AccessLog) -> Page:
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:
         warnings.append("The log has no token counts, so all requests count alike.")
+    warnings += log.notes
     failed = ""
     if log.table.left_out:
         counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"

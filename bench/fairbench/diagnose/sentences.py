@@ -186,6 +186,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
         )
     if found.log.table.left_out:
         yield f"Not replayed: {found.log.table.left_out:,} {found.log.table.who_left_out}."
+    yield from found.log.notes
     if found.log.synthetic:
         yield f"SYNTHETIC: {found.log.synthetic}."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
@@ -12,7 +13,9 @@ from typing import NamedTuple
 from fairbench.errors import DataError, shortened
 from fairbench.files.reader import LARGEST_PART, decoded, limit_bytes, lines
 
-MAX_CELLS = 100_000  # values are separated by tabs or semicolons
+MAX_CELLS = 100_000  # values are separated by tabs, semicolons or bars
+_SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
+"""The first line of spreadsheets, which the header below confirms."""
 
 
 class Row(NamedTuple):
@@ -36,7 +39,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
             break
-        above.append(text)
+        above.append("\n" if _SEPARATOR_LINE.fullmatch(text) else text)
     separator = separator_in("".join(above))
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
@@ -44,9 +47,17 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
 
+def header_in(start: str) -> str:
+    """Return the line of column names at the beginning of a file."""
+    named = (
+        one for one in start.splitlines() if one.strip() and not _SEPARATOR_LINE.fullmatch(one)
+    )
+    return next(named, "")
+
+
 def separator_in(header: str) -> str:
     """Return the mark between the columns of a line of column names."""
-    return next((mark for mark in (",", "\t", ";") if mark in header), ",")
+    return next((mark for mark in (",", "\t", ";", "|") if mark in header), ",")
 
 
 def _checked(text: str, separator: str, shown: str) -> str:
@@ -79,5 +90,5 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
             yield Row(rows.line_num, dict(zip(names, given, strict=False)))
     except csv.Error as error:
         old = "new-line character" in str(error)  # lines of old Macs
-        reason = "its lines end in CR without LF" if old else error
+        reason = "its lines end in CR without LF: save it with LF" if old else error
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None

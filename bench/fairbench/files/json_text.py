@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
+from itertools import chain
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
 
 
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Place]:
-    """Yield the JSON object on each line, or the single object of a whole file.
+    """Yield the JSON object on each line, or objects that span several lines each.
 
     ``streamed`` content is not kept, and its number of lines is unlimited. Raises DataError naming
     the line that is not a JSON object.
@@ -45,26 +46,40 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
         try:
             yield Place(where, _object(parsed(data, where), where))
         except DataError:
-            if number > first or (whole := _whole_object(data, found, shown)) is None:
+            if number > first or not (wholes := _whole_objects(Line(number, data), found, shown)):
                 raise
-            yield Place(shown, whole)
+            yield from wholes
 
 
-def _whole_object(first: bytes, rest: Iterator[Line], shown: str) -> dict[str, Any] | None:
-    """Return the object that starts on the first line and spans several, or None."""
-    if not first.lstrip().startswith(b"{"):
-        return None
+def _whole_objects(first: Line, rest: Iterator[Line], shown: str) -> list[Place]:
+    """Return the object that starts on the first line and spans several, or several such objects.
+
+    Each of several objects ends on a line of its closing brace alone. The list is empty if the
+    lines hold anything else.
+    """
+    if not first.data.lstrip().startswith(b"{"):
+        return []
     memory = Memory(shown)
-    data = bytearray(first)
-    for line in rest:
-        data += line.data
-        if len(data) > memory.largest_line:
+    size, parts, open_part = 0, [], (first.number, bytearray())
+    for line in chain([first], rest):
+        open_part = open_part if open_part[1] else (line.number, bytearray())
+        open_part[1].extend(line.data)
+        size += len(line.data)
+        if size > memory.largest_line:
             raise memory.too_large()
+        if line.data.rstrip() == b"}":
+            parts.append(open_part)
+            open_part = (0, bytearray())
+    parts += [open_part] if open_part[1] else []
     try:
-        content = parsed(bytes(data), shown)
+        return [Place(shown, _object(parsed(b"".join(part for _, part in parts), shown), shown))]
     except DataError:
-        return None
-    return content if isinstance(content, dict) else None
+        pass
+    try:
+        numbered = [(f"{shown}, line {number}", bytes(part)) for number, part in parts]
+        return [Place(where, _object(parsed(part, where), where)) for where, part in numbered]
+    except DataError:
+        return []
 
 
 def _object(content: Any, where: str) -> dict[str, Any]:

@@ -19,12 +19,15 @@ NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that tools write where there is no value."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
+"""Whole numbers whose thousands are separated by spaces or apostrophes."""
+_POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
     r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20}) ?"
     r"(hours?|h|minutes?|mins?|ms|m|seconds?|secs?|s|us|µs|μs|ns)"
 )
-_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
+_CLOCK_TEXT = re.compile(r"(?:(\d{1,5}) days?,? )?(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
 _PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
 _PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
@@ -62,6 +65,8 @@ def number_of(value: Any) -> int | float | None:
         return None
     if _THOUSANDS.fullmatch(value.strip()):
         value = value.replace(",", "")
+    elif spaced := _SPACED.fullmatch(value.strip()):
+        value = value.replace(spaced[1], "")
     try:
         return int(value)
     except ValueError:
@@ -83,6 +88,21 @@ def with_point(value: Any) -> Any:
     return value
 
 
+def without_points(values: list[Any]) -> list[Any]:
+    """Return texts of whole numbers without the points that separate thousands (``1.234``).
+
+    Points separate thousands if three digits follow each, and either a number would not be whole
+    otherwise or other numbers have no point.
+    """
+    pointed = [one for one in values if isinstance(one, str) and "." in one]
+    if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
+        return values
+    alone = any(not isinstance(one, str) or one.isdigit() for one in values if one is not None)
+    if not alone and all(one.endswith(".000") and one.count(".") == 1 for one in pointed):
+        return values
+    return [one.replace(".", "") if isinstance(one, str) else one for one in values]
+
+
 def duration_s(value: Any) -> float | None:
     """Return a text with its own units (``1m2.5s``, ``350ms``, ``0:00:02.5``) in seconds."""
     if not isinstance(value, str) or len(value) > 40:
@@ -97,7 +117,8 @@ def duration_s(value: Any) -> float | None:
     return total if at and at == len(text) else None
 
 
-UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of each unit
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
+"""Nanoseconds of each unit."""
 
 # A time since 1970 is larger than this in its own unit, and smaller in the next coarser unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
@@ -170,6 +191,8 @@ def zoned_moment_of(value: Any) -> datetime:
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC").removesuffix(" Z")
+    if text[4:5] == text[7:8] == "/":
+        text = text.replace("/", "-")
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fairbench.errors import DataError, UsageError, printable, shortened
 from fairbench.files.json_text import Place
 from fairbench.files.reader import Memory
-from fairbench.files.times import is_missing
+from fairbench.files.times import is_missing, without_points
 from fairbench.records import names as naming
 from fairbench.records.layout import Layout, Record, Run
 from fairbench.records.layouts import PLAIN, kinds_of, layout_of
@@ -45,8 +45,10 @@ SAMPLE = 50  # values of a column that are looked at
 MAX_COLUMNS = 2_000  # names of columns that are looked at
 SHOWN_ROWS = 100  # rows whose keys are kept for messages
 NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
-WRAPPERS = ("data", "items", "results", "observations", "runs", "logs", "records", "rows")
+WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which an object of an API has a list of records."""
+CONTAINER = {"log", "stream", "time"}
+"""Keys of a line that a container wrote, as Docker stores it."""
 
 
 class Column(NamedTuple):
@@ -256,7 +258,10 @@ def _with_objects(place: Place, names: tuple[str, ...]) -> Place:
     """Return a record in which these columns hold objects instead of texts."""
     if not names:
         return place
-    return Place(place.where, {**place.value, **{n: object_of(place.value[n]) for n in names}})
+    record = {**place.value, **{n: object_of(place.value[n]) for n in names}}
+    if record.keys() == CONTAINER and isinstance(record["log"], dict):
+        record = record["log"]  # the outer time is that of the line, after the request
+    return Place(place.where, record)
 
 
 class _Reader:
@@ -372,7 +377,12 @@ class _Reader:
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
         """Return numbers as an array if all are numbers; labels keep one object per text."""
-        if name in NUMERIC and (found := as_numbers(values)) is not None:
+        pointed = (
+            self._text
+            and name in COUNTS
+            and any(isinstance(one, str) and "." in one for one in values)
+        )
+        if not pointed and name in NUMERIC and (found := as_numbers(values)) is not None:
             self._memory.take(found.nbytes)
             return found
         new = set()
@@ -415,7 +425,7 @@ class _Reader:
     def _nested(
         self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
     ) -> dict[str, list[Any]]:
-        """Return values of the columns in nested objects, by dotted name."""
+        """Return values of the columns with dotted names, which most have in nested objects."""
         inside: dict[str, None] = {}
         for name, values in samples.items():
             if any(isinstance(one, Mapping) for one in values):
@@ -425,6 +435,8 @@ class _Reader:
                         inside |= dict.fromkeys(leaves(value, f"{name}."))
                         if len(inside) > MAX_COLUMNS:
                             break
+            elif "." in name:
+                inside[name] = None
         return {name: _sample(rows, name) for name in islice(inside, MAX_COLUMNS)}
 
     def _columns_of(
@@ -454,8 +466,11 @@ class _Reader:
         elif layout.exact:
             return []
         found = recognised(name, samples, samples)
-        if not any(samples[one.name] for one in found) and name not in FLAT and name in NAMES:
-            found = _only(name, nested) or found
+        if name not in FLAT and name in NAMES:
+            if not any(samples[one.name] for one in found):
+                found = _only(name, nested) or found
+            elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
+                found = [*found, *_only(name, nested)]  # for records of another shape
         return [one._replace(unit=self._unit(name, one.name, one.unit)) for one in found]
 
     def _unit(self, name: str, column: str, own: str | None = None) -> str | None:
@@ -473,7 +488,10 @@ class _Reader:
         for (name, column), values in sorted(
             self._found.items(), key=lambda one: self._ranks[one[0]]
         ):
-            made = Column(name, column, values.unit, values.joined(length), values.first)
+            joined = values.joined(length)
+            if self._text and name in COUNTS and not isinstance(joined, np.ndarray):
+                joined = without_points(list(joined))
+            made = Column(name, column, values.unit, joined, values.first)
             fields.setdefault(name, []).append(made)
         signs = [
             Column("sign", name, None, values.joined(length), values.first)

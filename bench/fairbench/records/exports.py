@@ -5,7 +5,7 @@ A layout lists a tool's own columns; fields that it does not list are found by c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from fairbench.files.times import (
     unit_of,
     zoned_moment_of,
 )
-from fairbench.records.layout import Layout, Object, Record, first_given, has_all
+from fairbench.records.layout import Layout, Object, Record, Run, Spread, first_given, has_all
 from fairbench.records.names import OWN, cell_of
 
 
@@ -35,7 +35,8 @@ def _known(*fields: str) -> dict[str, str]:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, not from the gateway's own cache."""
     hit = first_given(record.get("cache_hit"), record.get("cached"), record.get("cacheHit"))
-    return str(hit).strip().lower() not in ("true", "hit", "1", "yes")
+    copied = record.get("cache_reference_id")  # of Helicone: the request that was answered first
+    return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and is_missing(copied)
 
 
 _KEY = "metadata.user_api_key_"
@@ -102,12 +103,26 @@ LANGSMITH = Layout(
 
 
 def _is_langfuse(first: Record) -> bool:
+    if "observations" in first and _is_langfuse(next(iter(objects_in(first["observations"])), {})):
+        return True
     typed = str(first.get("type")).upper() in ("SPAN", "GENERATION", "EVENT", "AGENT", "TOOL")
     parent = {"parent_observation_id", "parentObservationId", "trace_id", "traceId"}
     return typed and bool(parent & first.keys())
 
 
-# Observations of Langfuse: generations are requests.
+def _observations(record: Record, where: str) -> Iterator[Object]:
+    """Yield an observation, or those in a trace with the trace's user and session."""
+    if "observations" not in record:
+        yield dict(record)
+    for one in objects_in(record.get("observations")):
+        yield {**one, "trace": record}
+
+
+def _details(*names: str) -> tuple[str, ...]:
+    return tuple(f"{one}.{name}" for one in ("usage_details", "usageDetails") for name in names)
+
+
+# Observations of Langfuse, alone or in their traces: generations are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -129,15 +144,12 @@ LANGFUSE = Layout(
             *("usage_details.total", "usageDetails.total", "usage.total", "totalTokens"),
             *("total_tokens", "totalUsage", "total_usage"),
         ),
-        "cached_tokens": tuple(
-            f"{where}.{name}"
-            for where in ("usage_details", "usageDetails")
-            for name in ("input_cached_tokens", "cache_read_input_tokens", "input_cache_read")
+        "cached_tokens": _details(
+            "input_cached_tokens", "cache_read_input_tokens", "input_cache_read"
         ),
-        "written_tokens": tuple(
-            f"{where}.{name}"
-            for where in ("usage_details", "usageDetails")
-            for name in ("cache_creation_input_tokens", "input_cache_creation")
+        "written_tokens": _details("cache_creation_input_tokens", "input_cache_creation"),
+        "reasoning_tokens": _details(
+            "output_reasoning_tokens", "output_reasoning", "reasoning_tokens"
         ),
         "status": "level",
         "client": ("user_id", "userId", "trace.user_id", "trace.userId", "metadata.user_id"),
@@ -148,6 +160,7 @@ LANGFUSE = Layout(
         "request_id": "id",
     },
     dict.fromkeys(("ttft", "latency"), "s"),
+    spread=lambda: _observations,
     events=True,
 )
 
@@ -175,13 +188,15 @@ HELICONE = Layout(
     keep=_uncached,
 )
 
+_GENERATION = frozenset({"generation_time", "generation_time_ms"})
 # OpenRouter's activity: counts of the model's own tokenizer come first.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
         "created_at" in first
         and (
-            "native_tokens_prompt" in first or {"tokens_prompt", "generation_time"} <= first.keys()
+            "native_tokens_prompt" in first
+            or ("tokens_prompt" in first and not _GENERATION.isdisjoint(first))
         )
     ),
     {
@@ -189,7 +204,7 @@ OPENROUTER = Layout(
         "latency": ("generation_time", "generation_time_ms", "latency"),
         "input_tokens": ("native_tokens_prompt", "tokens_prompt"),
         "output_tokens": ("native_tokens_completion", "tokens_completion"),
-        "cached_tokens": "native_tokens_cached",
+        "cached_tokens": ("native_tokens_cached", "tokens_cached"),
         "client": ("external_user", "user", "user_id", "api_key_name", "app_name", "app_id"),
         "request_id": ("generation_id", "id"),
     },
@@ -237,7 +252,7 @@ def _times(end: Any, length: Any) -> tuple[Any, Any]:
         return end, end
 
 
-_NGINX_TIMES = ("time_iso8601", "time_local", "msec", "@timestamp", "timestamp", "time")
+_NGINX_TIMES = ("msec", "time_iso8601", "time_local", "@timestamp", "timestamp", "time")
 
 
 def _is_nginx(first: Record) -> bool:
@@ -246,13 +261,20 @@ def _is_nginx(first: Record) -> bool:
     return timed and "request_time" in first and bool(own & first.keys())
 
 
-def _nginx_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of nginx, which logs it at its end with its duration in seconds."""
-    end = first_given(*(record.get(name) for name in _NGINX_TIMES))
-    yield _placed(record, end, record.get("request_time"))
+def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
+    """Return a spread of requests that are logged at their end, with their durations (s)."""
+
+    def requests(record: Record, where: str) -> Iterator[Object]:
+        yield _placed(
+            record, first_given(*(record.get(name) for name in times)), record.get(length)
+        )
+
+    return lambda: requests
 
 
-NGINX = Layout("nginx", _is_nginx, _known("start", "end"), spread=lambda: _nginx_requests)
+NGINX = Layout(
+    "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
+)
 
 # Envoy's access log: %START_TIME% and %DURATION%, which is in milliseconds.
 ENVOY = Layout(
@@ -268,16 +290,11 @@ ENVOY = Layout(
 
 def _is_agentgateway(first: Record) -> bool:
     scoped = first.get("scope") == "request" or "http.status" in first or "gateway" in first
-    return scoped and "duration" in first and any(str(key).startswith("gen_ai.") for key in first)
+    called = any(str(key).startswith(("gen_ai.", "llm.")) for key in first)
+    return scoped and "duration" in first and called
 
 
 _AGENT_TIMES = ("time", "timestamp", "ts", "@timestamp")
-
-
-def _agentgateway_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of agentgateway, which logs it at its end."""
-    end = first_given(*(record.get(name) for name in _AGENT_TIMES))
-    yield _placed(record, end, record.get("duration"))
 
 
 AGENTGATEWAY = Layout(
@@ -285,27 +302,30 @@ AGENTGATEWAY = Layout(
     _is_agentgateway,
     {
         **_known("start", "end"),
-        "input_tokens": "gen_ai.usage.input_tokens",
-        "output_tokens": "gen_ai.usage.output_tokens",
+        "input_tokens": ("gen_ai.usage.input_tokens", "llm.request.tokens"),
+        "output_tokens": ("gen_ai.usage.output_tokens", "llm.response.tokens"),
         "client": ("jwt.sub", "user.id", "user", "apikey.user", "api_key.user", "src.addr"),
         "session": "gen_ai.conversation.id",
         "status": "http.status",
         "span_kind": "gen_ai.operation.name",
     },
-    spread=lambda: _agentgateway_requests,
+    spread=_logged_at_end(_AGENT_TIMES, "duration"),
 )
 
 
-def _vidur_requests(clock_s: list[float], record: Record, where: str) -> Iterator[Object]:
-    """Yield a request of Vidur, whose arrival is the sum of the delays up to it."""
-    clock_s[0] += number_of(record.get("request_inter_arrival_delay")) or 0.0
-    at_s = record.get("arrived_at")
-    yield {**record, **_own(start=clock_s[0] if is_missing(at_s) else at_s)}
+def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
+    """Return the requests of Vidur; an arrival is the sum of the delays of all earlier requests.
 
-
-def _vidur() -> Any:
-    clock_s = [0.0]
-    return lambda record, where: _vidur_requests(clock_s, record, where)
+    Vidur writes requests in the order in which they ended.
+    """
+    ids = [number_of(one.get("Request Id")) for one in objects]
+    order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
+    clock_s, rows = 0.0, []
+    for row in order:
+        clock_s += number_of(objects[row].get("request_inter_arrival_delay")) or 0.0
+        at_s = objects[row].get("arrived_at")
+        rows.append({**objects[row], **_own(start=clock_s if is_missing(at_s) else at_s)})
+    return [Run(rows)]
 
 
 # Vidur's request_metrics.csv, in seconds.
@@ -321,7 +341,7 @@ VIDUR = Layout(
         "request_id": "Request Id",
     },
     dict.fromkeys(("start", "ttft", "latency"), "s"),
-    spread=_vidur,
+    runs=_vidur_runs,
 )
 
 # Amazon Bedrock's log of model invocations.
@@ -446,8 +466,9 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count under the first of the names that is present."""
-    return first_given(*(attributes.get(f"gen_ai.usage.{name}_tokens") for name in names))
+    """Return a token count under the first of the names that is present, or OpenInference's."""
+    found = (attributes.get(f"gen_ai.usage.{name}_tokens") for name in names)
+    return first_given(*found, attributes.get(f"llm.token_count.{names[-1]}"))
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:

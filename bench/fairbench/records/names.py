@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
 from fairbench.files.json_text import parsed
-from fairbench.files.times import UNITS, duration_s, is_missing, is_moment, number_of
+from fairbench.files.times import (
+    FIRST_DATE_S,
+    UNITS,
+    duration_s,
+    is_calendar,
+    is_missing,
+    is_moment,
+    number_of,
+)
 
 OWN = "="
 """Prefix of the keys under which a layout stores fields that it has found itself."""
@@ -21,7 +29,7 @@ LENGTHS = ("ttft", "latency", "delay")
 """Fields that are lengths of time."""
 COUNTS = (
     *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
-    *("total_tokens", "block_size"),
+    *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
 FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
@@ -41,14 +49,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("enduser", "enduserid", "customer", "customerid", "organization", "organizationid"),
         *("org", "orgid", "team", "teamid", "account", "accountid", "apikeyid", "tenantname"),
         *("teamname", "accountname", "customername", "organizationname", "orgname"),
-        *("requestuserid", "externaluser", "remoteuser"),
+        *("requestuserid", "externaluser", "remoteuser", "xuserid", "xclientid", "xtenantid"),
     ),
     "input_tokens": (
         *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),
         *("contexttokens", "requesttokens", "numprompttokens", "numinputtokens", "isl"),
         *("inputsequencelength", "inputtokencount", "prompttokencount", "tokensin", "tokensprompt"),
         *("numprefilltokens", "nativetokensprompt", "numberinputtokens", "tokencountprompt"),
-        *("inputtokenscount", "prompttokenscount", "tokensinput"),
+        *("inputtokenscount", "prompttokenscount", "tokensinput", "inputtoken", "requnits"),
+        *("llminputtoken", "llminputtokens", "genaitokensinput"),
     ),
     "output_tokens": (
         *("outputtokens", "completiontokens", "outputlength", "outputlen", "generatedtokens"),
@@ -57,7 +66,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("completiontokencount", "candidatestokencount", "tokensout", "tokenscompletion"),
         *("numdecodetokens", "nativetokenscompletion", "numbergeneratedtokens"),
         *("tokencountcompletion", "outputtokenscount", "completiontokenscount", "tokensoutput"),
-        *("numgeneratedtokens", "numgenerationtokens", "numberoutputtokens"),
+        *("numgeneratedtokens", "numgenerationtokens", "numberoutputtokens", "outputtoken"),
+        *("llmoutputtoken", "llmoutputtokens", "genaitokensoutput", "resunits"),
     ),
     "cached_tokens": (
         *("cachedtokens", "cachedprompttokens", "cachedinputtokens", "numcachedtokens"),
@@ -69,6 +79,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("cachecreationinputtokens", "cachewriteinputtokens", "cachewriteinputtokencount"),
         *("cachewriteinputtokenscount", "cachecreationtokens", "cachewritetokens"),
         "promptcachewritetokens",
+    ),
+    "reasoning_tokens": (
+        *("reasoningtokens", "thoughtstokencount", "outputreasoningtokens", "thinkingtokens"),
+        *("nativetokensreasoning", "tokensreasoning"),
     ),
     "total_tokens": ("totaltokens", "totaltokencount", "tokenstotal"),
     "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
@@ -87,7 +101,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "latency": (
         *("latency", "e2elatency", "requestlatency", "duration", "e2el", "requestduration"),
         *("responsetime", "totallatency", "totalduration", "elapsed", "elapsedtime", "totaltime"),
-        *("endtoendlatency", "e2etime"),
+        *("endtoendlatency", "e2etime", "durationtotal", "generationtime"),
     ),
     "first_token": (
         *("firsttoken", "firsttokentime", "completionstarttime", "firsttokenat"),
@@ -135,11 +149,13 @@ LONGEST = 200  # characters; a longer name is no common one
 _NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
+_NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
 # The last words of names that hold neither times nor lengths of time.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
+_NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
 class Column(NamedTuple):
@@ -152,7 +168,8 @@ class Column(NamedTuple):
 def split_unit(name: str) -> tuple[str, str | None]:
     """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name has none."""
     words = _words(name)
-    unit = _NAMED_UNITS.get(words[-1].lower()) if len(words) > 1 else None
+    last = words[-1].lower()
+    unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None  # the least one
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
 
@@ -200,26 +217,31 @@ def recognised(field: str, names: Iterable[str], values: Mapping[str, list[Any]]
         elif unit and plain(text) in rank and (field in TIMES):
             found.append((rank[plain(text)], Column(name, unit)))
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
-    dated = _dated(columns, names, values) if field == "start" else None
-    columns = columns if dated is None else dated
+    columns = _dated(columns, names, values) if field == "start" else columns
     right = [one for one in columns if _mostly(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 
 
 def _dated(
     columns: list[Column], names: Iterable[str], values: Mapping[str, list[Any]]
-) -> list[Column] | None:
-    """Return the columns without one of durations, ``request_time``, beside one with dates."""
-    if not any(plain(one.name) == "requesttime" for one in columns):
-        return None
+) -> list[Column]:
+    """Return the columns without those of durations, such as ``request_time`` beside dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
-    if not any(isinstance(one, str) and number_of(one) is None and is_moment(one) for one in seen):
-        return None
-    return [
-        one
+    texts = any(isinstance(one, str) and is_calendar(one) and is_moment(one) for one in seen)
+    dates = any(
+        len(set(map(str, values.get(one.name, ())))) > 1
         for one in columns
-        if plain(one.name) != "requesttime" or number_of(next(iter(values[one.name]), "")) is None
-    ]
+        if _is_dated(one, values)
+    )
+    beside = {"requesttime": texts or dates, "reqtime": texts or dates, "time": dates}
+    return [one for one in columns if not beside.get(plain(one.name)) or _is_dated(one, values)]
+
+
+def _is_dated(column: Column, values: Mapping[str, list[Any]]) -> bool:
+    """Return whether the first value of a column is a date."""
+    first = next(iter(values.get(column.name, ())), "")
+    number = number_of(first)
+    return is_moment(first) if number is None else number >= FIRST_DATE_S
 
 
 def _mostly(field: str, values: list[Any], *, empty: bool = False) -> bool:

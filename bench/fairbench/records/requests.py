@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.files.times import is_missing, nameless
-from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns
+from fairbench.files.times import is_missing, nameless, number_of
+from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns, shown
 from fairbench.records.names import FIRST, LAST, nearest, plain
 from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
 
@@ -100,8 +100,11 @@ def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests
     columns.kept(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
+    counts["output_tokens"] = _whole_answers(read, counts)
     times = Times(columns, unit, counts["output_tokens"])
     start = times.moments("start")
+    times.check_times_of_day()
+    _check_single(columns)
     made = Requests(*(columns, times, start, read, counts["output_tokens"], cached), spans=spans)
     for column in columns.of("start"):
         check_one_clock(columns, start.seconds, column)
@@ -109,7 +112,24 @@ def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests
     return _once(made)
 
 
-_COUNTED = ("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "total_tokens")
+SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
+"""Names of columns that say how many requests a row sums up."""
+
+
+def _check_single(columns: Columns) -> None:
+    """Raise DataError for an export of usage, each of whose rows is the sum of several requests."""
+    for name, values in columns.samples.items():
+        if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
+            raise DataError(
+                f"{columns.file}: {shown(name, max(values, key=lambda one: number_of(one) or 0))}: "
+                "each row is the sum of several requests: export a log with one request per row"
+            )
+
+
+_COUNTED = (
+    *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "reasoning_tokens"),
+    "total_tokens",
+)
 
 
 def _counts(columns: Columns, field: str) -> Floats:
@@ -191,22 +211,32 @@ def _whole_prompts(columns: Columns, counts: Mapping[str, Floats]) -> tuple[Floa
     return whole, np.where(np.isnan(cached) & ~np.isnan(written), 0.0, cached)
 
 
+def _whole_answers(read: Floats, counts: Mapping[str, Floats]) -> Floats:
+    """Return the tokens of whole answers, with reasoning where the totals count it separately."""
+    output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
+    missing = counts["total_tokens"] - read - output
+    return np.where((thought > 0) & (missing == thought), output + thought, output)
+
+
 def _are_beside(columns: Columns, counts: Mapping[str, Floats], beside: Floats) -> bool:
-    """Return whether cached tokens are not a part of the input: by the totals, or by the names."""
-    answered = counts["input_tokens"] + np.nan_to_num(counts["output_tokens"])
-    known = (beside > 0) & np.isfinite(answered) & np.isfinite(counts["total_tokens"])
-    inside = int((known & (counts["total_tokens"] == answered)).sum())
-    outside = int((known & (counts["total_tokens"] == answered + beside)).sum())
-    if inside or outside:
-        return outside > inside
+    """Return whether cached tokens are not a part of the input.
+
+    The counts show it, because a part is never larger than the whole; else the totals or names do.
+    """
     names = [one.name for one in columns.of("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
-    anthropic = any(leaf.startswith(BESIDE) for leaf in leaves)
-    own = [plain(one.name.rpartition(".")[2]) for one in columns.of("input_tokens")]
-    if anthropic and any(one in WHOLE_INPUT for one in own):
-        return True
     marked = any(mark in leaf for leaf in leaves for mark in BESIDE)
-    return marked and bool((beside > np.nan_to_num(counts["input_tokens"])).any())
+    if marked and (beside > np.nan_to_num(counts["input_tokens"])).any():
+        return True
+    rest = counts["total_tokens"] - counts["input_tokens"] - np.nan_to_num(counts["output_tokens"])
+    thought, known = np.nan_to_num(counts["reasoning_tokens"]), beside > 0
+    inside = int((known & ((rest == 0) | (rest == thought))).sum())
+    outside = int((known & ((rest == beside) | (rest == beside + thought))).sum())
+    if inside or outside:
+        return outside > inside
+    own = [plain(one.name.rpartition(".")[2]) for one in columns.of("input_tokens")]
+    anthropic = any(leaf.startswith(BESIDE) for leaf in leaves)
+    return anthropic and any(one in WHOLE_INPUT for one in own)
 
 
 def _once(made: Requests) -> Requests:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError
-from fairbench.files.csv_text import csv_rows, separator_in
+from fairbench.errors import DataError, printable, shortened
+from fairbench.files.csv_text import csv_rows, header_in, separator_in
 from fairbench.files.json_text import Place, json_file, json_objects
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory, opened
+from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
 PEEKED = 4096  # bytes
 NO_TEXT = {
@@ -65,7 +67,7 @@ def separator_of(path: Path) -> str:
     """Return the mark between the columns of a file of CSV."""
     with opened(path, f"{path}") as stream:
         start = stream.read(PEEKED).decode("utf-8", "replace")
-    return separator_in(next((line for line in start.splitlines() if line.strip()), ""))
+    return separator_in(header_in(start))
 
 
 def records_of(path: Path, *, streamed: bool = False, stripped: bool = False) -> Iterator[Place]:
@@ -102,9 +104,30 @@ def _checked(place: Place) -> Place:
 
 
 def _rows(path: Path, *, streamed: bool, stripped: bool) -> Iterator[Place]:
-    for number, cells in csv_rows(path, f"{path}", streamed=streamed):
+    for place, (number, cells) in enumerate(csv_rows(path, f"{path}", streamed=streamed)):
+        if place == 0:
+            _check_header(list(cells), f"{path}")
         texts = {name: text.strip() for name, text in cells.items()} if stripped else cells
         yield Place(f"{path}, line {number}", texts)
+
+
+def _check_header(names: list[str], shown: str) -> None:
+    """Raise DataError if the first line is a record, such as a line of a web server."""
+    prose = len(names) == 1 and names[0].count(" ") >= 3
+    if prose or any(_is_time(name) for name in names):
+        raise DataError(
+            f"{shown}, line 1: {shortened(repr(printable(names[0])))}: must be a line of column "
+            "names, such as time,client,input_tokens,output_tokens: add that line, or write the "
+            "log as JSON lines"
+        )
+
+
+def _is_time(name: str) -> bool:
+    """Return whether the name of a column is a time or a fraction, as only values are."""
+    number = number_of(name)
+    if number is not None:
+        return number % 1 != 0 or number >= FIRST_DATE_S
+    return is_moment(name.partition(" ")[0]) and not is_number(name.partition(" ")[0])
 
 
 def _listed(path: Path) -> Iterator[Place]:
@@ -132,6 +155,11 @@ def _values(column: Any) -> list[Any]:
         texts = column.dictionary.to_pylist()
         return [None if n is None else texts[n] for n in column.indices.to_pylist()]
     values = column.to_pylist()
-    if any(isinstance(one, date | datetime) for one in values):
+    kind = next((type(one) for one in values if one is not None), type(None))
+    if issubclass(kind, date | datetime):
         return [one if one is None else one.isoformat() for one in values]
+    if issubclass(kind, timedelta):
+        return [one if one is None else f"{one.total_seconds():.9f}s" for one in values]
+    if issubclass(kind, Decimal):
+        return [one if one is None else f"{one}" for one in values]
     return list(values)

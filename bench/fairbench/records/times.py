@@ -137,6 +137,19 @@ class Times:
         self._note(column, unit, guessed=guessed)
         return Moments(values * (UNITS[unit] / NS), _in_ns(values, unit))
 
+    def check_times_of_day(self) -> None:
+        """Raise DataError if no start has a time of day, so that all of a date coincide."""
+        for column in self._columns.of("start")[:1]:
+            texts = [one for one in column.values if isinstance(one, str) and not is_missing(one)]
+            if texts and all(
+                is_calendar(one) and ":" not in one and len(one.strip()) < 11 for one in texts
+            ):
+                raise self._columns.problem(
+                    0,
+                    f"{shown(column.name, column.first)}: must have a time of day, such as "
+                    "2024-05-01T12:00:00Z: name a column of times with --map time=COLUMN",
+                )
+
     def _mixed_moments(self, column: Column) -> Moments:
         """Return times of which some are texts of dates."""
         ns = np.full(len(column.values), NEVER_NS)

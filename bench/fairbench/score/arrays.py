@@ -23,7 +23,8 @@ TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
 """Fields that are whole numbers, with their lowest and highest possible values."""
 FIELDS = (
-    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "total_tokens", "session"),
+    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "session"),
+    *("reasoning_tokens", "total_tokens"),
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
@@ -35,6 +36,8 @@ OVERCACHED = "had more cached than input tokens, all of which count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
 SILENT = "ended without a single output token, which counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
+ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
+NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has an id that an earlier one has too, and counts like any other"
 TWICE = "repeats the id of a request, and counts as a part of it"
 Mended = Counter[str]
@@ -76,9 +79,13 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
+    if np.isfinite(first).any():  # logs mix answers that were streamed and others
+        whole = np.isnan(first) & ~np.isnan(last)
+        first = np.where(whole, last, first)
+        mended[ONE_PIECE] += int(whole.sum())
 
     _check_ends(requests, states)
-    names = np.array(_clients(requests, client), object)
+    names = np.array(_clients(requests, client, mended), object)
     made |= {
         "client": names,
         "program": _programs(requests, names, part, per_client=per_client),
@@ -169,15 +176,12 @@ def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
     return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
 
 
-def _clients(requests: Requests, client: str) -> list[str]:
+def _clients(requests: Requests, client: str, mended: Mended) -> list[str]:
     """Return the client of each request; ``client`` if the file names none."""
-    columns = requests.columns
-    if "client" not in columns.fields:
+    if "client" not in requests.columns.fields:
         return [client] * len(requests)
     names = requests.labels("client")
-    for row, name in enumerate(names):
-        if not name and columns.layout.name == PLAIN.name:
-            raise columns.problem(row, "client is missing")
+    mended[NAMELESS] += names.count("")
     return [name or NO_CLIENT for name in names]
 
 

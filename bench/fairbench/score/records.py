@@ -110,7 +110,7 @@ def scored_of(
         _check_at_once(columns)
         remarks += columns.remarks
         program = [column.name for column in columns.of("session")]
-        per_client = not columns.layout.exact and "program" not in program
+        per_client = not columns.layout.keeps_clock and "program" not in program
         per_client &= not columns.named("session")
         part = arrays_of(
             requests, client=stems[number], part=number, mended=mended, per_client=per_client

@@ -24,7 +24,7 @@ def client_name(value: Any, where: str) -> str:
 
 def prompt_text(value: Any, where: str) -> str:
     """Return the text of a prompt, or "" for none."""
-    if is_blank(value) or value in ("[]", "{}"):
+    if is_blank(value) or value in ("[]", "{}", [], {}):
         return ""
     if not isinstance(value, str | list):
         raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")

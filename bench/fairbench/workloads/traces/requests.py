@@ -21,8 +21,8 @@ from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of
 
 FIELDS = (
     *("start", "client", "input_tokens", "output_tokens", "cached_tokens", "written_tokens"),
-    *("total_tokens", "max_tokens", "session", "request_id", "end", "latency", "delay"),
-    *("ttft", "first_token"),  # which show how the file writes numbers
+    *("reasoning_tokens", "total_tokens", "max_tokens", "session", "request_id", "end", "latency"),
+    *("delay", "ttft", "first_token"),  # which show how the file writes numbers
     *("hash_ids", "block_size", "text", "branch", "synthetic"),
     *("span_kind", "span_id", "parent_id"),
 )
