@@ -91,9 +91,9 @@ def read():
 
 def page():
     """Return the page for the record and the releases that the plugins support."""
-    from fairbench.live.plugins.features import table
-    from fairbench.live.plugins.sglang.release import SUPPORTED as SGLANG
-    from fairbench.live.plugins.vllm.release import SUPPORTED as VLLM
+    from fairbench_engines.features import table
+    from fairbench_engines.sglang.release import SUPPORTED as SGLANG
+    from fairbench_engines.vllm.release import SUPPORTED as VLLM
 
     rows, lines = read(), []
     for engine, supported in (("SGLang", SGLANG), ("vLLM", VLLM)):

@@ -250,9 +250,9 @@ def test_modules_import_at_their_top_except_for_extras(name):
             # Their tables of names are shown in the help of commands.
             "executors.py": [
                 "fairbench.execute.local_processes.LocalProcesses",
-                "fairbench.execute.on_ray.cluster.RayCluster",
+                "fairbench_ray.cluster.RayCluster",
             ],
-            "launchers.py": ["fairbench.execute.on_ray.launcher.RayLauncher"],
+            "launchers.py": ["fairbench_ray.launcher.RayLauncher"],
         }
         assert late == allowed.get(path.name, []), path
 

@@ -10,7 +10,7 @@ from fairbench.errors import UsageError
 from fairbench.execute.executor import Reading, Saving
 from fairbench.execute.executors import executor_named
 from fairbench.execute.local_processes import LocalProcesses
-from fairbench.execute.on_ray import cluster
+from fairbench_ray import cluster
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
 from tests.execute import pool_tasks

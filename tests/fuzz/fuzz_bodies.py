@@ -15,9 +15,9 @@ import zipfile
 from collections import Counter
 from math import isfinite
 
-from fairbench.live.router import fields as passed
+from fairbench_serve import fields as passed
 from tests.fuzz.fuzz_files import ODD
-from tests.live.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
+from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster
 
 VOCABULARY = 2048
 RANGES = {

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairbench.errors import FairbenchError
 from fairbench.records.names import NAMES, SYNONYMS
-from fairbench.score.records import read_scored
+from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 REQUESTS = 24

@@ -4,7 +4,7 @@ import asyncio
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from tests.live.live_router import CHAT, COMPLETIONS, MESSAGES, RESPONSES, router_before
+from tests.serve.live_router import CHAT, COMPLETIONS, MESSAGES, RESPONSES, router_before
 
 OUTPUT = 4
 TURNS = [{"role": "user", "content": "one two three four five six seven eight"}]

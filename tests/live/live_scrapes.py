@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
-from tests.live.live_router import GENERATE, cluster, streamed
+from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from tests.serve.live_router import GENERATE, cluster, streamed
 
 
 def samples(page):

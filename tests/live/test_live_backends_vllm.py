@@ -13,9 +13,9 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.vllm import PYTHON, SCHEDULER
-from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugin_config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.live.router.worker_info import ask_workers
+from fairbench_serve.worker_info import ask_workers
 from fairbench.live.server_facts import info_in
 from tests.live.live_recipes import recipes_here
 from tests.live.test_live_backends import answering
@@ -52,7 +52,7 @@ def test_the_command_of_a_server_has_scheduler_ports_and_events(monkeypatch):
     one, other = recipes_of(spec, monkeypatch)
     command = one.command([1, 2, 3])
     told = dict(pairwise(command))
-    assert command[:3] == [sys.executable, "-m", "fairbench.live.plugins.vllm"]
+    assert command[:3] == [sys.executable, "-m", "fairbench_engines.vllm"]
     assert (told["--model"], told["--port"], told["--scheduler-cls"]) == ("m", "1", SCHEDULER)
     assert (told["--max-num-seqs"], told["--gpu-memory-utilization"]) == ("8", "0.5")
     assert command[-1] == "--enforce-eager"

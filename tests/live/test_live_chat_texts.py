@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.live.chat_texts import MEDIA_TOKENS
-from fairbench.live.emulator.server_apis import EmulatedChat
-from fairbench.live.emulator.tokens import ApproximateText
+from fairbench_emulator.server_apis import EmulatedChat
+from fairbench_emulator.tokens import ApproximateText
 from fairbench.live.json_errors import Problem
-from fairbench.live.router.calls import ChatApi, CompletionsApi, GenerateApi
-from fairbench.live.router.prompts import ApproximateTokens, PromptLimits
-from tests.live.live_router import CHAT, cluster, streamed, until
+from fairbench_serve.calls import ChatApi, CompletionsApi, GenerateApi
+from fairbench_serve.prompts import ApproximateTokens, PromptLimits
+from tests.serve.live_router import CHAT, cluster, streamed, until
 
 WORDS = 5_000
 LONG = "lorem ips " * (WORDS // 2)  # 5,000 words of 25,000 bytes

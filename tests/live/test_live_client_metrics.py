@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.live.headers import OTHERS
-from fairbench.live.plugins import ledger
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.ledger import (
+from fairbench.live import ledger
+from fairbench.live.plugin_config import plugin_config
+from fairbench.live.ledger import (
     FIRST_TOKEN,
     QUEUE_TIME,
     SHARE,
@@ -22,12 +22,12 @@ from fairbench.live.plugins.ledger import (
     Shares,
     fair_shares,
 )
-from fairbench.live.plugins.sglang.home import Home
-from fairbench.live.plugins.vllm.home import Home as VLLMHome
-from fairbench.live.router.metrics import TotalsByClient
+from fairbench_engines.sglang.home import Home
+from fairbench_engines.vllm.home import Home as VLLMHome
+from fairbench_serve.metrics import TotalsByClient
 from fairbench.metrics.max_min import max_min
 from tests.live.live_scrapes import STREAM, asked, exported, home, routed
-from tests.live.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
+from tests.engines.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
 
 CLIENT = "client"
 

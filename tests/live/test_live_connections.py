@@ -15,7 +15,7 @@ from aiohttp import web, web_protocol
 
 from fairbench.live import connections, http_server
 from fairbench.live.http_server import listening
-from tests.live.live_router import GENERATE, PATHS, Worker, until
+from tests.serve.live_router import GENERATE, PATHS, Worker, until
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 

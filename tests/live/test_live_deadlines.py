@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.live import headers
 from fairbench.live.json_errors import Problem
-from fairbench.live.plugins.home import request_of
+from fairbench_engines.home import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
-from fairbench.live.router.deadlines import promises
+from fairbench_serve.deadlines import promises
 from fairbench.targets import NOT_DUE, Due
-from tests.live.live_emulator import running
-from tests.live.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
+from tests.emulator.live_emulator import running
+from tests.serve.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 OBJECTIVE, OLD_OBJECTIVE = headers.OBJECTIVE_ALIASES
 FLAGS = {"gold.ttft": "500ms", "batch.e2el": "60s", "e2el": "20s"}

@@ -10,8 +10,8 @@ from fairbench.cli.app import app
 from fairbench.errors import RunFailed
 from fairbench.live import doctor
 from fairbench.live.doctor import Facts, Findings, Trial, Waits, facts_of, lines_of
-from tests.live.live_emulator import running
-from tests.live.live_router import Worker, cluster
+from tests.emulator.live_emulator import running
+from tests.serve.live_router import Worker, cluster
 
 
 def trial(alone, beside, flood, failed=0):

@@ -238,7 +238,7 @@ def test_drivers_run_on_this_machine_or_on_ray(name, says):
 
 
 def test_drivers_on_ray_without_ray_get_the_right_error(monkeypatch):
-    monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: None)
+    monkeypatch.setattr("fairbench_ray.launcher.find_spec", lambda name: None)
     with pytest.raises(
         UsageError, match=r"^--launcher ray needs the package ray: pip install '\.\[ray\]'$"
     ):
@@ -246,7 +246,7 @@ def test_drivers_on_ray_without_ray_get_the_right_error(monkeypatch):
 
 
 def test_a_driver_obeys_its_flags(monkeypatch):
-    monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: name)
+    monkeypatch.setattr("fairbench_ray.launcher.find_spec", lambda name: name)
     flags = LauncherFlags(ray_address="h:1")
     assert driver_launcher_named("local", flags) is None
     far = driver_launcher_named("ray", flags)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.version import __version__
-from tests.live.test_live_plugins_light import LACKING
+from tests.engines.test_live_plugins_light import LACKING
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "fairbench-llm"

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fairbench.live.processes.addresses import WorkerAddress
-from tests.live.live_emulator import running
-from tests.live.live_router import cluster, router_before
+from tests.emulator.live_emulator import running
+from tests.serve.live_router import cluster, router_before
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.kv_events.wire import (
+from fairbench.live.kv_event_wire import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

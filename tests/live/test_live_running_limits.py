@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairbench.live.router.worker_info import headroom_of, most_told_by
+from fairbench_serve.worker_info import headroom_of, most_told_by
 
 STOCK = """# TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="500"} 1.0

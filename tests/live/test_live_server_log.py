@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from fairbench.live.plugins.vllm import __main__ as vllm_main
+from fairbench_engines.vllm import __main__ as vllm_main
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.server_log import cause_of
 

@@ -8,26 +8,26 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.emulate import emulate
+from fairbench_emulator.cli import emulate
 from fairbench.config.flags.flag import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
-from fairbench.execute import routed_workers
-from fairbench.execute.routed_workers import started_workers
+from fairbench_serve import routed_workers
+from fairbench_serve.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import same_workers
-from fairbench.live.plugins.config import PluginReport, config_from, plugin_config, require_active
-from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.sglang.home import Home
-from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugin_config import PluginReport, config_from, plugin_config, require_active
+from fairbench.live.ledger import Ledger
+from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.hooks import Hooks
 from fairbench.live.processes.router import router_recipe
 from fairbench.live.sent_names import sent_names
 from fairbench.workloads.plan import tenant_paths_of
 from tests.live.live_driving import driven
-from tests.live.live_emulator import CONFIG, running
+from tests.emulator.live_emulator import CONFIG, running
 from tests.live.live_recipes import recipes_here
-from tests.live.live_router import GENERATE, PATHS, cluster
+from tests.serve.live_router import GENERATE, PATHS, cluster
 
 WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
 FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]
@@ -51,7 +51,7 @@ def test_the_plugin_passes_weights_to_its_scheduler():
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": 0}', '{"a": "2"}', '{"a": 1e9}'])
 def test_wrong_weights_end_the_server(text, monkeypatch, capsys):
-    from fairbench.live.plugins import sglang as plugin
+    from fairbench_engines import sglang as plugin
 
     monkeypatch.setenv("FAIRBENCH_LOCAL", "dlpm")
     monkeypatch.setenv("FAIRBENCH_WEIGHTS", text)
@@ -188,7 +188,7 @@ def test_wrong_weights_are_one_line(flags, complaint, tmp_path):
 
 def test_the_emulate_command_takes_the_flag(monkeypatch):
     configured = []
-    monkeypatch.setattr("fairbench.live.emulator.app.serve_emulator", _noting(configured))
+    monkeypatch.setattr("fairbench_emulator.app.serve_emulator", _noting(configured))
     emulate(gpu="a100", model="llama-3.1-8b", local="vtc", weights="ann=2", settings=None)
     assert configured[0].weights == {"ann": 2.0}
     assert CONFIG.weights == {}

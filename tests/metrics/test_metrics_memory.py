@@ -9,7 +9,7 @@ from fairbench.metrics.records import Window
 from fairbench.metrics.tables import Memory
 from fairbench.report.optional_lines import memory_lines
 from fairbench.results.store import save_run
-from fairbench.score.stored_run import score_run
+from fairbench.scoring.stored_run import score_run
 from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import small_spec

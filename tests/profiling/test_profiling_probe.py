@@ -22,7 +22,7 @@ from fairbench.profiling.probe import (
     prompt_lengths,
     session_of,
 )
-from tests.live.test_live_emulator_process import emulating
+from tests.emulator.test_live_emulator_process import emulating
 
 DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # largest error of a probe's fit
 SERVED = {

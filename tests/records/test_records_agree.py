@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from fairbench.diagnose.access_log import read_log
+from fairbench.diagnosis.access_log import read_log
 from fairbench.records.layouts import NAMES as LAYOUT_NAMES
 from fairbench.records.names import MAPPED
-from fairbench.score.records import read_scored
+from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.rows import FIELDS, FORMATS
 from tests.shared_data import SHARED

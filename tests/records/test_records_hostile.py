@@ -15,7 +15,7 @@ import fairbench
 from fairbench.errors import DataError, UsageError
 from fairbench.files.times import duration_s, with_point
 from fairbench.records.names import cell_of, plain, split_unit
-from fairbench.score.records import read_scored
+from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 REQUEST = {"client": "a", "time": 0, "ttft": 0.1, "latency": 1.0}

@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.diagnose.access_log import read_log
+from fairbench.diagnosis.access_log import read_log
 from fairbench.errors import DataError
 from fairbench.files.times import duration_s
 from fairbench.metrics.records import FINISHED
 from fairbench.records.names import nearest, parse_map, plain, split_unit
-from fairbench.score.records import read_scored
+from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 ROW = {"client": "a", "time": 0.0, "ttft": 0.5, "latency": 2.5}

@@ -8,11 +8,11 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from fairbench.diagnose.access_log import read_log
+from fairbench.diagnosis.access_log import read_log
 from fairbench.errors import DataError
 from fairbench.files.times import duration_s, number_of, without_points
 from fairbench.records.names import nearest, split_unit
-from fairbench.score.records import read_scored
+from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 COUNT, START_S = 8, 1_795_154_400  # 2026-11-20 06:00:00 UTC

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.measure import combined, harm, seen_in
-from fairbench.attack.report import attack_text
-from fairbench.attack.store import attack_file
-from fairbench.attack.workload import ATTACK, HONEST, Stakes, attack_workload
+from fairbench_attacks.behaviour import Behaviour
+from fairbench_attacks.measure import combined, harm, seen_in
+from fairbench_attacks.report import attack_text
+from fairbench_attacks.store import attack_file
+from fairbench_attacks.workload import ATTACK, HONEST, Stakes, attack_workload
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.results.run_facts import run_window, stored_facts
 from fairbench.results.run_tables import read_tables

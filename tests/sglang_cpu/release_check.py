@@ -2,9 +2,9 @@
 
 import sys
 
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.release import check_target
+from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.release import check_target
 from tests.release_record import record, seen_in
 from tests.sim.sglang_seam import VERSION, sglang
 from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream

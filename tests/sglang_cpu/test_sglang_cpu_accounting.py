@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from fairbench.live.plugins.config import fetch_report, plugin_config
+from fairbench.live.plugin_config import fetch_report, plugin_config
 from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts, run_once_under_way
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

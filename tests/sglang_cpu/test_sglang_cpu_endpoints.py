@@ -3,7 +3,7 @@
 import pytest
 
 from tests.live.live_endpoints import ASKED, check_endpoints
-from tests.live.live_router import RESPONSES
+from tests.serve.live_router import RESPONSES
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.live.plugins.config import Evicting, fetch_report, plugin_config, require_active
+from fairbench.live.plugin_config import Evicting, fetch_report, plugin_config, require_active
 from tests.sglang_cpu.sglang_cpu_client import burst, run_bursts
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

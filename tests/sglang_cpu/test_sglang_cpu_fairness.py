@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugins.config import fetch_report, plugin_config, require_active
+from fairbench.live.plugin_config import fetch_report, plugin_config, require_active
 from tests.sglang_cpu.sglang_cpu_client import Sent, burst, run_behind, services_while_all_wait
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugins.config import Evicting, fetch_report, plugin_config
+from fairbench.live.plugin_config import Evicting, fetch_report, plugin_config
 from tests.sglang_cpu.sglang_cpu_server import ALWAYS, CPU_FLAGS, PYTHON, sglang_server, why_absent
 from tests.sglang_cpu.tiny_model import write_model
 

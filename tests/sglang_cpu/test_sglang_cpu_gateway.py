@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.live.processes.addresses import WorkerAddress
-from tests.live.live_router import Flood, router_before
+from tests.serve.live_router import Flood, router_before
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_absent()), reason=why_absent())]

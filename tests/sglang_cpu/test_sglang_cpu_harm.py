@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from fairbench.live.plugins.config import fetch_report, plugin_config
+from fairbench.live.plugin_config import fetch_report, plugin_config
 from fairbench.live.processes.addresses import WorkerAddress
-from tests.live.live_router import GENERATE, Worker, router_before, until
+from tests.serve.live_router import GENERATE, Worker, router_before, until
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [

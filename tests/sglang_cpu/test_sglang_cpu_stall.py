@@ -15,8 +15,8 @@ import pytest
 
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.health import LONGEST_STALLS
-from tests.live.live_router import GENERATE, Worker, router_before, until
+from fairbench_serve.health import LONGEST_STALLS
+from tests.serve.live_router import GENERATE, Worker, router_before, until
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 
 pytestmark = [

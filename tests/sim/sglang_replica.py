@@ -16,8 +16,8 @@ from unittest import mock
 
 from fairbench.core import PS_PER_S
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang import hooks as plugin
+from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.sglang import hooks as plugin
 from fairbench.sim.engine.prefill import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.sequence import NEVER

@@ -20,9 +20,9 @@ from unittest import mock
 from zlib import crc32
 
 from fairbench.hardware.engine_params import RULES
-from fairbench.live.plugins.releases import installed
-from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
-from fairbench.live.plugins.sglang.requests import prefix_len
+from fairbench.live.plugin_releases import installed
+from fairbench_engines.sglang.release import DISTRIBUTIONS, SUPPORTED
+from fairbench_engines.sglang.requests import prefix_len
 
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
 BEFORE_0_5_22 = VERSION in ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")

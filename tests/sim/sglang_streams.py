@@ -11,7 +11,7 @@ import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.hardware.timing import Frontend, ProfileCosts
-from fairbench.live.plugins.sglang import hooks as plugin
+from fairbench_engines.sglang import hooks as plugin
 from fairbench.live.request_tag import tagged
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params

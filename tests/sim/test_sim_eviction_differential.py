@@ -11,10 +11,10 @@ from unittest import mock
 
 import pytest
 
-from fairbench.live.plugins.config import Evicting, plugin_config
-from fairbench.live.plugins.sglang.eviction import EvictableTree
-from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.release import EVICTING
+from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench_engines.sglang.eviction import EvictableTree
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.release import EVICTING
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.client_cache import ClientCache

@@ -11,10 +11,10 @@ from zlib import crc32
 
 import pytest
 
-import fairbench.live.plugins.sglang.hooks as hooks_module
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.views import KeptView
+import fairbench_engines.sglang.hooks as hooks_module
+from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.views import KeptView
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS

@@ -8,7 +8,7 @@ retractions. real_cells.py runs all cells, and for longer.
 import pytest
 
 from fairbench.core import Segment
-from fairbench.live.plugins.sglang.release import SUPPORTED
+from fairbench_engines.sglang.release import SUPPORTED
 from tests.sim.served import cell, compare, differences, longest_of, serve
 from tests.sim.sglang_replica import sglang_workers
 from tests.sim.sglang_seam import why_absent

@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.release import check_server
+from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.release import check_server
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, build_local

@@ -8,7 +8,7 @@ from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import NEWEST, RULES, EngineParams, engine_limits
-from fairbench.live.plugins.sglang.release import SUPPORTED
+from fairbench_engines.sglang.release import SUPPORTED
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.contract import worker_class

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from fairbench.hardware.vllm_params import VLLMLimits
-from fairbench.live.plugins.config import Evicting
-from fairbench.live.plugins.mirrored_cache import OTHERS
+from fairbench.live.plugin_config import Evicting
+from fairbench_engines.mirrored_cache import OTHERS
 from tests.sim.vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched
 from tests.sim.vllm_plugin_streams import CLIENTS, ask_plugin, fair_engine
 from tests.sim.vllm_seam import why_absent
@@ -108,7 +108,7 @@ def test_unsupported_caches_end_the_server_with_a_line(change, says, capsys):
 
 
 def test_a_function_with_other_arguments_is_named(monkeypatch, capsys):
-    from fairbench.live.plugins.vllm import eviction
+    from fairbench_engines.vllm import eviction
 
     target = "vllm.v1.core.block_pool.BlockPool.free_blocks"
     monkeypatch.setitem(eviction.TARGETS, target, ("some_blocks",))

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from fairbench.hardware.vllm_params import VLLMLimits
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.vllm.views import BlockQueue
+from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.vllm.views import BlockQueue
 from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, compare_plugin, fair_engine
 from tests.sim.vllm_seam import RealEngine, why_absent
 
@@ -108,7 +108,7 @@ def test_the_time_of_a_step_in_flight_begins_when_the_step_before_it_ends():
 def test_a_class_that_does_not_fit_the_configuration_ends_the_server(asynchronous, capsys):
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-    from fairbench.live.plugins.vllm.scheduler import FairScheduler
+    from fairbench_engines.vllm.scheduler import FairScheduler
 
     class Ahead(FairScheduler, AsyncScheduler):
         pass
@@ -148,7 +148,7 @@ def test_a_server_with_an_unsupported_option_ends_before_it_loads_a_model(
 ):
     from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
-    from fairbench.live.plugins.vllm.start import register
+    from fairbench_engines.vllm.start import register
 
     monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
     for name, value in plugin_config("vtc", {}).environment().items():
@@ -262,7 +262,7 @@ def test_settings_that_would_escape_the_scheduler_are_refused(path, value, capsy
 
 
 def test_an_unknown_release_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("fairbench.live.plugins.vllm.release.SUPPORTED", ("0.1.0",))
+    monkeypatch.setattr("fairbench_engines.vllm.release.SUPPORTED", ("0.1.0",))
     with pytest.raises(SystemExit):
         fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     assert "inside 0.1.0 to 0.1.0" in capsys.readouterr().err

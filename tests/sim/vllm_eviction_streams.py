@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fairbench.live.plugins.config import Evicting
+from fairbench.live.plugin_config import Evicting
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.contract import ManagedMemory

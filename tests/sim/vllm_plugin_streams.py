@@ -6,7 +6,7 @@ from functools import partial
 from unittest.mock import patch
 
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
-from fairbench.live.plugins.config import OWN_ORDER, plugin_config
+from fairbench.live.plugin_config import OWN_ORDER, plugin_config
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import WorkerParts
@@ -37,7 +37,7 @@ def fair_engine(
 ):
     """Return a vLLM engine around ``FairScheduler``; ``configured`` changes values by path."""
     vllm()  # which warns when it is imported
-    from fairbench.live.plugins.vllm.scheduler import FairScheduler
+    from fairbench_engines.vllm.scheduler import FairScheduler
 
     class Clocked(FairScheduler):
         pass

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
 
-from fairbench.live.plugins.releases import installed
-from fairbench.live.plugins.vllm.release import DISTRIBUTIONS, SUPPORTED
+from fairbench.live.plugin_releases import installed
+from fairbench_engines.vllm.release import DISTRIBUTIONS, SUPPORTED
 
 VERSION = installed(DISTRIBUTIONS).partition("+")[0] or SUPPORTED[-1]
 

@@ -2,7 +2,7 @@
 
 import re
 
-from fairbench.attack.known import KNOWN
+from fairbench_attacks.known import KNOWN
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench_studies.attacks import client_limits, memory
 from fairbench_studies.attacks import reserve as attack_reserve

@@ -19,7 +19,7 @@ import psutil
 from aiohttp import ClientSession
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.worker_info import most_running
+from fairbench_serve.worker_info import most_running
 from tests.sglang_cpu.sglang_cpu_server import sglang_server
 from tests.vllm_cpu import gateway_cost
 from tests.vllm_cpu.vllm_cpu_server import stock_vllm

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.live.live_router import CHAT, COMPLETIONS
+from tests.serve.live_router import CHAT, COMPLETIONS
 
 WHY_ABSENT = "" if importlib.util.find_spec("vllm") else "no vLLM here (tests/vllm_cpu/install.sh)"
 pytestmark = [

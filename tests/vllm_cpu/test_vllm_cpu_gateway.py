@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.worker_info import most_running
-from tests.live.live_router import COMPLETIONS, Flood, router_before
+from fairbench_serve.worker_info import most_running
+from tests.serve.live_router import COMPLETIONS, Flood, router_before
 from tests.vllm_cpu.vllm_cpu_server import WHY_ABSENT, stock_vllm
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]

@@ -19,12 +19,12 @@ from fairbench.capacity.table import answer_text
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flags.experiment import PLAN, PlanFlags
 from fairbench.config.flags.flag import check_names
-from fairbench.diagnose import FAIR, FCFS
-from fairbench.diagnose.access_log import read_log
-from fairbench.diagnose.diagnosis import Asked
-from fairbench.diagnose.diagnosis import diagnose as diagnosed
-from fairbench.diagnose.page import diagnosis_page
-from fairbench.diagnose.text import diagnosis_json, diagnosis_text
+from fairbench.diagnosis import FAIR, FCFS
+from fairbench.diagnosis.access_log import read_log
+from fairbench.diagnosis.diagnosis import Asked
+from fairbench.diagnosis.diagnosis import diagnose as diagnosed
+from fairbench.diagnosis.page import diagnosis_page
+from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
 from fairbench.errors import UsageError
 from fairbench.execute.context import run_context
 from fairbench.files.reader import read_whole
@@ -36,9 +36,9 @@ from fairbench.report.pages.written import write_page
 from fairbench.report.progress import shown_progress
 from fairbench.report.run_table import scored_text
 from fairbench.results.store import read_json, write_text
-from fairbench.score.arrays import NEEDED
-from fairbench.score.records import read_scored
-from fairbench.score.summary import score_page, scored_summary, scored_window
+from fairbench.scoring.arrays import NEEDED
+from fairbench.scoring.records import read_scored
+from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
 UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -20,7 +20,7 @@ from fairbench.cli.output import check_writable, write_report
 from fairbench.config.flags.flag import split_commas
 from fairbench.config.flags.run import RUN
 from fairbench.config.flags.trace import LogFlags
-from fairbench.diagnose import FAIR, FCFS
+from fairbench.diagnosis import FAIR, FCFS
 
 
 @takes(LogFlags)
@@ -71,10 +71,10 @@ def diagnose_log(
     """
     from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import print_json, show
-    from fairbench.diagnose.access_log import read_log
-    from fairbench.diagnose.diagnosis import Asked, diagnose
-    from fairbench.diagnose.page import diagnosis_page
-    from fairbench.diagnose.text import diagnosis_json, diagnosis_text
+    from fairbench.diagnosis.access_log import read_log
+    from fairbench.diagnosis.diagnosis import Asked, diagnose
+    from fairbench.diagnosis.page import diagnosis_page
+    from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
     from fairbench.execute.context import run_context
     from fairbench.report.progress import shown_progress
 

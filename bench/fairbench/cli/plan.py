@@ -121,7 +121,7 @@ def plan(
     from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
     from fairbench.cli.output import print_plan
-    from fairbench.diagnose.likeness import recorded_waits
+    from fairbench.diagnosis.likeness import recorded_waits
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import draw_plan
     from fairbench.figures.style import check_plot

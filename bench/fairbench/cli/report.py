@@ -71,8 +71,8 @@ def _file_page(path: Path, log_flags: LogFlags) -> Page:
         from fairbench.results.board.stored import read_stored
 
         return board_page(make_board(read_stored([path]).lines))
-    from fairbench.diagnose.access_log import read_log
-    from fairbench.diagnose.page import access_log_page
+    from fairbench.diagnosis.access_log import read_log
+    from fairbench.diagnosis.page import access_log_page
 
     return access_log_page(read_log(log_params(str(path), log_flags)))
 

@@ -122,9 +122,9 @@ def score(
     from fairbench.live.service_rows import service_of
     from fairbench.records.names import parse_map
     from fairbench.report.run_table import scored_text
-    from fairbench.score.arrays import NEEDED
-    from fairbench.score.records import read_scored
-    from fairbench.score.summary import score_page, scored_summary, scored_window
+    from fairbench.scoring.arrays import NEEDED
+    from fairbench.scoring.records import read_scored
+    from fairbench.scoring.summary import score_page, scored_summary, scored_window
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
@@ -142,7 +142,7 @@ def score(
                 f"--report {report} cannot be given with the directory of a run; use "
                 f"`fairbench report {files[0]}`"
             )
-        from fairbench.score.stored_run import score_run
+        from fairbench.scoring.stored_run import score_run
 
         summary, requests = score_run(files[0], *window, ranks)
     else:

@@ -31,6 +31,6 @@ def executor_named(name: str, ray_address: str | None = None) -> Executor:
         from fairbench.execute.local_processes import LocalProcesses
 
         return LocalProcesses()
-    from fairbench.execute.on_ray.cluster import RayCluster
+    from fairbench_ray.cluster import RayCluster
 
     return RayCluster(ray_address)

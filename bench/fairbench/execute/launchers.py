@@ -36,7 +36,7 @@ def _here(_: LauncherFlags) -> Launcher:
 
 
 def _on_ray(flags: LauncherFlags) -> Launcher:
-    from fairbench.execute.on_ray.launcher import RayLauncher
+    from fairbench_ray.launcher import RayLauncher
 
     return RayLauncher(flags.ray_address)
 

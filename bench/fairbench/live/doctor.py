@@ -25,7 +25,7 @@ from fairbench.live.driver.connection import Pool
 from fairbench.live.driver.server_apis import AskCompletions
 from fairbench.live.driver.target import Target
 from fairbench.live.headers import SESSION
-from fairbench.live.plugins.vllm.exporter import PROOF
+from fairbench_engines.vllm.exporter import PROOF
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.records import RequestRecord
 from fairbench.live.server_facts import MOST_RUNNING, info_in
@@ -102,7 +102,7 @@ def _from_metrics(page: str) -> Facts:
         return Facts("vLLM", report["local"], report["params"], report["weights"], {}, most)
     if "vllm:" not in page:
         return Facts("unknown server", hint="neither /server_info nor /metrics names a scheduler")
-    hint = f"vllm serve does not export {PROOF}: start python -m fairbench.live.plugins.vllm"
+    hint = f"vllm serve does not export {PROOF}: start python -m fairbench_engines.vllm"
     return Facts("vLLM", hint=f"{hint} with --scheduler-cls")
 
 

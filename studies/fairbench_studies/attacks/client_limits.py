@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fairbench.attack.behaviour import HONEST
-from fairbench.attack.measure import replayed, seen_in
-from fairbench.attack.workload import HONEST as HONESTLY
-from fairbench.attack.workload import Stakes, attack_workload
+from fairbench_attacks.behaviour import HONEST
+from fairbench_attacks.measure import replayed, seen_in
+from fairbench_attacks.workload import HONEST as HONESTLY
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment

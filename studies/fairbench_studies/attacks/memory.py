@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from fairbench.attack.behaviour import HONEST, Behaviour
-from fairbench.attack.measure import pair, seen_in
-from fairbench.attack.workload import Stakes, attack_workload
+from fairbench_attacks.behaviour import HONEST, Behaviour
+from fairbench_attacks.measure import pair, seen_in
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment

@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
-from fairbench.attack.flags import Objective, Optimiser
-from fairbench.attack.report import processors_text
-from fairbench.attack.search import Search
-from fairbench.attack.store import Plan, SearchStore
-from fairbench.attack.workload import Stakes
+from fairbench_attacks.flags import Objective, Optimiser
+from fairbench_attacks.report import processors_text
+from fairbench_attacks.search import Search
+from fairbench_attacks.store import Plan, SearchStore
+from fairbench_attacks.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
 from fairbench.cli.output import print_json

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbench.attack.behaviour import HONEST, Behaviour
-from fairbench.attack.known import KNOWN
-from fairbench.attack.measure import Seen, combined, harm, pair, seen_in
-from fairbench.attack.workload import Stakes, attack_workload
+from fairbench_attacks.behaviour import HONEST, Behaviour
+from fairbench_attacks.known import KNOWN
+from fairbench_attacks.measure import Seen, combined, harm, pair, seen_in
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment

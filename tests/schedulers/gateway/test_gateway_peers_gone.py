@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from fairbench.live.json_errors import Problem
-from fairbench.live.router.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
+from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
 from fairbench.schedulers.peers.params import Terms
 from tests.schedulers.gateway.gateway_helpers import Desk
 

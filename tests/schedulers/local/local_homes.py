@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Protocol
 
 from fairbench.core import Request, Segment
-from fairbench.live.plugins.home import Tracked
-from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.sglang import home as plugin_home
-from fairbench.live.plugins.sglang.views import ArmedQueue
+from fairbench_engines.home import Tracked
+from fairbench.live.ledger import Ledger
+from fairbench_engines.sglang import home as plugin_home
+from fairbench_engines.sglang.views import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView

@@ -13,7 +13,7 @@ from fairbench.config.backend import BackendConfig
 from fairbench.config.flags.run import READY_S
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
-from fairbench.live.plugins.config import (
+from fairbench.live.plugin_config import (
     Evicting,
     PluginConfig,
     fetch_report,

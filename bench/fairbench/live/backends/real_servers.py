@@ -13,8 +13,8 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, WorkerBackend, too_small
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import LocalLauncher, Wanted
-from fairbench.live.plugins.config import LOCAL
-from fairbench.live.plugins.releases import untested_environment
+from fairbench.live.plugin_config import LOCAL
+from fairbench.live.plugin_releases import untested_environment
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.schedulers.params import own_settings
 

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
 from fairbench.live.launchers.base import LocalLauncher
-from fairbench.live.plugins.releases import allow_untested
+from fairbench.live.plugin_releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 
 

@@ -14,7 +14,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugins.config import fetch_report
+from fairbench.live.plugin_config import fetch_report
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
@@ -28,7 +28,7 @@ SERVER_PYTHON = ServerPython(
     ("sglang", "fairbench"),
     "sglang==0.5.23",
     PYTHON,
-    release="fairbench.live.plugins.sglang.release",
+    release="fairbench_engines.sglang.release",
 )
 # Options with the same name on SGLang's command line.
 ENGINE_FLAGS = {

@@ -12,7 +12,7 @@ from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugins.config import PluginReport, require_active
+from fairbench.live.plugin_config import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.processes.process import Place
@@ -24,8 +24,8 @@ PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
 # used before its memory fraction
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
-SERVER = "fairbench.live.plugins.vllm"
-SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
+SERVER = "fairbench_engines.vllm"
+SCHEDULER = "fairbench_engines.vllm.scheduler.FairScheduler"
 # vLLM binds a path that contains "*", or a socket of this machine; a name after "@" is not a file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
@@ -48,7 +48,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
             RELEASE,
             PYTHON,
             BUILT_FOR_CPU,
-            "fairbench.live.plugins.vllm.release",
+            "fairbench_engines.vllm.release",
         )
         return self._wanted(python, options, on_cpu=False)
 

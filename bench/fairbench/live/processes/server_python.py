@@ -19,7 +19,7 @@ REFUSED = """
 import sys
 from importlib import import_module
 from fairbench.errors import UsageError
-from fairbench.live.plugins.releases import installed
+from fairbench.live.plugin_releases import installed
 module = import_module(sys.argv[1])
 try:
     if installed(module.DISTRIBUTIONS):

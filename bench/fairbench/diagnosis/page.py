@@ -1,0 +1,141 @@
+"""Pages of a diagnosis and of a log: answers, then pictures, then tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from fairbench.diagnosis.access_log import FIRST_TOKEN, AccessLog
+from fairbench.diagnosis.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
+from fairbench.diagnosis.sentences import answer_lines, basis_lines, log_line, missing_lines, title
+from fairbench.diagnosis.text import headings, rows
+from fairbench.report.numbers import number
+from fairbench.report.pages.log_page import log_page
+from fairbench.report.pages.page import (
+    Bullets,
+    Cell,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
+from fairbench.report.pages.traffic_figures import (
+    flood_headlines,
+    traffic_figures,
+    wait_limits,
+    waiting_clients,
+    waits_figure,
+)
+from fairbench.report.traffic_lines import Judged, judged
+
+MEANING = (
+    "Waits are times to first token of the requests that arrived{when}. Minimum share: "
+    "the lowest fraction of its max-min fair share that a client received in any 60 s."
+)
+
+
+def diagnosis_page(found: Diagnosis) -> Page:
+    """Return the contents of the HTML page of a diagnosis."""
+    played, figures = bool(found.replays), list(_figures(found))
+    return Page(
+        title=title(found),
+        provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
+        headlines=list(_headlines(found)),
+        warnings=[
+            *([f"Synthetic: {found.log.synthetic}."] if found.log.synthetic else []),
+            *missing_lines(found),
+        ],
+        sections=[
+            Section("Diagnosis", [Bullets(answer_lines(found))]),
+            *([Section("Load", figures[:1])] if figures else []),
+            *([Section("Waits", figures[1:])] if figures[1:] else []),  # shown side by side
+            *(
+                [
+                    Section(
+                        "Under each scheduler",
+                        [
+                            _meaning(found),
+                            Grid(
+                                headings(found, whole=True),
+                                [[Cell(text) for text in row] for row in rows(found)],
+                            ),
+                        ],
+                    )
+                ]
+                * played
+            ),
+            Section("Assumptions", [Bullets(list(basis_lines(found)))]),
+        ],
+    )
+
+
+def _headlines(found: Diagnosis) -> Iterator[Headline]:
+    if not found.floods:
+        yield Headline("who floods", "nobody", "no client sends much more than the others")
+    yield from flood_headlines(_judged(found))
+    best, first = best_fair(found), found.first
+    doubt = ", not valid for your cluster" if unlike_replay(found) else ""
+    if best is not None and first is not None:
+        before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
+        yield Headline(
+            f"TTFT P95 with {best.scheduler}",
+            "-" if after is None else f"{number(after)} s",
+            f"{number(before)} s with {first.scheduler}{doubt}",
+        )
+    if found.plan is not None:
+        mine, *others = found.plan["choices"]
+        counts = [
+            f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}"
+            for row in (mine, *others)
+        ]
+        also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
+        yield Headline(
+            "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
+        )
+
+
+def _judged(found: Diagnosis) -> Judged:
+    floods = renamed(found.floods, found.log.traffic, found.waits)
+    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
+
+
+def _figures(found: Diagnosis) -> Iterator[Figure]:
+    measured, basis = found.log.measured or FIRST_TOKEN, found.present
+    figures = traffic_figures(_judged(found), measured)
+    # the load over time; a log whose requests all came at once has no pictures
+    yield from islice(figures, 1)
+    shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
+    yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
+    best = best_fair(found)
+    if best is not None and best.traffic.span_s > 0:
+        clients = waiting_clients(found.waits, found.heavy, found.harm)
+        clients = [name for name in clients if name in best.traffic.clients]
+        heavy = [name for name in found.heavy if name in best.traffic.clients]
+        limits = wait_limits(found.waits, measured)
+        figure = waits_figure(best.traffic, heavy, clients, limits, FIRST_TOKEN)
+        yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
+
+
+def _meaning(found: Diagnosis) -> Paragraph:
+    when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
+    return Paragraph(MEANING.format(when=when))
+
+
+def access_log_page(log: AccessLog) -> Page:
+    """Return the page of a log: its load over time, its floods, and recorded waits."""
+    warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
+    warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
+    if not log.counted:
+        warnings.append("The log has no token counts, so all requests count alike.")
+    warnings += log.notes
+    failed = ""
+    if log.table.left_out:
+        counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"
+        failed = f", {log.table.left_out:,} {log.table.who_left_out} {counted}"
+    provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{failed}."
+    return log_page(
+        Path(log.file).name, provenance, judged(log.traffic), log.measured, warnings=warnings
+    )

@@ -1,0 +1,344 @@
+"""Columns of external records as checked arrays of numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError, printable
+from fairbench.files.times import MAX_TIME_S, is_missing, number_of
+from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
+from fairbench.records.columns import Column, Columns, listed
+from fairbench.records.layouts import PLAIN
+from fairbench.records.names import FIRST, LAST, OWN, has, nearest
+from fairbench.records.requests import Requests
+from fairbench.records.times import check_moments, numbers
+from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
+from fairbench.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
+
+TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
+"""Fields that are whole numbers, with their lowest and highest possible values."""
+FIELDS = (
+    *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "session"),
+    *("reasoning_tokens", "total_tokens"),
+    *("worker", "admitted", "status", "error", "gaps", "request_id"),
+    *("span_kind", "span_id", "parent_id"),
+)
+"""The fields of records that are scored."""
+NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
+"""Fields that a user cannot declare missing."""
+
+OVERCACHED = "had more cached than input tokens, all of which count as cached"
+UNCOUNTED = "failed without a count of input tokens, which counts as 0"
+SILENT = "ended without a single output token, which counts as failed"
+UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
+ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
+NAMELESS = "names no client, and counts as one of the client 'all'"
+REPEATED = "has an id that an earlier one has too, and counts like any other"
+TWICE = "repeats the id of a request, and counts as a part of it"
+Mended = Counter[str]
+"""The number of changed requests, by reason."""
+
+
+def arrays_of(
+    requests: Requests, *, client: str, part: int, mended: Mended, per_client: bool
+) -> dict[str, Any]:
+    """Return the columns of one file as arrays, with absolute times in seconds.
+
+    Raises DataError naming the request and the field.
+
+    Args:
+        requests: The requests of the file.
+        client: The client of all requests if the file names none.
+        part: The number of the file, which distinguishes the programs of several files.
+        mended: Counts of the requests that were changed, by reason.
+        per_client: Whether programs are distinguished within each client, since two clients may
+            use the same session numbers.
+    """
+    columns, length = requests.columns, len(requests)
+    made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
+    if columns.layout.uncached:
+        made["cached_tokens"] = np.zeros(length)
+    states, broken = _states(columns, mended)
+    ended_badly = (states == FAILED) | (states == REFUSED)
+    nothing = broken | (ended_badly & ~(made["output_tokens"] > 0))
+
+    start = requests.start.seconds
+    first, last, gaps = _ends(requests, nothing)
+    last = np.where(ended_badly, np.nan, last)
+    silent = _silent(states, last, made["output_tokens"], gaps)
+    first, last = np.where(silent, np.nan, first), np.where(silent, np.nan, last)
+    states = np.where(broken | silent, FAILED, states)
+    mended[SILENT] += int(silent.sum())
+    uncounted = ~np.isnan(last) & np.isnan(made["output_tokens"])
+    mended[UNKNOWN_OUTPUT] += int(uncounted.sum())
+    made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
+    tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
+    first = np.where(tokenless & np.isnan(first), last, first)
+    if np.isfinite(first).any():  # logs mix answers that were streamed and others
+        whole = np.isnan(first) & ~np.isnan(last)
+        first = np.where(whole, last, first)
+        mended[ONE_PIECE] += int(whole.sum())
+
+    _check_ends(requests, states)
+    names = np.array(_clients(requests, client, mended), object)
+    made |= {
+        "client": names,
+        "program": _programs(requests, names, part, per_client=per_client),
+        "start": start,
+        "first": first,
+        "last": last,
+        "admitted": requests.times.moments("admitted").seconds,
+        "gaps": gaps,
+        "worker": _workers(columns),
+        **_status(states, last, refuses=columns.layout.refuses),
+    }
+    _mend(made, mended)
+    ids = [str(one) for one in columns.values("request_id") or () if not is_missing(one)]
+    mended[REPEATED] += len(ids) - len(set(ids))
+    mended[TWICE] += requests.repeated
+    _check(made, columns)
+    return made
+
+
+def _missing(columns: Columns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return the needed fields without a column, with the fields that can replace each."""
+    known = {
+        name
+        for name, found in columns.fields.items()
+        if any(one.first is not None or _is_stated(columns, one) for one in found)
+    }
+    groups = {" or ".join(FIRST): FIRST, " or ".join(LAST[:2]): LAST}
+    needed = {name: (name,) for name in ("start", "input_tokens", "output_tokens")} | groups
+    if columns.layout.name == PLAIN.name:
+        needed = {"client": ("client",)} | needed
+    if columns.layout.at_once:
+        del needed["start"]
+    if not counted:
+        del needed["input_tokens"], needed["output_tokens"]
+    return {name: ways for name, ways in needed.items() if known.isdisjoint(ways)}
+
+
+def _is_stated(columns: Columns, column: Column) -> bool:
+    """Return whether the file has a column, though without any value."""
+    return column.name not in columns.unseen and not column.name.startswith(OWN)
+
+
+def has_waits(columns: Columns, *, counted: bool = True) -> bool:
+    """Return whether records say when first tokens came, so that waits are known.
+
+    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    the file has token counts.
+    """
+    known = [name for name in FIRST if any(c.first is not None for c in columns.of(name))]
+    return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
+
+
+def check_needed(columns: Columns) -> None:
+    """Raise DataError if the file lacks a column that every score needs."""
+    missing = _missing(columns)
+    if not missing:
+        return
+    fields = [one for ways in missing.values() for one in ways]
+    fields = [one for one in fields if not columns.named(one)]
+    found = ((one, nearest(one, columns.samples, columns.taken)) for one in fields)
+    near = next((f"{field}={name}" for field, name in found if name), "")
+    hint = f" Did you mean {near}?" if near else ""
+    named = (columns.chosen_name(name) or name for name in missing)
+    plain = "is unknown. The plain layout" if columns.layout is PLAIN else f"{columns.layout.name}"
+    raise DataError(
+        f"{columns.first_where}: the layout {plain} needs {', '.join(named)}, which the file "
+        f"lacks (it has {has(columns.record)}). Name the fields with --map FIELD=NAME.{hint}"
+    )
+
+
+def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
+    """Return the state that each record states, and which ones report an error."""
+    said = columns.values("status")
+    signs = signed(columns.signs)
+    if signs is not None:
+        said = (
+            signs
+            if said is None
+            else [b if is_missing(a) else a for a, b in zip(said, signs, strict=True)]
+        )
+    unknown = Counter[str]()
+    states = states_of(said or [None] * len(columns), columns, unknown)
+    for word, count in unknown.most_common(3):
+        mended[
+            f"has the unknown status {printable(word)!r}, and is judged by its other fields"
+        ] += count
+    errors = columns.values("error")
+    return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
+
+
+def _clients(requests: Requests, client: str, mended: Mended) -> list[str]:
+    """Return the client of each request; ``client`` if the file names none."""
+    if "client" not in requests.columns.fields:
+        return [client] * len(requests)
+    names = requests.labels("client")
+    mended[NAMELESS] += names.count("")
+    return [name or NO_CLIENT for name in names]
+
+
+NO_CLIENT = "all"
+"""The client of requests that name none, as in traces."""
+
+
+def _check_ends(requests: Requests, states: Any) -> None:
+    """Raise DataError for a successful request without a recognised end.
+
+    Such a record has output and no sign of a failure, but no field for its end, not even an empty
+    one.
+    """
+    columns = requests.columns
+    for row, keys in columns.odd.items():
+        if columns.layout is not PLAIN or not requests.output_tokens[row] > 0:
+            continue
+        if states[row] == UNSAID:
+            ends = [column.name for column in columns.of(*LAST)]
+            others = ", ".join(printable(str(key)) for key in keys if key not in columns.taken)
+            raise columns.problem(
+                row,
+                f"has no {' or '.join(ends)}, unlike other requests (it has "
+                f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
+                "failed request must have an error, a status or no output tokens",
+            )
+
+
+def _ends(requests: Requests, nothing: Flags) -> tuple[Floats, Floats, Any]:
+    """Return when first and last token arrived, and the gaps between tokens if known.
+
+    ``nothing`` marks failed requests whose times have no meaning.
+    """
+    columns, times, start = requests.columns, requests.times, requests.start.seconds
+    length = len(start)
+    first = times.moments("first_token", skipped=nothing).seconds
+    for column in columns.of("first_token")[:1]:
+        check_moments(columns, column, first, start)
+    ttft = times.lengths("ttft", nothing)
+    latency = times.lengths("latency", nothing)
+    first = np.where(np.isnan(first), start + ttft, first)
+    end = times.moments("end", skipped=nothing).seconds
+    for column in columns.of("end")[:1]:
+        check_moments(columns, column, end, start)
+    times.check_lengths(latency, first - start, "latency")
+    times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
+    last = np.where(np.isnan(end), start + latency, end)
+    if not columns.of(*LAST):  # as ``has_waits`` allows
+        last = first
+    gaps = None
+    lists = next(iter(columns.of("itls", "gaps")), None)
+    if lists is not None:
+        gaps = times.gaps(lists, nothing.tolist())
+    if gaps is not None and lists is not None and lists.field == "itls":
+        streamed = np.array([len(one) > 0 for one in gaps])
+        if columns.layout.runs is not None:  # a row that is not streamed arrives in one piece
+            if columns.of("latency"):
+                whole = ~streamed & ~(first > start) & ~np.isnan(last)
+                first = np.where(whole, last, first)
+            last = np.where(streamed | np.isnan(last), first + _sums(gaps), last)
+        elif not columns.of("end", "latency"):
+            last = first + _sums(gaps)
+    made = np.empty(length, object)
+    for row, one in enumerate(gaps or ()):
+        made[row] = one
+    return first, last, made
+
+
+def _sums(gaps: list[Floats]) -> Floats:
+    return np.array([one.sum() for one in gaps])
+
+
+def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
+    """Return which requests have an end but neither tokens nor a success status."""
+    no_gaps = np.array([one is None or not len(one) for one in gaps])
+    silent: Flags = (states == UNSAID) & ~np.isnan(last) & (output == 0) & no_gaps
+    return silent
+
+
+def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
+    """Return the state of each request in the tables' terms, and which requests failed.
+
+    By default, ended requests have finished, and others have failed or were refused.
+    """
+    unsaid, ended = states == UNSAID, ~np.isnan(last)
+    unended = REFUSED if refuses else FAILED
+    states = np.where(unsaid, np.where(ended, FINISHED, unended), states)
+    return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
+
+
+def _programs(requests: Requests, clients: Any, part: int, *, per_client: bool) -> Any:
+    """Return the program of each request; a request without one is its own program."""
+    names = requests.labels("session")
+    owners = clients if per_client else [""] * len(clients)
+    found = [
+        f"{part}/{owner}/id {name}" if name else f"{part}/row {row}"
+        for row, (name, owner) in enumerate(zip(names, owners, strict=True))
+    ]
+    return np.array(found, object)
+
+
+def _workers(columns: Columns) -> Any:
+    """Return numbers of workers, NaN for none, or names if some are not numbers."""
+    found = columns.of("worker")
+    if not found:
+        return np.full(len(columns), np.nan)
+    values = listed(found[0].values)
+    if all(is_missing(one) or number_of(one) is not None for one in values):
+        return numbers(columns, found[0])
+    if any(isinstance(one, list | dict | bool) for one in values):
+        return numbers(columns, found[0])  # raises the error
+    return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
+
+
+def _mend(made: dict[str, Any], mended: Mended) -> None:
+    """Correct oddities of single requests that do not change the measurements."""
+    over = made["cached_tokens"] > made["input_tokens"]
+    made["cached_tokens"] = np.where(over, made["input_tokens"], made["cached_tokens"])
+    mended[OVERCACHED] += int(over.sum())
+    uncounted = np.isnan(made["input_tokens"]) & (made["status"] == REFUSED)
+    made["input_tokens"] = np.where(uncounted, 0.0, made["input_tokens"])
+    mended[UNCOUNTED] += int(uncounted.sum())
+
+
+def _check(made: Mapping[str, Any], columns: Columns) -> None:
+    for what, rows in _impossible(made).items():
+        if rows.any():
+            row = int(np.argmax(rows))
+            field, _, demand = what.partition(" must ")
+            value = f"{field} = {made[field][row]:.17g}: must {demand}" if demand else what
+            raise columns.problem(row, value)
+
+
+def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
+    start, first, last = made["start"], made["first"], made["last"]
+    ended = ~np.isnan(last)
+    return {
+        "start is missing": np.isnan(start),
+        "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
+        "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MAX_TIME_S, axis=0),
+        "its first token is before its start": first < start,
+        "its end is before its first token": last < first,
+        "it ended, but its first token is missing": ended & np.isnan(first),
+        "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
+        "input_tokens is missing": np.isnan(made["input_tokens"]),
+        **{
+            f"{field} must be a whole number from {least} to {most}": _no_count(
+                made[field], least, most
+            )
+            for field, (least, most) in COUNTS.items()
+            if made[field].dtype != object
+        },
+    }
+
+
+def _no_count(values: Floats, least: int, most: int) -> Flags:
+    """Return which known values are not whole numbers from ``least`` to ``most``."""
+    with np.errstate(invalid="ignore"):  # infinity is not a whole number either
+        fractions: Flags = values % 1 != 0
+    return ~np.isnan(values) & (fractions | (values < least) | (values > most))

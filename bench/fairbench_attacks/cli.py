@@ -1,0 +1,238 @@
+"""``fairbench attack``: search for attacks on a scheduler, or measure known attacks."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import typer
+from typer import Option
+
+from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags
+from fairbench_attacks.known import KNOWN
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    ExecutorName,
+    NoProgress,
+    RayAddress,
+    ResultDir,
+    Settings,
+    above_0,
+    json_option,
+    only_resumed,
+    option_of,
+    takes,
+)
+from fairbench.config.flags.flag import assigned, value_or_default
+from fairbench.config.flags.run import SEEDS
+from fairbench.errors import UsageError
+from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.results.new_directories import check_writable, run_folder
+from fairbench.studies import study
+
+if TYPE_CHECKING:
+    from fairbench_attacks.search import Search
+    from fairbench_attacks.store import Plan
+    from fairbench.config import ExperimentSpec
+    from fairbench.execute.context import RunContext
+
+QUICK_S = 60.0
+LENGTHS = {"trials", "cpu_hours"}  # options that may be given again with ``--resume``
+
+
+@takes(AttackFlags)
+def attack(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[NAME|FILE.toml ...]",
+            help="Attacks to measure, instead of a search: " + ", ".join(KNOWN) + ", or files.",
+        ),
+    ] = None,
+    num_runs: Annotated[
+        int | None,
+        option_of(SEEDS, "Number of seeds of each trial.", default="2, or 1 with --quick"),
+    ] = None,
+    quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
+    rediscovery: Annotated[
+        bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
+    ] = False,
+    settings: Settings = None,
+    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    resume: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="Directory of an interrupted search to continue. --trials and --cpu-hours "
+            "count from its start.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, json_option(panel=None)] = False,
+    executor: ExecutorName = LOCAL,
+    ray_address: RayAddress = None,
+    disable_tqdm: NoProgress = False,
+    **flags: Unpack[AttackFlags],
+) -> None:
+    """Search for the attack by which a client gains most, or harms the other clients most.
+
+    With names or files of attacks, measure these attacks instead. Each attack is compared with a
+    run in which the same client is honest: same programs, same number of programs, same seeds. The
+    worst attacks of a search are saved as workload files.
+    """
+    from fairbench_attacks.search import Search
+    from fairbench_attacks.store import Plan, SearchStore
+    from fairbench_attacks.workload import Stakes
+    from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
+
+    searched = flags.keys() - ATTACKED.keys()
+    attacked = {name: value for name, value in flags.items() if name in ATTACKED}
+    value = partial(value_or_default, flags, ATTACK)
+    if quick:
+        attacked = {"duration": QUICK_S} | attacked
+    trials, cpu_hours = flags.get("trials"), flags.get("cpu_hours")
+    runs_on = executor_named(executor, ray_address)
+    if rediscovery:
+        if any((files, quick, settings, resume, flags.get("scheduler"), searched - {"trials"})):
+            raise UsageError(
+                "--rediscover cannot be combined with attacks, a scheduler, --set, "
+                "--resume, --quick or options of the search; it sets them itself"
+            )
+        sought_all = study("attacks.rediscover", "--rediscover").sought_all
+        with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
+            sought_all(
+                {**attacked, "trials": trials, "seeds": num_runs}, result_dir, context, as_json
+            )
+        return
+    if resume is not None:
+        if any((files, quick, settings, num_runs, attacked, searched - LENGTHS)):
+            raise only_resumed(resume, "search", "only --trials and --cpu-hours can")
+    elif files and ("scenario" in flags or searched):
+        raise UsageError(
+            f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
+            "options of a search; leave them out"
+        )
+    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
+        if files:
+            _replay(files, attacked, settings, num_runs or (1 if quick else 5), context, as_json)
+            return
+        if resume is not None:
+            store = SearchStore(resume)
+            check_writable(resume, "--resume")
+            if not store.plan().keep:
+                raise UsageError(
+                    f"--resume {resume}: this directory was made by --rediscover, which "
+                    "cannot be continued; run --rediscover again"
+                )
+            if searched:
+                with run_folder(resume, "search"):  # not while another process continues it
+                    store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
+            _check(store.spec(), store.plan())
+        else:
+            plan = Plan(
+                objective=value("objective"),
+                optimiser=value("optimiser"),
+                trials=trials or (16 if quick else None if cpu_hours else 64),
+                seeds=num_runs or (1 if quick else 2),
+                confirm=flags.get("confirm") or (3 if quick else 5),
+                keep=3,
+                victims=flags.get("victims") or Stakes().victims,
+                multiple=above_0("--multiple", flags.get("multiple")) or Stakes().multiple,
+                budget=above_0("--budget", flags.get("budget")),
+                scenario=value("scenario"),
+                gpu_budget=above_0("--gpu-budget", flags.get("gpu_budget")),
+                cpu_hours=above_0("--cpu-hours", cpu_hours),
+            )
+            spec = _experiment(attacked | {"workload": value("workload")}, settings, plan.scenario)
+            _check(spec, plan)
+            store = SearchStore.create(result_dir, spec, plan)
+        _search(Search(store, context), as_json)
+
+
+def _check(spec: ExperimentSpec, plan: Plan) -> None:
+    from fairbench_attacks.behaviour import HONEST
+    from fairbench_attacks.choose import check_optimiser
+    from fairbench_attacks.measure import replayed
+    from fairbench_attacks.workload import HONEST as HONESTLY
+    from fairbench_attacks.workload import Stakes, attack_workload
+    from fairbench.config.resolve import check_size
+
+    stakes = Stakes(plan.victims, plan.multiple)
+    twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)
+    try:
+        check_size(replayed(spec, twin, HONESTLY))
+    except UsageError as error:
+        raise UsageError(f"--multiple {plan.multiple:g}: {error}") from None
+    check_optimiser(plan.optimiser)
+
+
+def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
+    from fairbench.config.resolve import experiment
+
+    flags = {"dp": ATTACK["dp"].default, **flags, "scenario": scenario}
+    spec = experiment(flags, assigned(settings))
+    if spec.duration_s is None:
+        raise UsageError("duration: missing; an attack needs a duration in seconds")
+    # Measurements end with the arrivals, except for latencies.
+    return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
+
+
+def _search(search: Search, as_json: bool) -> None:
+    from fairbench_attacks.report import attack_text, draw, processors_text
+    from fairbench_attacks.search import result_json
+    from fairbench.cli.output import print_json, show
+
+    found = search.run()
+    path, result = search.store.path, result_json(search, found, len(search.store.trials()))
+    if find_spec("matplotlib") and find_spec("seaborn"):
+        draw(search, found, [path / "attack.svg"])
+    if as_json:
+        print_json(result, path)
+        return
+    took = processors_text(result["cpu_hours"])
+    title = (
+        f"Worst of {result['trials']} behaviours in {took} of processors "
+        f"under {result['scheduler']}, {result['workload']}, dp {result['dp']}, "
+        f"by {result['objective']}; "
+        f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
+    )
+    show(attack_text, title, result["worst"])
+    typer.echo(f"files  {path}")
+
+
+def _replay(
+    files: list[Path],
+    flags: dict[str, Any],
+    settings: list[str] | None,
+    seeds: int,
+    context: RunContext,
+    as_json: bool,
+) -> None:
+    from fairbench_attacks.known import named_workload
+    from fairbench_attacks.measure import pair
+    from fairbench_attacks.report import attack_text
+    from fairbench_attacks.simulate import replay
+    from fairbench_attacks.workload import HONEST as HONESTLY
+    from fairbench.cli.output import print_json, show
+    from fairbench.config.resolve import check_size
+
+    pairs = []
+    for file in files:
+        workload = named_workload(str(file))
+        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # ``pair`` rejects "none"
+        spec = _experiment({**flags, "workload": workload}, settings, scenario)
+        pairs.append(pair(spec, workload))
+        for one in pairs[-1]:
+            check_size(one)
+    rows = [
+        {"attack": str(file), "about": file.stem, **found}
+        for file, found in zip(files, replay(pairs, seeds, context), strict=True)
+    ]
+    if as_json:
+        about = {"scheduler": spec.scheduler, "dp": spec.dp, "timing_profile": spec.gpu}
+        print_json({**about, "seeds": seeds, "attacks": rows})
+        return
+    title = f"Attacks under {spec.scheduler}, dp {spec.dp}; simulated on {spec.gpu}, {seeds} seeds"
+    show(attack_text, title, rows)

@@ -1,0 +1,136 @@
+"""The flags of ``fairbench attack``, and the objective by which attacks are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from math import inf
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from fairbench.config.flags.flag import Flag, flags_of
+from fairbench.config.flags.run import RUN
+
+if TYPE_CHECKING:
+    from fairbench_attacks.measure import Harm
+
+
+class Objective(StrEnum):
+    """The quantity by which attacks are ranked."""
+
+    GAIN = "gain"
+    HARM = "harm"
+    LATENCY = "latency"
+    HITS = "hits"
+
+
+LABELS = {
+    Objective.GAIN: "gain",
+    Objective.HARM: "loss of the victims (1 - kept)",
+    Objective.HITS: "loss of the victims' cache hits (1 - hits)",
+    Objective.LATENCY: "victims' P95 relative to the honest run",
+}
+
+
+def value_of(harms: Sequence[Harm], objective: str) -> float:
+    """Return a trial's value to the attacker, averaged over its seeds.
+
+    The value is the attacker's gain, the victims' loss of service or of cache hits, or the ratio of
+    the victims' P95 to the honest twin's. The ratio is infinite if the victims have no P95 because
+    their requests were refused. Victims without hits have none to lose.
+    """
+    if objective == Objective.GAIN:
+        return fmean(one.gain for one in harms)
+    if objective == Objective.LATENCY:
+        return fmean(inf if one.p95 is None else one.p95 for one in harms)
+    if objective == Objective.HITS:
+        return 1 - fmean(1.0 if one.hits is None else one.hits for one in harms)
+    return 1 - fmean(one.kept for one in harms)
+
+
+class Optimiser(StrEnum):
+    """The algorithm that chooses the next attacks."""
+
+    RANDOM = "random"
+    TPE = "tpe"
+
+
+class AttackedFlags(TypedDict, total=False):
+    """Flags of the experiment that is attacked."""
+
+    scheduler: Annotated[str | None, RUN["scheduler"]]
+    gateway: Annotated[str | None, RUN["gateway"]]
+    saturation: Annotated[str | None, RUN["saturation"]]
+    eviction: Annotated[str | None, RUN["eviction"]]
+    scenario: Annotated[
+        str | None,
+        Flag("Scenario that gives load and parameters, without heavy clients.", default="none"),
+    ]
+    dp: Annotated[int | None, RUN["dp"].but(default=2)]
+    duration: Annotated[
+        float | None,
+        RUN["duration"].but("Seconds of arrivals.", default="the workload's, or 60 with --quick"),
+    ]
+    seed: Annotated[int | None, RUN["seed"].but("First seed.")]
+
+
+class AttackFlags(AttackedFlags, total=False):
+    """Flags of the experiment and of the search."""
+
+    workload: Annotated[
+        str | None, RUN["workload"].but("Workload of all clients.", default="judge")
+    ]
+    victims: Annotated[
+        int | None, Flag("Number of other clients (the victims).", default=3, least=1)
+    ]
+    multiple: Annotated[
+        float | None,
+        Flag("Load of the attacker, as a multiple of the load of one victim.", default=4),
+    ]
+    budget: Annotated[
+        float | None,
+        Flag(
+            "Limit on the attacker's tokens per hour; an output token counts as 2.",
+            default="no limit",
+        ),
+    ]
+    gpu_budget: Annotated[
+        float | None,
+        Flag(
+            "Limit on the GPU seconds per hour that the attacker's requests may take.",
+            default="no limit",
+        ),
+    ]
+    objective: Annotated[
+        Objective | None,
+        Flag(
+            "Goal by which attacks are ranked: more service for the attacker (gain), less service "
+            "for the victims (harm), their P95 latency (latency), or their cache hits (hits).",
+            default=Objective.HARM,
+        ),
+    ]
+    trials: Annotated[
+        int | None, Flag("Number of attacks to try.", default="64, or 16 with --quick", least=1)
+    ]
+    cpu_hours: Annotated[
+        float | None,
+        Flag("Processor hours after which the search ends, instead of --trials.", default="none"),
+    ]
+    optimiser: Annotated[
+        Optimiser | None,
+        Flag(
+            "Search algorithm after the first 24 attacks; tpe needs the extra `attack`.",
+            default=Optimiser.RANDOM,
+        ),
+    ]
+    confirm: Annotated[
+        int | None,
+        Flag(
+            "Number of other seeds on which the worst attacks are confirmed.",
+            default="5, or 3 with --quick",
+            least=1,
+        ),
+    ]
+
+
+ATTACKED, ATTACK = flags_of(AttackedFlags), flags_of(AttackFlags)

@@ -1,0 +1,99 @@
+"""The worst attacks as a table for people, and the figure of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fairbench_attacks.flags import LABELS, Objective, value_of
+from fairbench_attacks.search import Found, Search
+from fairbench.figures.style import caption, panels, paper_style, save
+from fairbench.report.interval_lines import show
+from fairbench.report.palette import SERIES
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+
+DIGITS = 2
+KEYS = ("kept", "finished", "gain", "hits")
+EXPLAINED = (
+    "All columns are relative to the run in which the attacker is honest. kept: fraction "
+    "of the victims' due service that was served; finished: their finished programs; "
+    "gain: useful service of the attacker; hits: cache hit rate of the victims; P95: latency "
+    "of the victims (> is a lower bound). 95% intervals over seeds."
+)
+
+
+def attack_text(
+    title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
+) -> str:
+    """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
+    table = plain_table("", *KEYS, "P95")
+    for row in rows:
+        p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
+        table.add_row(*map(Text, (_about(row), *(show(row[key], DIGITS) for key in KEYS), p95)))
+    blocks: list[RenderableType] = [
+        Text(title, style="bold"),
+        Text(),
+        table,
+        Text(),
+        Text(EXPLAINED, style="dim"),
+    ]
+    return printed(Group(*blocks), colour=colour, width=width)
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    """Describe the attack, with the multiple of programs it sends if that is not 1."""
+    times = f"{row.get('programs', 1.0):.2f}"
+    return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
+
+
+def processors_text(hours: float) -> str:
+    """Return processor time as text: in hours, or in seconds below six minutes."""
+    return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
+
+
+def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
+    """Draw every trial by loss and gain, the ranks of the worst, and the search's course."""
+    trials = [trial for trial in search.store.trials() if not trial.error]
+    objective, spec = Objective(search.plan.objective), search.spec
+    with paper_style():
+        figure, axes = panels(1, 2, 8.0, 3.4)
+        plane, course = axes[0]
+        kept = [fmean(one.kept for one in trial.harms) for trial in trials]
+        gain = [fmean(one.gain for one in trial.harms) for trial in trials]
+        plane.axhline(1, color="0.7", linewidth=0.8)
+        plane.axvline(1, color="0.7", linewidth=0.8)
+        plane.plot(kept, gain, "o", color=SERIES[0].colour, alpha=0.6, label="a trial")
+        plane.plot(
+            [one.harm["kept"]["mean"] for one in found],
+            [one.harm["gain"]["mean"] for one in found],
+            "D", color=SERIES[1].colour, label="the worst, on other seeds",
+        )  # fmt: skip
+        for rank, one in enumerate(found, 1):
+            place = (one.harm["kept"]["mean"], one.harm["gain"]["mean"])
+            plane.annotate(str(rank), place, xytext=(4, 3), textcoords="offset points", fontsize=8)
+        plane.set_xlabel("victims' service relative to the honest run")
+        plane.set_ylabel("attacker's gain in useful service")
+        values = [value_of(trial.harms, objective) for trial in trials]
+        course.plot([trial.number + 1 for trial in trials], values, "o", color=SERIES[0].colour)
+        best = list(accumulate(values, max))
+        course.plot(
+            [trial.number + 1 for trial in trials],
+            best,
+            "-",
+            color="0.3",
+            drawstyle="steps-post",
+            label="the best so far",
+        )
+        course.set_xlabel("trial")
+        course.set_ylabel(LABELS[objective])
+        course.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
+        title = f"Attacks on {spec.scheduler}, {spec.workload.name}, dp {spec.dp}"
+        listed = ". ".join(f"{rank}: {one.trial.behaviour}" for rank, one in enumerate(found, 1))
+        caption(figure, title, f"Simulated, {spec.gpu}. {listed}.", plane)
+        save(figure, paths)

@@ -1,0 +1,215 @@
+"""The search: batches of attacks compared with the honest twin, on the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf, isclose
+from typing import Any
+
+from fairbench_attacks.behaviour import CHOICES, HONEST, Behaviour
+from fairbench_attacks.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
+from fairbench_attacks.flags import Objective, value_of
+from fairbench_attacks.measure import Harm, Seen, combined, harm, measure, pair, replayed, tried
+from fairbench_attacks.simulate import (
+    gpu_s_per_hour,
+    programs_multiple,
+    seeded,
+    simulate_all,
+    task_of,
+    timed,
+    tokens_per_hour,
+)
+from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
+from fairbench_attacks.workload import ATTACK, Stakes, attack_workload, choices
+from fairbench_attacks.workload import HONEST as HONESTLY
+from fairbench.config import ExperimentSpec
+from fairbench.errors import UsageError
+from fairbench.execute.context import RunContext
+from fairbench.results.new_directories import run_folder
+from fairbench.results.store import write_json
+from fairbench.workloads.model import WorkloadSpec
+
+BATCH = 8  # trials per batch; a fixed number, because the number of processors may differ
+# added to the seeds for the confirmation, so that no attack was chosen by these seeds
+CONFIRM_FROM = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A confirmed attack: its trial, and its harm over other seeds."""
+
+    trial: Trial
+    harm: dict[str, Any]
+
+
+class Search:
+    """A search for attacks; ``run`` continues from where its store ends."""
+
+    def __init__(self, store: SearchStore, context: RunContext) -> None:
+        self.store = store
+        self.context = context
+        self.spec: ExperimentSpec = store.spec()
+        self.plan: Plan = store.plan()
+        self.stakes = Stakes(self.plan.victims, self.plan.multiple)
+        self.choices: Choices = choices(self.spec.workload, CHOICES)
+        self.honest: dict[int, Seen] = store.honest()
+        self.spent: Spent = store.spent()
+
+    def run(self) -> list[Found]:
+        """Try the remaining attacks, confirm the worst on other seeds, and store all.
+
+        Raises Interrupted after storing every complete batch, and any error of a simulation.
+        """
+        with run_folder(self.store.path, "search"):
+            trials = self.store.trials()
+            most_s = inf if self.plan.cpu_hours is None else 3600 * self.plan.cpu_hours
+            while self.spent.cpu_s < most_s and (batch := self.next_batch(trials)):
+                trials += self.try_all(batch, len(trials))
+                self.keep(trials)
+            worst = worst_of(trials, self.plan.objective, self.plan.keep)
+            seeds = [self.spec.seed + CONFIRM_FROM + n for n in range(self.plan.confirm)]
+            self._know_honest(seeds)
+            workloads = [
+                self.workload(one.behaviour, f"attack-{rank}") for rank, one in enumerate(worst, 1)
+            ]
+            self.store.save_worst(workloads)
+            specs = [replayed(self.spec, workload, ATTACK) for workload in workloads]
+            seen = self._simulate([seeded(spec, seed) for spec in specs for seed in seeds], measure)
+            found = []
+            for rank, trial in enumerate(worst):
+                mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
+                harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
+                found.append(Found(trial, combined(harms)))
+            self.store.save_spent(self.spent)
+            write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
+            return found
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Store the trials so far, and the time that they took."""
+        self.store.save_trials(trials)
+        self.store.save_spent(self.spent)
+
+    def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
+        """Return a behaviour's workload: its twin's programs, scaled to fit the budget."""
+        lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
+        base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
+        make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
+        whole = make()
+        part = 1 / programs_multiple(*pair(self.spec, whole))
+        attack, plan = replayed(self.spec, whole, ATTACK), self.plan
+        for budget, asks in ((plan.budget, tokens_per_hour), (plan.gpu_budget, gpu_s_per_hour)):
+            if budget is not None and (asked := asks(attack)):
+                part = min(part, budget / asked)
+        return whole if isclose(part, 1) else make(rate_part=part)
+
+    def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
+        """Return the next attacks to try, or an empty list."""
+        left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
+        if (count := min(BATCH, left)) <= 0:
+            return []
+        first, seed = len(trials), self.spec.seed
+        tried_before = [trial.behaviour for trial in trials]
+        if self.plan.optimiser == "random" or first < RANDOM_FIRST:
+            return random_behaviours(self.choices, seed, first, count, tried_before)
+        scored = [
+            (trial.behaviour, value_of(trial.harms, self.plan.objective))
+            for trial in trials
+            if not trial.error
+        ]
+        return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
+
+    def try_all(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
+        """Return one trial per behaviour, numbered from ``first``."""
+        seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
+        self._know_honest(seeds)
+        self._check_comparable(seeds)
+        specs = [self.attack(one) for one in batch]
+        possible = [spec for spec in specs if not isinstance(spec, str)]
+        seen = iter(self._simulate([seeded(spec, n) for spec in possible for n in seeds]))
+        trials = []
+        for index, (behaviour, spec) in enumerate(zip(batch, specs, strict=True)):
+            mine: list[Any] = [spec] if isinstance(spec, str) else [next(seen) for _ in seeds]
+            error = next((one for one in mine if isinstance(one, str)), "")
+            harms = () if error else tuple(map(harm, mine, (self.honest[s] for s in seeds)))
+            trials.append(Trial(first + index, behaviour, harms, error))
+            name = f"trial {first + index + 1}, {behaviour}"
+            number = first + index + 1
+            self.context.progress.ended(name, number, self.plan.trials or number)
+        return trials
+
+    def attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
+        """Return the experiment of an attack, or the reason why it is impossible."""
+        try:
+            return replayed(self.spec, self.workload(behaviour), ATTACK)
+        except UsageError as error:
+            return str(error)
+
+    def _know_honest(self, seeds: Sequence[int]) -> None:
+        """Simulate the honest twin at the seeds for which it has not run yet."""
+        left = [seed for seed in seeds if seed not in self.honest]
+        if not left:
+            return
+        spec = replayed(self.spec, self.workload(HONEST), HONESTLY)
+        seen = self._simulate([seeded(spec, seed) for seed in left], measure)
+        self.honest |= dict(zip(left, seen, strict=True))
+        self.store.save_honest(self.honest)
+        self.store.save_spent(self.spent)
+
+    def _check_comparable(self, seeds: Sequence[int]) -> None:
+        if self.plan.objective != Objective.LATENCY:
+            return
+        for seed in seeds:
+            if self.honest[seed].p95_s is None or self.honest[seed].more:
+                raise UsageError(
+                    f"--objective latency: at seed {seed}, in the run with the honest "
+                    "client, too many programs are unfinished or refused to compute a "
+                    "P95; give a smaller --multiple, or --objective harm"
+                )
+
+    def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
+        again = f"Continue with: fairbench attack --resume {self.store.path}"
+        if not self.plan.keep:
+            again = f"--rediscover cannot be continued; its trials are in {self.store.path}"
+        tasks = [task_of(partial(timed, how), spec) for spec in specs]
+        results = simulate_all(tasks, self.context, again)
+        cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)
+        self.spent = Spent(self.spent.simulations + len(results), cpu_s)
+        return [result for result, _ in results]
+
+
+def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
+    """Return up to ``most`` worst trials, worst first; of equal harm, only the first."""
+    distinct: dict[tuple[Harm, ...], Trial] = {}
+    for trial in trials:
+        if not trial.error:
+            distinct.setdefault(trial.harms, trial)
+    worst = sorted(distinct.values(), key=lambda one: -value_of(one.harms, objective))
+    return worst[:most]
+
+
+def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
+    """Return the outcome as JSON types."""
+    spec, plan = search.spec, search.plan
+    return {
+        "scheduler": spec.scheduler,
+        "workload": spec.workload.name,
+        "dp": spec.dp,
+        "timing_profile": spec.gpu,
+        "confirm": plan.confirm,
+        "objective": plan.objective,
+        "trials": trials,
+        "cpu_hours": search.spent.cpu_s / 3600,
+        "path": str(search.store.path),
+        "worst": [
+            {
+                "file": f"worst/{rank}.toml",
+                "trial": one.trial.number,
+                "behaviour": one.trial.behaviour.changed(),
+                "about": str(one.trial.behaviour),
+                **one.harm,
+            }
+            for rank, one in enumerate(found, 1)
+        ],
+    }

@@ -1,0 +1,140 @@
+"""Simulations of a search or of known attacks, in parallel, and the attacker's budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from statistics import fmean
+from time import process_time
+from typing import Any
+
+from fairbench_attacks.measure import Seen, combined, harm, measure
+from fairbench.config import ExperimentSpec
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Failure, Reading, Task
+from fairbench.execute.simulations import files_of
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.request_work import RequestWork
+from fairbench.workloads.disguise import Disguise
+from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
+from fairbench.workloads.programs.base import Job
+
+SAMPLE = 32  # programs from which a budget is estimated
+
+
+def tokens_per_hour(spec: ExperimentSpec) -> float:
+    """Return input plus twice the output of all heavy clients, including padding."""
+
+    def tokens(plan: ClientPlan, job: Job) -> float:
+        return job.demand.input_tokens + 2 * job.demand.output_tokens
+
+    return _per_hour(spec, tokens)
+
+
+def gpu_s_per_hour(spec: ExperimentSpec) -> float:
+    """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
+
+    The attacker's own padding counts as cached, fresh padding only from its second use on, and the
+    rest of a prompt as computed. The result is an upper bound for programs whose calls share a
+    prompt.
+    """
+    work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
+
+    def gpu_s(plan: ClientPlan, job: Job) -> float:
+        disguise, demand = plan.disguise or Disguise(plan.owner), job.demand
+        padding, again = disguise.padding_tokens, disguise.keep_alive
+        calls = demand.requests // (1 + again) if disguise.fresh else demand.requests - again
+        turns = demand.requests - calls
+        cached = padding if plan.copied is None else 0
+        new_tokens = max(1, round((demand.input_tokens - turns * padding) / calls) - cached)
+        spent_s = calls * work.gpu_s(cached, new_tokens, (demand.output_tokens - turns) / calls)
+        if disguise.fresh and cached:
+            spent_s += calls * work.gpu_s(0, cached, 0)
+        return spent_s + turns * work.gpu_s(padding - 1, 1, 1) if turns else spent_s
+
+    return _per_hour(spec, gpu_s)
+
+
+def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) -> float:
+    if spec.duration_s is None:
+        return 0.0
+    asked = 0.0
+    for plan in spec.client_plans():
+        jobs = [job for _, job in islice(program_stream(plan, seed=spec.seed), SAMPLE)]
+        if plan.misbehaving and jobs:
+            mean = fmean(size(plan, job) for job in jobs)
+            asked += mean * expected_programs(plan)
+    return asked / spec.duration_s * 3600
+
+
+def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
+    """Return the attacker's programs over its twin's, on average.
+
+    The ratio differs from 1 if the time is not a whole number of an attack's periods.
+    """
+    sent = [
+        sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
+        for spec in (attack, honest)
+    ]
+    return sent[0] / sent[1]
+
+
+def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
+    """Return the experiment with this seed."""
+    return spec.model_copy(update={"seed": seed})
+
+
+def timed(
+    how: Callable[[ExperimentSpec, Callable[[], bool]], Any],
+    spec: ExperimentSpec,
+    interrupted: Callable[[], bool],
+) -> tuple[Any, float]:
+    """Return a simulation's result and its processor time in seconds."""
+    begun_s = process_time()
+    return how(spec, interrupted), process_time() - begun_s
+
+
+def task_of(how: Any, spec: ExperimentSpec) -> Task:
+    """Return an executor task that applies ``how`` to the experiment."""
+    return Reading(partial(how, spec), files_of(spec))
+
+
+def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
+    """Return the tasks' results in order. Raises Interrupted, or the error that a task raised.
+
+    ``again`` ends the message after an interruption.
+    """
+    results: dict[int, Any] = dict(context.run(tasks))
+    if context.interrupted():
+        raise context.interrupted.ended(f"interrupted. {again}")
+    for result in results.values():
+        if isinstance(result, Failure):
+            raise result.error
+    return [results[index] for index in range(len(tasks))]
+
+
+def replay(
+    pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
+) -> list[dict[str, Any]]:
+    """Return each attack's harm relative to its honest twin (``measure.pair``), over the seeds.
+
+    A twin shared by several attacks is simulated once.
+    """
+    specs: list[ExperimentSpec] = []
+    for number in range(seeds):
+        for one in (seeded(spec, spec.seed + number) for both in pairs for spec in both):
+            if one not in specs:
+                specs.append(one)
+    seen = simulate_all([task_of(measure, spec) for spec in specs], context, "Nothing is kept.")
+
+    def shown(spec: ExperimentSpec, number: int) -> Seen:
+        found: Seen = seen[specs.index(seeded(spec, spec.seed + number))]
+        return found
+
+    return [
+        combined([harm(shown(attack, n), shown(honest, n)) for n in range(seeds)])
+        | {"programs": programs_multiple(honest, attack)}
+        for honest, attack in pairs
+    ]

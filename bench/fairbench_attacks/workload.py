@@ -1,0 +1,181 @@
+"""The workload of an attack: one scenario with an honest attacker, one with the attack.
+
+Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
+that a victim's requests do not depend on the attacker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from fairbench_attacks.behaviour import Behaviour
+from fairbench.errors import UsageError, explain
+from fairbench.targets import parse_targets
+from fairbench.workloads.model import WorkloadSpec
+
+HONEST, ATTACK = "honest", "attack"
+OWNER = "client-0"
+
+Params = Mapping[str, Any]
+
+
+class Stakes(NamedTuple):
+    """The number of victims, and the attacker's load as a multiple of one victim's."""
+
+    victims: int = 3
+    multiple: float = 4.0
+
+
+def attack_workload(
+    base: WorkloadSpec,
+    scenario: str,
+    behaviour: Behaviour,
+    stakes: Stakes,
+    *,
+    name: str = "attack",
+    rate_part: float = 1.0,
+) -> WorkloadSpec:
+    """Return ``base`` with an attack's clients, which all run its programs.
+
+    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
+    clients differ, if its program cannot be split, or for stakes that a workload cannot have.
+    """
+    chosen = base.scenario(scenario)
+    if chosen.others or base.classes or base.arrivals:
+        raise UsageError(
+            f"workload {base.name}: attacks need a workload with equal clients; choose "
+            "one without others, classes and arrivals tables"
+        )
+    data = base.model_dump(mode="json", exclude_none=True)
+    usual = chosen.model_dump(mode="json", exclude_none=True) | {"misbehaving": []}
+    params = {**base.params, **chosen.params}
+    ids = [0, *range(stakes.victims + 1, stakes.victims + behaviour.identities)]
+    owners = {f"client-{number}": OWNER for number in ids[1:]}
+    wrong = [
+        {
+            "client": number,
+            **_sends(base.program, behaviour, stakes, params, turn, rate_part),
+            **_claims(base, behaviour),
+        }
+        for turn, number in enumerate(ids)
+    ]
+    data |= {
+        "name": name,
+        "description": f"{base.name}: {behaviour}",
+        "clients": stakes.victims + len(ids),
+        "scenarios": {
+            HONEST: usual
+            | {
+                "description": f"client 0 sends {stakes.multiple:g} times as much",
+                "clients": stakes.victims + 1,
+                "misbehaving": [{"client": 0, "rate_multiple": stakes.multiple}],
+            },
+            ATTACK: usual | {"description": str(behaviour), "misbehaving": wrong},
+        },
+    }
+    for key in ("client_names", "client_weights"):
+        data.pop(key, None)
+    try:
+        return WorkloadSpec.model_validate(data | ({"client_owners": owners} if owners else {}))
+    except ValidationError as error:
+        raise UsageError(f"an attack on {base.name}: {explain(error)}") from None
+
+
+_SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction")
+
+
+def _sends(
+    program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
+) -> dict[str, Any]:
+    """Return the load of identity number ``turn`` as a table of a workload file."""
+    rate = stakes.multiple * rate_part
+    sends: dict[str, Any] = {}
+    if one.in_turn:
+        on = {"on_s": one.period_s, "off_s": (one.identities - 1) * one.period_s}
+        phases = [{"for_s": turn * one.period_s, "multiple": 0.0}] if turn else []
+        phases += [{"for_s": 1.0, "multiple": 1.0, **on}]
+        sends["arrivals"] = {"kind": "phases", "params": {"phases": phases, "gaps": "gamma"}}
+    elif one.on_share < 1:
+        on_s = one.on_share * one.period_s
+        times = {"on_s": on_s, "off_s": one.period_s - on_s, "gaps": "gamma"}
+        sends["arrivals"] = {"kind": "on-off", "params": times}
+        rate /= one.on_share * one.identities
+    else:
+        rate /= one.identities
+    sends["rate_multiple"] = rate
+    changed = one.changed()
+    if one.padding_tokens:
+        sends["padding_tokens"] = one.padding_tokens
+        if one.padding_of_victim:
+            sends["padding_of"] = 1
+        sends |= {key: changed[key] for key in ("padding_fresh", "keep_alive") if key in changed}
+    sends |= {key: changed[key] for key in _SENT_AS_CALLED if key in changed}
+    if one.split > 1:
+        if program not in SPLITS:
+            known = ", ".join(sorted(SPLITS))
+            raise UsageError(
+                f"split: programs of kind {program} cannot be split; programs that can are {known}"
+            )
+        sends["params"] = SPLITS[program](params, one.split)
+    return sends
+
+
+def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
+    """Return an identity's claimed deadlines and weight. Raises UsageError without any."""
+    claims: dict[str, Any] = {}
+    if one.deadline_part < 1:
+        if not base.targets:
+            raise UsageError(
+                f"deadline_part: workload {base.name} has no latency targets; add targets to "
+                "it, or leave deadline_part out"
+            )
+        promised = parse_targets(base.targets, "targets").given()
+        claims["targets"] = {
+            name: str(target._replace(amount=target.amount * one.deadline_part))
+            for name, target in promised
+        }
+    if one.weight_multiple > 1:
+        if not base.client_weights:
+            raise UsageError(
+                f"weight_multiple: workload {base.name} has no weights; add weights to it, or "
+                "leave weight_multiple out"
+            )
+        claims["weight"] = one.weight_multiple
+    return claims
+
+
+def _split_judge(params: Params, parts: int) -> dict[str, Any]:
+    tokens = max(1, round(params["judgement_tokens"] / parts))
+    return {"dimensions": min(256, params["dimensions"] * parts), "judgement_tokens": tokens}
+
+
+def _split_samples(params: Params, parts: int) -> dict[str, Any]:
+    tokens = max(1.0, params["output_tokens"] / parts)
+    return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
+
+
+# Functions that split the same output into a multiple of the calls, by the kind of program.
+SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
+    "judge": _split_judge,
+    "samples": _split_samples,
+}
+
+
+def choices(
+    base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the choices that a workload allows, by its program kind, deadlines and weights."""
+    honest = asdict(Behaviour())
+    there = {
+        "split": base.program in SPLITS,
+        "deadline_part": bool(base.targets),
+        "weight_multiple": bool(base.client_weights),
+    }
+    return {
+        name: values if there.get(name, True) else (honest[name],)
+        for name, values in all_choices.items()
+    }

@@ -1,0 +1,122 @@
+"""``fairbench emulate``: one emulated worker with SGLang's HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import Weights, option_of
+from fairbench.config.flags.flag import assigned, parse_weights
+from fairbench.config.flags.run import RUN, SETTINGS
+from fairbench_serve.flags import SERVE
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.requirements import require_live_extra
+from fairbench.schedulers.setup import checked_weights
+
+if TYPE_CHECKING:
+    from fairbench_emulator.worker import EmulatedWorker
+
+MAX_PORT = 65_535
+
+
+def emulate(
+    port: Annotated[
+        int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
+    ] = 30_000,
+    host: Annotated[str, option_of(SERVE["host"], default="")] = SERVE["host"].default,
+    gpu: Annotated[str, option_of(RUN["gpu"], default="")] = RUN["gpu"].default,
+    model: Annotated[str, option_of(RUN["model"], default="")] = RUN["model"].default,
+    local: Annotated[
+        str, option_of(RUN["local"], "Local scheduler, see `list schedulers`.")
+    ] = "fcfs",
+    settings: Annotated[
+        list[str] | None,
+        option_of(SETTINGS, "Parameter of the local scheduler or the engine; may be repeated."),
+    ] = None,
+    weights: Weights = None,
+    time_scale: Annotated[
+        float,
+        option_of(
+            RUN["time_scale"],
+            "Speed of the emulator: emulated seconds per real second.",
+            default="",
+        ),
+    ] = 1.0,
+    slowdown: Annotated[
+        float,
+        Option(help="Factor by which every iteration takes longer, to emulate a slow worker."),
+    ] = 1.0,
+    stream_interval: Annotated[
+        int, Option(min=1, help="Number of decode steps between two chunks of a streamed answer.")
+    ] = 16,
+    kv_events_port: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=MAX_PORT,
+            help="Port on which KV events are published (ZMQ); 0 chooses a free port.",
+        ),
+    ] = None,
+    kv_replay_port: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=MAX_PORT,
+            help="Port on which subscribers ask for missed KV events. [default: any free port]",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            help="File tokenizer.json that tokenizes text prompts. [default: the number of tokens "
+            "is estimated]"
+        ),
+    ] = None,
+    number: Annotated[
+        int | None,
+        Option(min=0, help="Number of this worker in the cluster; answers then contain it."),
+    ] = None,
+) -> None:
+    """Serve SGLang's HTTP API with the simulated engine, in real time. No GPU is needed.
+
+    Prints its address in the form that `serve --worker-url` takes. Answers are emulated: their
+    times come from the timing profile, and their texts are random.
+    """
+    require_live_extra()
+    from fairbench_emulator.app import serve_emulator
+    from fairbench_emulator.worker import EmulatorConfig
+
+    if kv_replay_port is not None and kv_events_port is None:
+        raise UsageError("--kv-replay-port needs --kv-events-port")
+    config = EmulatorConfig(
+        gpu=resolve_profile(gpu, model).profile_id,
+        model=model,
+        local=local,
+        settings=assigned(settings),
+        weights=checked_weights(parse_weights(weights) or {}),
+        host=host,
+        port=port,
+        kv_events_port=kv_events_port,
+        kv_replay_port=kv_replay_port or 0,
+        time_scale=time_scale,
+        slowdown=slowdown,
+        stream_interval=stream_interval,
+        tokenizer=tokenizer,
+        number=number,
+    )
+    asyncio.run(serve_emulator(config, _announce))
+
+
+def _announce(url: str, emulator: EmulatedWorker) -> None:
+    publisher = emulator.publisher
+    address = (
+        WorkerAddress(url)
+        if publisher is None
+        else WorkerAddress(url, publisher.endpoint, publisher.replay_endpoint)
+    )
+    typer.echo(address.as_option())

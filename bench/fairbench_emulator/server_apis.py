@@ -1,0 +1,259 @@
+"""The server APIs of an emulator: reads bodies and writes answers of SGLang's and of OpenAI's."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from fairbench.live.chat_texts import Media, beside_messages, pieces_of
+from fairbench_emulator.calls import (
+    LENGTH,
+    STOP,
+    BadRequest,
+    Count,
+    EmulatedCall,
+    Generation,
+    One,
+    StopFields,
+    TokenIds,
+    decoded,
+    make_call,
+    tokens_of,
+)
+from fairbench_emulator.tokens import Text
+from fairbench.live.openai_shapes import Message
+
+
+class _SamplingParams(StopFields, kw_only=True):
+    max_new_tokens: Count | None = None
+
+
+class _GenerateBody(msgspec.Struct):
+    text: str | None = None
+    input_ids: TokenIds | None = None
+    sampling_params: _SamplingParams | None = None
+    stream: bool | None = None
+    rid: str | None = None
+    routing_key: str | None = None
+
+
+class EmulatedApi(ABC):
+    """An API of the emulator."""
+
+    @abstractmethod
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
+        """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
+
+        Raises BadRequest.
+        """
+
+    @abstractmethod
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        """Yield the next events of a stream."""
+
+    @abstractmethod
+    def whole(self, generation: Generation) -> Any:
+        """Return the answer so far."""
+
+    @abstractmethod
+    def error(self, message: str, status: int) -> Any:
+        """Return the body of an error answer."""
+
+
+class EmulatedGenerate(EmulatedApi):
+    """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
+        body = decoded(raw, _GenerateBody)
+        prompt = body.input_ids or body.text
+        if prompt is None:
+            raise BadRequest("the body must have text or input_ids")
+        sampling = body.sampling_params or _SamplingParams()
+        return make_call(
+            headers,
+            tokens_of(prompt, text),
+            sampling.max_new_tokens,
+            sampling,
+            stream=bool(body.stream),
+            rid=body.rid,
+            client=body.routing_key,
+        )
+
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        for _, produced, done in generation.steps():
+            yield self._answer(generation, produced, done=done)
+
+    def whole(self, generation: Generation) -> Any:
+        return self._answer(generation, generation.produced, done=generation.done)
+
+    def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
+        return {
+            "text": generation.text(0, produced),
+            "output_ids": generation.ids(produced),
+            "meta_info": {
+                "id": generation.call.rid,
+                "finish_reason": _finish_reason(generation) if done else None,
+                "prompt_tokens": len(generation.call.ids),
+                "completion_tokens": produced,
+                "cached_tokens": generation.cached_tokens,
+                "queue_time": generation.queue_s,
+                "num_retractions": generation.sequence.retractions,
+            },
+        }
+
+    def error(self, message: str, status: int) -> Any:
+        error_type = "invalid_request_error" if status < 500 else "server_error"
+        return {"error": {"message": message, "type": error_type, "code": status}}
+
+
+def _finish_reason(generation: Generation) -> Any:
+    ending = generation.ending
+    if ending.reason == LENGTH:
+        return {"type": LENGTH, "length": ending.tokens}
+    return {"type": STOP, "matched": ending.matched}
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Common(StopFields, kw_only=True):
+    model: str | None = None
+    max_tokens: Count | None = None
+    n: One | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class _Completion(_Common, kw_only=True):
+    prompt: str | TokenIds
+
+
+class _Chat(_Common, kw_only=True):
+    messages: list[Message]
+    max_completion_tokens: Count | None = None
+
+
+class OpenAIApi(EmulatedApi):
+    """The common part of both APIs. ``object_name`` and ``chunk_name`` are the answers' types."""
+
+    object_name: str
+    chunk_name: str
+
+    @abstractmethod
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        """Return the part of a chunk's choice that carries new text."""
+
+    @abstractmethod
+    def _message(self, text: str) -> dict[str, Any]:
+        """Return the part of an answer's choice that carries the text."""
+
+    def chunks(self, generation: Generation) -> Iterator[Any]:
+        for start, end, done in generation.steps():
+            delta = self._delta(generation.text(start, end), first=not start)
+            choice = _choice(generation, delta, done=done)
+            yield self._answer(self.chunk_name, generation, [choice])
+        if generation.done and generation.call.include_usage:
+            yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
+
+    def whole(self, generation: Generation) -> Any:
+        message = self._message(generation.text(0, generation.produced))
+        choice = _choice(generation, message, done=generation.done)
+        answer = self._answer(self.object_name, generation, [choice])
+        return answer | {"usage": _usage(generation)}
+
+    def rendered(self, call: EmulatedCall) -> Any:
+        """Return the prompt's tokens in the format that vllm-router 0.1.17 reads."""
+        return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
+
+    def error(self, message: str, status: int) -> Any:
+        error_type = "BadRequestError" if status < 500 else "InternalServerError"
+        return {"object": "error", "message": message, "type": error_type, "code": status}
+
+    def _answer(self, name: str, generation: Generation, choices: list[Any]) -> dict[str, Any]:
+        return {
+            "id": generation.call.rid,
+            "object": name,
+            "created": int(time.time()),
+            "model": generation.call.model,
+            "choices": choices,
+        }
+
+
+class EmulatedCompletions(OpenAIApi):
+    """The route ``/v1/completions``, with one prompt per request as text or token ids."""
+
+    object_name = chunk_name = "text_completion"
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
+        body = decoded(raw, _Completion)
+        return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
+
+    def rendered(self, call: EmulatedCall) -> Any:
+        return [super().rendered(call)]  # vLLM accepts several prompts
+
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"text": text}
+
+    def _message(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+class EmulatedChat(OpenAIApi):
+    """The route ``/v1/chat/completions``. The prompt is all that a template may see."""
+
+    object_name, chunk_name = "chat.completion", "chat.completion.chunk"
+
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
+        body = decoded(raw, _Chat)
+        if not body.messages:
+            raise BadRequest("messages: must not be empty")
+        seen = msgspec.json.decode(raw, type=dict[str, Any])
+        turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
+        texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
+        prompt = "".join([beside_messages(seen), *texts])
+        ids = text.encode(f"{prompt}\n<assistant>")  # an answer begins with a space
+        return _call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
+
+    def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": text} if first else {"content": text}}
+
+    def _message(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+
+def _call(
+    body: _Common, ids: list[int], max_new_tokens: int | None, headers: Mapping[str, str]
+) -> EmulatedCall:
+    return make_call(
+        headers,
+        ids,
+        max_new_tokens,
+        body,
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+        model=body.model or "",
+    )
+
+
+def _choice(generation: Generation, content: dict[str, Any], *, done: bool) -> dict[str, Any]:
+    return {"index": 0, **content, "finish_reason": generation.ending.reason if done else None}
+
+
+def _usage(generation: Generation) -> dict[str, Any]:
+    prompt, produced = len(generation.call.ids), generation.produced
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": produced,
+        "total_tokens": prompt + produced,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }

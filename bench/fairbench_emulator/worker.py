@@ -1,0 +1,170 @@
+"""An emulated worker: its configuration, its parts, and running totals of client service."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
+from fairbench.config.settings import ENGINE
+from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engine_params import EngineParams, engine_limits
+from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
+from fairbench_emulator.kv_blocks import PublishingCache
+from fairbench_emulator.live_engine import LiveEngine, WallClock
+from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
+from fairbench_emulator.kv_publisher import Publisher
+from fairbench.schedulers.base import LocalScheduler, Setup
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import build_local, local_class
+from fairbench.sim.engine.contract import WorkerParts
+from fairbench.sim.engine.sglang.contract import worker_class
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.records.service_log import ServiceLog, Shares
+from fairbench.sim.records.stretches import InBatch, Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorConfig:
+    """An emulator's configuration: ``gpu`` is a full profile id, ``settings`` are NAME.PARAM.
+
+    ``weights`` are the clients' entitlements, 1 by default.
+
+    ``time_scale`` emulated seconds pass in a real second; every iteration takes ``slowdown`` times
+    as long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 means
+    any free port; a ``kv_events_port`` of None means that no events are published. ``tokenizer`` is
+    a file for prompts that come as text. ``number`` identifies the worker in its answers, None for
+    no identity.
+    """
+
+    gpu: str
+    model: str
+    local: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 0
+    kv_events_port: int | None = None
+    kv_replay_port: int = 0
+    time_scale: float = 1.0
+    slowdown: float = 1.0
+    stream_interval: int = 16
+    tokenizer: str | None = None
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises UsageError for a value out of range."""
+        for name in ("time_scale", "slowdown"):
+            value = getattr(self, name)
+            if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
+                raise UsageError(
+                    f"{name} = {value}: must be from {MIN_TIME_SCALE:g} to {MAX_TIME_SCALE:g}"
+                )
+        _check_settings(self.local, self.settings)
+
+
+def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError unless all settings are known, have the right type, and apply here."""
+    used: dict[str, type] = {local: local_class(local).Params, ENGINE: EngineParams}
+    for key in settings:
+        owner = key.partition(".")[0]
+        if owner not in used:
+            raise unknown_name("part in a setting", owner, used)
+    for owner, params in used.items():
+        make_params(owner, params, settings)
+
+
+@dataclass(slots=True)
+class Service:
+    """Tokens of a client: prompts admitted, computed, recomputed, and output produced."""
+
+    input_tokens: int = 0
+    extend_tokens: int = 0
+    recompute_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ServiceTotals(ServiceLog):
+    """A worker's log that keeps sums instead of rows, because a server runs without end."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.clients: defaultdict[str, Service] = defaultdict(Service)
+
+    def prefill(
+        self,
+        worker: int,
+        start_ps: int,
+        end_ps: int,
+        batch: int,
+        shares: Shares,
+        context_tokens: int = 0,
+    ) -> None:
+        for client, share in shares.items():
+            total = self.clients[client]
+            total.input_tokens += share.input_tokens
+            total.extend_tokens += share.extend_tokens
+            total.recompute_tokens += share.recompute_tokens
+            total.output_tokens += share.output_tokens
+
+    def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
+        for client, requests in batch.per_client.items():
+            self.clients[client].output_tokens += stretch.steps * requests
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedWorker:
+    """The parts of a worker that answer HTTP requests."""
+
+    config: EmulatorConfig
+    profile: TimingProfile
+    engine: LiveEngine
+    totals: ServiceTotals
+    text: Text
+    publisher: Publisher | None
+
+    @property
+    def worker(self) -> Worker:
+        return self.engine.worker
+
+
+def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
+    """Build an idle emulator with an empty cache, whose time starts now.
+
+    Raises UsageError for settings, a tokenizer or a port that cannot be used.
+    """
+    profile = load_profile(config.gpu)
+    limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
+    text: Text = (
+        # the first number beyond the limit: it is refused
+        ApproximateText(most_tokens=limits.pool_tokens + 1)
+        if config.tokenizer is None
+        else TokenizerText(config.tokenizer)
+    )
+    publisher = None
+    if config.kv_events_port is not None:
+        publisher = Publisher(config.host, config.kv_events_port, config.kv_replay_port)
+    streams, totals = TokenStreams(), ServiceTotals()
+    send = None if publisher is None else publisher.publish
+    cache = PublishingCache(limits.pool_tokens, streams, send)
+    wall = WallClock(config.time_scale, loop.time)
+    timing = slowed(profile, config.slowdown)
+    setup = Setup(
+        weights=config.weights, pool_tokens=limits.pool_tokens, costs=ProfileCosts(timing)
+    )
+
+    def new_scheduler() -> LocalScheduler:
+        scheduler = build_local(config.local, config.settings)
+        scheduler.prepare(setup)
+        return scheduler
+
+    parts = WorkerParts(0, wall.clock, new_scheduler(), timing, totals)
+    worker = worker_class(limits)(parts, limits, cache)
+    engine = LiveEngine(
+        worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
+    )
+    return EmulatedWorker(config, profile, engine, totals, text, publisher)

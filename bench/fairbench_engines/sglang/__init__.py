@@ -1,0 +1,29 @@
+"""Our local schedulers inside a SGLang server: entry point ``fairbench`` of ``sglang.srt.plugins``.
+
+SGLang calls ``register`` in each of its processes. Nothing happens unless ``FAIRBENCH_LOCAL`` names
+a local scheduler; then a server that cannot run that scheduler ends, and never continues with
+SGLang's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def register() -> None:
+    """Install the hooks, if requested. Ends the process with exit code 2 if they do not fit.
+
+    Raises SystemExit, because SGLang only logs other exceptions of a plugin and serves without it.
+    """
+    if not os.environ.get("FAIRBENCH_LOCAL"):
+        return
+    from fairbench.errors import FairbenchError
+    from fairbench.live.plugin_config import config_from
+    from fairbench_engines.sglang.hooks import install
+
+    try:
+        install(config_from(os.environ))
+    except FairbenchError as error:
+        sys.stderr.write(f"fairbench: {error}\n")
+        raise SystemExit(2) from None

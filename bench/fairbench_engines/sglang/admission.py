@@ -1,0 +1,118 @@
+"""The hooks of an admission pass of SGLang's, which asks our scheduler for every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench_engines.sglang.eviction import Eviction
+from fairbench_engines.sglang.home import Home, Next
+from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.preemption import Preemption
+from fairbench_engines.sglang.requests import Req, prefix_len
+from fairbench_engines.sglang.views import ArmedQueue
+
+Original = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class Admission:
+    """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
+
+    A hook gets the original function, then its arguments.
+    """
+
+    order: MatchOrder
+    preemption: Preemption
+    now_s: Callable[[], float]
+    eviction: Eviction | None
+    home: Home = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scheduler: Any = None  # the SGLang scheduler whose pass is in progress
+        # whether a request did not fit in this pass, and others were tried
+        self._passed_over = False
+        self._no_slot: Req | None = None  # the request that is passed over because no slot is free
+        self.theirs_preempts = False  # whether SGLang preempts requests of a lower priority
+
+    def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if a pass is made."""
+        self.home.sweep(scheduler.waiting_queue)
+        self._scheduler = scheduler
+        self._passed_over = self.home.capped = False
+        self.preemption.began(scheduler)
+        if self.home.scheduler.preempts:
+            # A pass is made even if the batch is full, and then calls ``preempt_to_schedule``.
+            scheduler.enable_priority_preemption = True
+        self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
+        new_batch, running_batch = original(scheduler, *args, **named)
+        self.home.end_pass()
+        if isinstance(scheduler.waiting_queue, ArmedQueue):  # nothing was admitted
+            scheduler.waiting_queue = scheduler.waiting_queue[:]
+        for req in self.preemption.taken:  # (0.5.17 would lose them if nothing was admitted)
+            scheduler._add_request_to_queue(req, is_retracted=True)
+        self.preemption.began(scheduler)
+        refused = self._passed_over or self.home.capped
+        if refused and (new_batch is not None or not running_batch.is_empty()):
+            running_batch.batch_is_full = True
+        return new_batch, running_batch
+
+    def prioritize(
+        self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
+    ) -> None:
+        """Wrap ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
+        self.order.begin_pass(original, policy, queue, *args, **named)
+        self.home.arm(queue, self.now_s())
+
+    def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
+        """Wrap ``add_one_req``: an admission shows in the list, not in the returned value.
+
+        After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
+        another request first (``no_room=skip``); the loop then continues, and this plugin handles
+        the rest. If the scheduler has preempted a request for this one, this one is matched and
+        tried again.
+        """
+        if req is self._no_slot:
+            self._no_slot = None
+            return type(adder.budget_state()).CONTINUE
+        before = len(adder.can_run_list)
+        while True:
+            result = original(adder, req, *args, **named)
+            if len(adder.can_run_list) > before:
+                admitted = self.home.admitted(
+                    req, len(req.full_untruncated_fill_ids) - prefix_len(req)
+                )
+                if self.eviction is not None:
+                    self.eviction.admitted(req, admitted)
+                return result
+            if result is not type(result).NO_TOKEN:
+                return result
+            wanted = self.home.no_room(req)
+            if wanted is Next.ANOTHER:
+                self._passed_over = True
+                return type(result).CONTINUE
+            if wanted is Next.NOBODY:
+                return result
+            req.init_next_round_input(adder.tree_cache)
+
+    def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
+        """Wrap ``preempt_to_schedule``: there is no slot for the candidate.
+
+        Returns whether to continue.
+
+        With classes of priority, SGLang preempts requests of a lower class if it can. Otherwise the
+        scheduler preempts requests or names another candidate; in the second case this candidate is
+        not tried.
+        """
+        if self.theirs_preempts and original(adder, req, *args, **named):
+            return True
+        taken = len(self.preemption.taken)
+        while (wanted := self.home.no_room(req)) is Next.AGAIN:
+            if len(self.preemption.taken) > taken:
+                return True
+        if wanted is Next.NOBODY:
+            return False
+        self._no_slot = req
+        return True

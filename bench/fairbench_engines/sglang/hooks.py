@@ -1,0 +1,305 @@
+"""The hooks around SGLang's functions, and their installation."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
+from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from fairbench_engines.sglang.admission import Admission, Original
+from fairbench_engines.sglang.eviction import Eviction
+from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.kept_tree import KeptTree, kept_tree
+from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.preemption import Preemption
+from fairbench_engines.sglang.release import (
+    SUPPORTED,
+    Hook,
+    check_evicting,
+    check_eviction,
+    check_server,
+    check_target,
+    check_version,
+    require_applied,
+    resolved,
+)
+from fairbench_engines.sglang.requests import Req, context_of
+from fairbench.live.step_times import FittedCosts
+from fairbench.version import __version__
+
+SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
+ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
+
+
+class Hooks:
+    """The hooks of one SGLang scheduler. A hook gets the original function, then its arguments."""
+
+    def __init__(self, config: PluginConfig, release: str) -> None:
+        self._config = config
+        self._release = release
+        self.calls: Counter[str] = Counter()
+        self._exporter: Exporter | None = None
+        self._vocab_size: int | None = None
+        self._tree: KeptTree | None = None  # set if SGLang's prefix tree is watched
+        self.eviction = Eviction(config, self._now_s) if config.eviction else None
+        self.preemption = Preemption()
+        self.order = MatchOrder(config.build().cache_aware)
+        self.admission = Admission(self.order, self.preemption, self._now_s, self.eviction)
+        self._settle()
+
+    @staticmethod
+    def _now_s() -> float:
+        return time.monotonic()
+
+    def _settle(self) -> None:
+        ledger = Ledger(self._exporter)
+        self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
+        self.admission.home = self.home
+        self._look()
+
+    def _look(self) -> None:
+        """Let the host use kept matches for the queue, if there are any."""
+        if self._tree is not None:
+            self.home.kept_view(self._tree, self.order)
+
+    def by_target(self) -> dict[str, Hook]:
+        """Return every hook, by the function that it wraps."""
+        return (self.eviction.by_target(BATCH) if self.eviction else {}) | {
+            f"{SERVER_ARGS}.check_server_args": Hook(self.check_arguments),
+            f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
+            f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
+            f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
+            f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admission.admit),
+            f"{POLICY}._validate_and_adjust_policy": Hook(
+                self.choose_policy, ("policy", "tree_cache")
+            ),
+            f"{POLICY}._determine_active_policy": Hook(
+                self.order.active_policy, ("waiting_queue",)
+            ),
+            f"{POLICY}.calc_priority": Hook(self.admission.prioritize, ("waiting_queue",)),
+            f"{ADDER}.__init__": Hook(self.preemption.adds),
+            f"{ADDER}.add_one_req": Hook(self.admission.add, ("req",)),
+            f"{ADDER}.preempt_to_schedule": Hook(self.admission.make_way, ("req",)),
+            f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
+            f"{BATCH}.retract_decode": Hook(self.retract),
+            f"{BATCH}._get_decode_retraction_order": Hook(
+                self.order_retraction, ("reqs",), static=True
+            ),
+            f"{SCHEDULER}.flush_cache": Hook(self.flush),
+            f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
+        }
+
+    def check_arguments(self, original: Original, server_args: Any) -> None:
+        """Wrap ``check_server_args``, which SGLang's first process calls before a model is loaded.
+
+        Raises SystemExit with code 2, after one line, if the server is unsupported.
+        """
+        original(server_args)
+        arguments = resolved(server_args)
+        try:
+            self._check(arguments)
+        except UsageError as error:
+            sys.stderr.write(f"fairbench: {error}\n")
+            raise SystemExit(2) from None
+        if getattr(arguments, "is_embedding", False):
+            sys.stderr.write(
+                "fairbench: --is-embedding: requests are served in order of arrival, because "
+                "SGLang does not tell its scheduler the clients of embeddings\n"
+            )
+
+    def _check(self, arguments: Any) -> None:
+        measures = self.home.costs is not None
+        check_server(arguments, self.home.scheduler, measures=measures)
+        check_eviction(arguments, self._config.eviction)
+
+    def obey(self, arguments: Any) -> None:
+        """Follow the server's arguments: its classes of priority, and embeddings by arrival."""
+        if getattr(arguments, "is_embedding", False):
+            self._config, self.order.cache_aware = plugin_config("fcfs", {}), False
+        elif getattr(arguments, "enable_priority_scheduling", False):
+            low_first = arguments.schedule_low_priority_values_first
+            order = Classes.LOWEST_FIRST if low_first else Classes.HIGHEST_FIRST
+            self._config = replace(self._config, classes=order)
+            self.admission.theirs_preempts = not arguments.disable_priority_preemption
+        else:
+            return
+        self._settle()
+
+    def start(
+        self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
+    ) -> None:
+        """Wrap ``__init__``. Raises UsageError if the server is unsupported."""
+        require_applied(self.by_target())
+        self._check(arguments := resolved(server_args))
+        self.obey(arguments)
+        original(scheduler, server_args, *args, **named)
+        self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
+        context = scheduler.metrics_reporter.metrics_collector_context
+        if context.enable_metrics and context.is_stats_logging_rank:
+            self._exporter = Exporter(COUNTED)
+            self._settle()
+
+    def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
+        """Wrap ``_validate_and_adjust_policy``: from here on the prefix tree can be watched."""
+        chosen = self.order.choose_policy(original, policy, name, tree)
+        self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
+        self._look()
+        if self.eviction is not None:
+            self.eviction.watch(tree, self._tree)
+        return chosen
+
+    # Requests come.
+
+    def refuse(
+        self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
+    ) -> bool:
+        """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
+        if req in self.preemption.taken:
+            return False  # SGLang would abort the request if the queue were at its limit
+        if original(scheduler, req, *args, **named):
+            self.home.gone(req)  # if SGLang preempted the request for a higher priority
+            return True
+        if self.home.accepts(req, self._now_s()):
+            return False
+        from sglang.srt.managers.io_struct import AbortReq
+
+        message = f"refused by {self._config.local}"
+        reason = {"type": "abort", "status_code": HTTPStatus.TOO_MANY_REQUESTS, "message": message}
+        aborted = AbortReq(rid=req.rid, finished_reason=reason)
+        scheduler.ipc_channels.send_to_tokenizer.send_output(aborted, req)
+        return True
+
+    def enqueue(
+        self,
+        original: Original,
+        scheduler: Any,
+        req: Req,
+        is_retracted: bool = False,
+        *args: Any,
+        **named: Any,
+    ) -> None:
+        """Wrap ``_add_request_to_queue``: the scheduler receives the request."""
+        original(scheduler, req, is_retracted, *args, **named)
+        if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
+            self.home.queued(req, is_retracted, self._now_s())
+
+    # Execution and end of requests.
+
+    def results(
+        self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
+    ) -> Any:
+        """Wrap ``process_batch_result``: the scheduler receives the tokens and the ends."""
+        result = original(scheduler, batch, *args, **named)
+        if self.home.costs is not None:
+            self._observe(self.home, self.home.costs, batch, self._now_s())
+        self.home.produced(batch.reqs)
+        if self._exporter:
+            self._exporter.look(self.home)
+        return result
+
+    @staticmethod
+    def _observe(home: Home, costs: FittedCosts, batch: Any, now_s: float) -> None:
+        """Fit the costs to this iteration; with overlap scheduling its time is overestimated."""
+        started_s = getattr(batch, "launch_ts", None)
+        if not started_s or not batch.reqs:
+            return
+        if batch.forward_mode.is_decode():
+            context = sum(map(context_of, batch.reqs))
+            costs.observe_decode(len(batch.reqs), context, now_s - started_s)
+            home.took(started_s, now_s, decoding=batch.reqs)
+        elif batch.forward_mode.is_extend() and batch.extend_lens:
+            chunks = list(zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True))
+            costs.observe_prefill([chunk[1:] for chunk in chunks], now_s - started_s)
+            home.took(started_s, now_s, prompts=chunks)
+
+    def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``retract_decode``: aborted requests cause no further events."""
+        self.home.batch.look(batch)
+        result = original(batch, *args, **named)
+        for req in result[2]:
+            self.home.gone(req)
+        return result
+
+    def order_retraction(
+        self, original: Original, reqs: list[Req], *args: Any, **named: Any
+    ) -> list[int]:
+        """Wrap ``_get_decode_retraction_order``: the last of the list loses its memory first."""
+        if not self.home.scheduler.orders_retraction:
+            return list(original(reqs, *args, **named))
+        at = {req: index for index, req in enumerate(reqs)}
+        return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
+
+    def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
+        success = original(scheduler, *args, **named)
+        self.home.sweep(scheduler.waiting_queue)
+        if success and self.home.idle:
+            self._settle()
+        return success
+
+    # The report.
+
+    def internal_state(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``get_internal_state``, which answers ``GET /server_info``."""
+        answer = original(scheduler, *args, **named)
+        answer.internal_state["fairbench"] = self.report()
+        return answer
+
+    def report(self) -> dict[str, Any]:
+        """Return the running configuration, the number of hook calls, and the clients' totals."""
+        ledger, balances = self.home.ledger, self.home.scheduler.balances()
+        return {
+            "local": self._config.local,
+            "params": dict(self._config.params),
+            "weights": dict(self._config.weights),
+            **(
+                {"eviction": self._config.eviction, "residency": self.eviction.residency()}
+                if self.eviction
+                else {}
+            ),
+            "vocab_size": self._vocab_size,
+            "versions": {"fairbench": __version__, "sglang": self._release},
+            "hooks": {target: self.calls[target] for target in self.by_target()},
+            "counters": {what: ledger.total(what) for what in COUNTED},
+            "clients": {
+                client: {what: totals[what] for what in COUNTED} | {"balance": balances.get(client)}
+                for client, totals in ledger.items()
+            },
+        }
+
+
+def install(config: PluginConfig) -> None:
+    """Register our hooks in this process, for SGLang to apply.
+
+    Raises UsageError if this release of SGLang is not supported, or if a method is not as expected.
+    """
+    release = check_evicting() if config.eviction else check_version()
+    hooks = Hooks(config, release=release)
+    targets = hooks.by_target()
+    for target, hook in targets.items():
+        check_target(target, hook.expected)
+    if release not in SUPPORTED:
+        sys.stderr.write(
+            f"fairbench: SGLang {release} is untested: all {len(targets)} functions that the "
+            f"plugin wraps are as expected, and nothing else is known\n"
+        )
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in targets.items():
+        HookRegistry.register(target, partial(_count, hooks, target, hook.method), HookType.AROUND)
+
+
+def _count(hooks: Hooks, target: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    hooks.calls[target] += 1
+    return method(*args, **named)

@@ -1,0 +1,74 @@
+"""SGLang's own matching and sorting of its waiting queue, run when the scheduler asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench_engines.sglang.requests import Req, prefix_len
+
+POLICY = "sglang.srt.managers.schedule_policy"
+
+Original = Callable[..., Any]
+
+
+class MatchOrder:
+    """Three hooks of SGLang's SchedulePolicy, and what LiveView needs of it.
+
+    A hook gets the original function, then its arguments.
+
+    SGLang believes that it runs lpm or fcfs. A pass that should sort gets lpm, however long the
+    queue is (SGLang stops at 128); any other pass gets fcfs, which leaves the order unchanged.
+    """
+
+    def __init__(self, cache_aware: bool) -> None:
+        self.cache_aware = cache_aware
+        self._sorting = False
+        self._looked = False  # whether the queue was examined in this pass
+        self._prioritize: Callable[[list[Req]], Any]
+        self._queue: list[Req]
+
+    def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
+        """Wrap ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
+        if name != "fcfs":
+            raise UsageError(
+                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
+            )
+        self._unsorted = original(policy, "fcfs", tree_cache)
+        self._sorted = original(policy, "lpm" if self.cache_aware else "fcfs", tree_cache)
+        return self._sorted
+
+    def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
+        """Wrap ``_determine_active_policy``, which applies the limit of 128."""
+        return self._sorted if self._sorting else self._unsorted
+
+    def begin_pass(
+        self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
+    ) -> None:
+        """Wrap ``calc_priority``: a cache-aware scheduler decides later whether to sort."""
+        self._policy, self._queue, self._looked = policy, waiting_queue, False
+        self._prioritize = lambda queue: original(policy, queue, *args, **named)
+        if not self.cache_aware:
+            self._prioritize(waiting_queue)
+
+    def sort(self, refresh: bool) -> list[Req]:
+        """Return the queue in match order; without ``refresh``, newcomers are only appended."""
+        if refresh or not self._looked:
+            self._sorting, self._looked = refresh, True
+            self._prioritize(self._queue)
+        return self._queue
+
+    def unsorted(self, head: Callable[[int], list[Req]]) -> None:
+        """Let SGLang treat the head of the queue as in a pass without sorting."""
+        self._sorting = False
+        self._prioritize(
+            head(getattr(import_module(POLICY), "WAITING_QUEUE_PREFIX_MATCH_MAX", 128))
+        )
+
+    def match(self, req: Req) -> int:
+        """Return how many tokens of the text to prefill are cached, at most its length - 1."""
+        # This is the match that SGLang makes before it tries to admit a request.
+        req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
+        return prefix_len(req)

@@ -1,0 +1,141 @@
+"""SGLang's waiting queue and running batch as a scheduler sees them.
+
+The queue is a LiveView, or a KeptView where SGLang's prefix tree is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from fairbench.core import Request
+from fairbench_engines.home import Tracked
+from fairbench_engines.kept_matches import EngineQueue
+from fairbench_engines.sglang.kept_tree import KeptTree
+from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.preemption import CLIP_MAX_NEW_TOKENS
+from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
+from fairbench.schedulers.list_view import ListScan, QueueView
+from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+
+
+class ArmedQueue(list[Req]):
+    """A list that, once armed, is iterated over once in the order a scheduler selects.
+
+    SGLang admits with ``for req in self.waiting_queue``: no hook is needed inside that loop.
+    """
+
+    armed: Iterator[Req] | None = None
+
+    def __iter__(self) -> Iterator[Req]:
+        order, self.armed = self.armed, None
+        return super().__iter__() if order is None else order
+
+
+class LiveView(QueueView):
+    """A WaitingView of the waiting requests in ``ours``, by SGLang's requests in ``tracked``.
+
+    ``sort(refresh)`` returns the queue in SGLang's match order; ``match(req)`` returns a request's
+    cached tokens.
+    """
+
+    def __init__(
+        self,
+        sort: Callable[[bool], list[Req]],
+        match: Callable[[Req], int],
+        running: RunningView,
+        tracked: Mapping[Req, Tracked],
+        ours: Mapping[Request, Tracked],
+    ) -> None:
+        super().__init__(running)
+        self._sort = sort
+        self._match = match
+        self._tracked = tracked
+        self._ours = ours
+
+    def match_order(self, *, refresh: bool = True) -> ListScan:
+        ordered = map(self._tracked.get, self._sort(refresh))  # some requests may not be ours
+        return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
+
+    def matched_tokens(self, request: Request) -> int:
+        return self._match(self._ours[request].theirs)
+
+    def take_in(self, request: Request) -> None:
+        """Append an arrival or a retracted request."""
+        self.enter(request)
+
+    def end_pass(self) -> None:
+        """Do nothing: admitted requests have left."""
+
+
+class KeptView(EngineQueue):
+    """A LiveView that makes SGLang match only requests whose match may have changed."""
+
+    def __init__(
+        self,
+        tree: KeptTree,
+        running: RunningView,
+        order: MatchOrder,
+        ours: Mapping[Request, Tracked],
+    ) -> None:
+        super().__init__(tree, running, lambda request: order.match(ours[request].theirs))
+        self._order = order
+        self._ours = tree.ours = ours
+
+    def pass_unmatched(self) -> None:
+        self._order.unsorted(lambda count: [self._ours[one].theirs for one in self.head(count)])
+
+    def take_in(self, request: Request) -> None:
+        """Append an arrival or a retracted request."""
+        req = self._ours[request].theirs
+        ids, apart = ids_of(req), namespace_of(req)
+        most = req._compute_max_prefix_len(len(ids))
+        self.wait(request, ids, most=most, apart=None if apart == (None, None) else apart)
+
+
+class LiveBatch:
+    """A RunningView of the batch of the last ``look``; it shows the requests in ``tracked``.
+
+    ``would_fit(request, reqs)`` is the view's test, on SGLang's own requests.
+    """
+
+    def __init__(
+        self, tracked: Mapping[Any, Tracked], would_fit: Callable[[Request, list[Any]], bool]
+    ) -> None:
+        self._tracked = tracked
+        self._would_fit = would_fit
+        self._batch: Any = None
+        self._scheduler: Any = None
+
+    def look(self, batch: Any, scheduler: Any = None) -> None:
+        """Use this batch from now on, in this SGLang scheduler or the previous one."""
+        self._batch, self._scheduler = batch, scheduler or self._scheduler
+
+    @property
+    def _reqs(self) -> list[Any]:
+        return [] if self._batch is None else list(self._batch.reqs)
+
+    @property
+    def free_tokens(self) -> int:
+        if self._scheduler is None:
+            return 0
+        free: int = self._scheduler.token_to_kv_pool_allocator.available_size()
+        evictable: int = self._scheduler.tree_cache.evictable_size()
+        return free + evictable
+
+    def __len__(self) -> int:
+        return sum(req in self._tracked for req in self._reqs)
+
+    def __iter__(self) -> Iterator[Running]:
+        for req in self._reqs:
+            if (tracked := self._tracked.get(req)) is not None:
+                request, produced = tracked.request, len(req.output_ids)
+                reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
+                yield Running(request, produced, request.input_tokens + produced, reserved)
+
+    def load(self, client: str) -> ClientLoad:
+        return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        gone = [r for r in self._reqs if r in self._tracked and self._tracked[r].request in without]
+        return self._would_fit(request, gone)

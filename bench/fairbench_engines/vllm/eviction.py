@@ -1,0 +1,184 @@
+"""Eviction by our policy inside vLLM: the cached block that a new request overwrites.
+
+vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool follows every
+block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror chooses those
+to overwrite, and they move to the head of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.core import Request
+from fairbench.errors import UsageError
+from fairbench.live.plugin_config import PluginConfig
+from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
+from fairbench.live.plugin_releases import check_function
+from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
+from fairbench_engines.vllm.views import is_plain
+from fairbench.schedulers.setup import Setup
+
+POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
+# Every wrapped or called function of vLLM, with its first parameters after ``self``.
+TARGETS = {
+    "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
+    f"{POOL}.get_new_blocks": ("num_blocks",),
+    f"{POOL}.touch": ("blocks",),
+    f"{POOL}.free_blocks": ("ordered_blocks",),
+    f"{POOL}.cache_full_blocks": ("request", "blocks", "num_cached_blocks", "num_full_blocks"),
+    f"{POOL}.reset_prefix_cache": (),
+    f"{POOL}.evict_blocks": ("block_ids",),
+    f"{QUEUE}.FreeKVCacheBlockQueue.remove": ("block",),
+    f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
+}
+
+Theirs = Any  # a block of vLLM, or a request of vLLM
+
+
+@dataclass(slots=True)
+class Holding:
+    """A running request, and the end of what is stored of its prompt and outputs."""
+
+    request: Request
+    node: HashNode
+
+
+class BlockEviction:
+    """The eviction policy of one vLLM scheduler, around its KV cache manager.
+
+    ``request_of(name)`` returns our request for a vLLM request's name, None if unknown.
+    """
+
+    def __init__(
+        self,
+        config: PluginConfig,
+        manager: Any,
+        request_of: Callable[[str], Request | None],
+        now_s: Callable[[], float],
+    ) -> None:
+        """Wrap the methods of vLLM's pool. Raises UsageError for a cache of another kind."""
+        check_manager(manager)
+        self._config = config
+        self._request_of = request_of
+        self._now_s = now_s
+        self._size: int = manager.coordinator.block_size
+        self._pool = pool = manager.block_pool
+        self._get, self._free, self._touch = pool.get_new_blocks, pool.free_blocks, pool.touch
+        self._cache_full, self._reset = pool.cache_full_blocks, pool.reset_prefix_cache
+        self._allocate = manager.allocate_slots
+        pool.get_new_blocks, pool.free_blocks, pool.touch = self.get, self.free, self.touch
+        pool.cache_full_blocks, pool.reset_prefix_cache = self.cache_full, self.reset
+        manager.allocate_slots = self.allocate
+        self._start()
+
+    def _start(self) -> None:
+        config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one block is never used
+        policy, size = config.build_eviction(), self._size
+        policy.prepare(Setup(config.clients, config.weights, blocks * size))
+        self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
+        self._held: dict[str, Holding] = {}  # name of vLLM's request -> its blocks
+        self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
+
+    def residency(self) -> Mapping[str, float]:
+        return held_by_client(self.mirror.residency)
+
+    # Requests.
+
+    def finished(self, name: str) -> None:
+        """Keep the tokens of a request, before vLLM frees its blocks."""
+        if (mine := self._held.pop(name, None)) is not None:
+            self.mirror.retain(mine.node, mine.request)
+
+    def preempted(self, name: str) -> None:
+        """Forget a request that has lost its blocks."""
+        self._held.pop(name, None)
+
+    @contextmanager
+    def _for(self, name: str) -> Iterator[Holding]:
+        """Let this request use and take blocks."""
+        if (mine := self._held.get(name)) is None:
+            known = self._config.clients
+            request = claiming(self._request_of(name) or UNKNOWN, known)
+            mine = self._held[name] = Holding(request, self.mirror.root)
+        self._taking = mine
+        try:
+            yield mine
+        finally:
+            self._taking = self._unknown
+
+    # Wrappers of vLLM's own methods.
+
+    def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
+        """Wrap ``allocate_slots``: the blocks are for this request."""
+        with self._for(request.request_id):
+            return self._allocate(request, *args, **named)
+
+    def touch(self, blocks: Sequence[Theirs]) -> None:
+        """Wrap ``touch``: a request uses the blocks of a cached prefix."""
+        self._touch(blocks)
+        self._taking.node = self.mirror.use(blocks, self._taking.request)
+
+    def get(self, num_blocks: int) -> list[Theirs]:
+        """Wrap ``get_new_blocks``: the policy chooses what they overwrite."""
+        client = self._taking.request.client
+        if num_blocks <= self._pool.get_num_free_blocks():  # otherwise vLLM raises
+            self.mirror.make_room(num_blocks, client)
+        theirs: list[Theirs] = self._get(num_blocks)
+        self.mirror.take(theirs, client)
+        return theirs
+
+    def cache_full(
+        self,
+        request: Theirs,
+        blocks: Sequence[Theirs],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        *args: Any,
+        **named: Any,
+    ) -> None:
+        """Wrap ``cache_full_blocks``: blocks of the request are full."""
+        self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        new = slice(num_cached_blocks, num_full_blocks)
+        with self._for(request.request_id) as mine:
+            mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
+
+    def free(self, ordered_blocks: Iterable[Theirs]) -> None:
+        """Wrap ``free_blocks``: a request no longer needs the blocks."""
+        theirs = list(ordered_blocks)
+        self._free(theirs)
+        self.mirror.give_back(one for one in theirs if not one.is_null)
+
+    def reset(self, *args: Any, **named: Any) -> bool:
+        """Wrap ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
+        done = bool(self._reset(*args, **named))
+        if done:
+            self._start()
+        return done
+
+    def _overwrite(self, theirs: Theirs) -> None:
+        self._pool.evict_blocks({theirs.block_id})
+        self._pool.free_block_queue.remove(theirs)
+        self._pool.free_block_queue.prepend_n([theirs])
+
+
+def check_manager(manager: Any) -> None:
+    """Raise UsageError unless our policy can evict from vLLM's KV cache manager."""
+    if not manager.block_pool.enable_caching:
+        raise UsageError(
+            "--no-enable-prefix-caching leaves nothing for an eviction policy; leave it out"
+        )
+    if not is_plain(manager):
+        kinds = ", ".join(type(one).__name__ for one in manager.coordinator.single_type_managers)
+        raise UsageError(
+            f"vLLM's cache is {type(manager.coordinator).__name__} with {kinds}: an eviction "
+            "policy of fairbench needs blocks of full attention alone, on one GPU's context"
+        )
+
+
+def check_targets() -> None:
+    """Raise UsageError unless this vLLM has every function that a policy wraps or calls."""
+    for target, parameters in TARGETS.items():
+        check_function("vLLM", target, ("self", *parameters))

@@ -1,0 +1,64 @@
+"""Per-client service, balances and the scheduler's name, among vLLM's own metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from fairbench.live.plugin_config import PluginConfig
+from fairbench.live.ledger import BALANCE_EVERY_S, COUNTED, Exporter
+
+PROOF = "fairbench_scheduler"  # the gauge whose labels name the scheduler
+LIMIT = "fairbench_max_running_requests"
+RESIDENCY = "fairbench_client_residency"
+# the directory in which vLLM's HTTP process finds engine counters
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class VLLMExporter(Exporter):
+    """The metrics by client and, under an eviction policy, the tokens that each client holds."""
+
+    def __init__(self) -> None:
+        super().__init__(COUNTED)
+        from prometheus_client import Gauge
+
+        what = "Tokens of KV memory that the client holds"
+        self._residency = Gauge(RESIDENCY, what, ["client"], multiprocess_mode="mostrecent")
+        self._residency_at_s = 0.0
+
+    def residency(self, held: Callable[[], Mapping[str, float]]) -> None:
+        """Set the gauges, at most once a second."""
+        now_s = time.monotonic()
+        if now_s - self._residency_at_s >= BALANCE_EVERY_S:
+            self._residency_at_s = now_s
+            for client, tokens in held().items():
+                self._residency.labels(client).set(tokens)
+
+
+def exporter_of(
+    config: PluginConfig, most_running: int, *, asynchronous: bool
+) -> VLLMExporter | None:
+    """Return the exporter of this engine core, or None if the server has no folder for it.
+
+    The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
+    and say whether vLLM schedules asynchronously.
+    ``LIMIT`` is the maximum number of running requests.
+    """
+    if not os.environ.get(SHARED):
+        return None
+    exporter = VLLMExporter()
+    from prometheus_client import Gauge
+
+    labels = {
+        "local": config.local,
+        "params": json.dumps(dict(config.params), sort_keys=True),
+        "weights": json.dumps(dict(config.weights), sort_keys=True),
+        "eviction": config.eviction or "",
+        "async_scheduling": json.dumps(asynchronous),
+    }
+    proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
+    proof.labels(**labels).set(1)
+    Gauge(LIMIT, "Requests that run at once", multiprocess_mode="mostrecent").set(most_running)
+    return exporter

@@ -1,0 +1,218 @@
+"""vLLM's waiting requests and its running batch as a scheduler sees them.
+
+Matches are kept where vLLM's blocks are watched. A look-up there changes nothing: it only follows
+the hashes of a prompt's blocks until one has no block. The result changes only when that hash gets
+a block, or an earlier hash loses its last block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from typing import Any
+
+from fairbench.core import Request
+from fairbench_engines.home import Tracked
+from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
+from fairbench.schedulers.list_view import ListScan, ListView, QueueView
+from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+
+# length of the end of a key in vLLM's map of blocks; the block's hash comes before it
+GROUP_BYTES = 4
+
+
+class LiveBatch:
+    """A RunningView of the running requests of a vLLM scheduler.
+
+    A vLLM scheduler reserves no memory for outputs.
+    """
+
+    def __init__(self, scheduler: Any, tracked: Mapping[Hashable, Tracked]) -> None:
+        self._scheduler = scheduler
+        self._tracked = tracked
+
+    @property
+    def free_tokens(self) -> int:
+        blocks: int = self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return blocks * int(self._scheduler.block_size)
+
+    def __len__(self) -> int:
+        return len(self._scheduler.running)
+
+    def __iter__(self) -> Iterator[Running]:
+        for theirs in list(self._scheduler.running):
+            if (one := self._tracked.get(theirs.request_id)) is not None:
+                held: int = min(theirs.num_computed_tokens, theirs.num_tokens)
+                yield Running(one.request, theirs.num_output_tokens, held, 0)
+
+    def load(self, client: str) -> ClientLoad:
+        return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        return False
+
+
+class LiveQueue(QueueView):
+    """A WaitingView in which a preempted request goes to the head.
+
+    ``matched(request)`` returns a request's cached tokens; it is asked only for a scheduler that is
+    ``cache_aware``, for requests in ``ours``.
+    """
+
+    def __init__(
+        self,
+        running: RunningView,
+        matched: Callable[[Request], int],
+        ours: Mapping[Request, Tracked],
+        *,
+        cache_aware: bool,
+    ) -> None:
+        super().__init__(running)
+        self._by_match = (
+            ListView([], matched, lambda one: ours[one].prompt) if cache_aware else None
+        )
+
+    def match_order(self, *, refresh: bool = True) -> ListScan:
+        assert self._by_match is not None, "only for a scheduler that declares cache_aware"
+        return self._by_match.match_order(refresh=refresh)
+
+    def matched_tokens(self, request: Request) -> int:
+        assert self._by_match is not None, "only for a scheduler that declares cache_aware"
+        return self._by_match.matched_tokens(request)
+
+    def take_in(self, request: Request, *, first: bool = False) -> None:
+        """Append an arrival, or put a preempted or skipped request ``first``."""
+        if first:
+            self._enter_first(request)
+        else:
+            self.enter(request)
+
+    def enter(self, request: Request) -> None:
+        super().enter(request)
+        if self._by_match is not None:
+            self._by_match.enter(request)
+
+    def _enter_first(self, request: Request) -> None:
+        mine = self._of_client.pop(request.client, {})
+        self._of_client = {request.client: {request: None, **mine}, **self._of_client}
+        self._requests = {request: None, **self._requests}
+        if self._by_match is not None:
+            self._by_match.enter_first(request)
+
+    def leave(self, request: Request) -> None:
+        super().leave(request)
+        if self._by_match is not None:
+            self._by_match.leave(request)
+
+    def grown(self, request: Request) -> None:
+        """Do nothing: matches are looked up in every pass."""
+
+    def end_pass(self) -> None:
+        """Do nothing: admitted requests have left."""
+
+
+class KeptBlocks(KeptMatches):
+    """The matches of vLLM's waiting requests. Spots are named by the hash of their last block."""
+
+    def __init__(self, manager: Any) -> None:
+        super().__init__()
+        self.ours: Mapping[Request, Tracked]  # the waiting requests, set by their queue
+        self._manager = manager
+        self._block_size: int = manager.coordinator.block_size
+        self._hashes: dict[Spot, list[bytes]] = {}  # hashes of all blocks up to a spot
+        self._through: dict[bytes, dict[Spot, None]] = {}  # spots at or after each hash
+        self._watch()
+
+    def _watch(self) -> None:
+        """Listen to vLLM's map of blocks, and to the reset that replaces it."""
+        pool = self._manager.block_pool
+        blocks = pool.cached_block_hash_to_block
+        insert, pop = blocks.insert, blocks.pop
+        reset = pool.reset_prefix_cache
+
+        def inserted(key: bytes, block: Any) -> None:
+            insert(key, block)
+            if (part := key[:-GROUP_BYTES]) in self._awaiting:
+                self.stored(part)
+
+        def popped(key: bytes, block_id: int) -> Any:
+            block = pop(key, block_id)
+            if (part := key[:-GROUP_BYTES]) in self._through and blocks.get_one_block(key) is None:
+                for spot in self._through[part]:
+                    self.lost(spot.at)
+            return block
+
+        def emptied(*args: Any, **named: Any) -> Any:
+            done = reset(*args, **named)
+            if pool.cached_block_hash_to_block is not blocks:
+                pool.reset_prefix_cache = reset
+                self.lost_all()
+                self._watch()
+            return done
+
+        blocks.insert, blocks.pop, pool.reset_prefix_cache = inserted, popped, emptied
+
+    def look_up(self, request: Request) -> Match:
+        theirs, size = self.ours[request].theirs, self._block_size
+        depth: int = self._manager.get_computed_blocks(theirs)[1]
+        hashes, blocks = theirs.block_hashes, depth // size
+        at = hashes[blocks - 1] if blocks else None
+        # The last token of a prompt is always computed, so its block is never awaited.
+        more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
+        return Match(depth, at, hashes[blocks] if more else None)
+
+    def opened(self, spot: Spot, request: Request) -> None:
+        hashes = self.ours[request].theirs.block_hashes
+        self._hashes[spot] = list(hashes[: spot.depth // self._block_size])
+        for part in self._hashes[spot]:
+            self._through.setdefault(part, {})[spot] = None
+
+    def closed(self, spot: Spot) -> None:
+        for part in self._hashes.pop(spot):
+            spots = self._through[part]
+            del spots[spot]
+            if not spots:
+                del self._through[part]
+
+
+def is_plain(manager: Any) -> bool:
+    """Return whether vLLM's blocks are of one kind with full attention."""
+    coordinator = getattr(manager, "coordinator", None)
+    managers = getattr(coordinator, "single_type_managers", ())
+    return (
+        type(coordinator).__name__ == "UnitaryKVCacheCoordinator"
+        and [type(one).__name__ for one in managers] == ["FullAttentionManager"]
+        and getattr(coordinator, "dcp_world_size", 1) == 1
+        and getattr(coordinator, "pcp_world_size", 1) == 1
+    )
+
+
+def kept_blocks(manager: Any) -> KeptBlocks | None:
+    """Return the kept matches for vLLM's KV cache manager; None if its look-ups differ.
+
+    Plain blocks are looked up from the first to the last.
+    """
+    blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
+    watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
+    return KeptBlocks(manager) if is_plain(manager) and watchable else None
+
+
+class BlockQueue(EngineQueue):
+    """A LiveQueue that makes vLLM look up only requests whose match may have changed."""
+
+    def __init__(
+        self,
+        blocks: KeptBlocks,
+        running: RunningView,
+        matched: Callable[[Request], int],
+        ours: Mapping[Request, Tracked],
+    ) -> None:
+        super().__init__(blocks, running, matched)
+        self._ours = blocks.ours = ours
+
+    def take_in(self, request: Request, *, first: bool = False) -> None:
+        """Append a request, or put it ``first``."""
+        self.wait(request, self._ours[request].theirs.all_token_ids, first=first)
+
+    def grown(self, request: Request) -> None:
+        """Match a waiting request again, whose last output has arrived after its preemption."""
+        self.look_again(request, self._ours[request].theirs.all_token_ids)

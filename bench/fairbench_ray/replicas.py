@@ -1,0 +1,231 @@
+"""Replicas on Ray: the process that places them, and the actor that runs each server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+
+from fairbench.errors import UsageError, printable
+from fairbench_ray.connection import connected
+from fairbench.live.launchers import probe
+from fairbench.live.processes import reaper
+from fairbench.live.processes.ports import free_ports
+from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench.live.processes.server_python import ServerPython
+
+POLL_S = 0.05
+IDLE_POLL_S = 0.5
+CLOSE_S = 30.0
+AT_ONCE = 4  # concurrent calls of one actor, because a look must not wait for a stop
+CPU, GPU = "CPU", "GPU"
+
+# Ray kills the children of an actor that ends, but no grandchildren: the reaper is a grandchild,
+# and has time to end its server.
+BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
+
+
+class Found(NamedTuple):
+    """A node's Python for servers, and the versions that must be equal on all nodes."""
+
+    python: str
+    versions: Mapping[str, str]
+    needs_no_gpu: bool
+
+
+class ReplicaActor:
+    """Starts and ends the server of one replica on its node. The server ends with this process."""
+
+    def __init__(self) -> None:
+        self._folder = Path(mkdtemp(prefix="fairbench-"))
+        self._log = self._folder / "log"
+        self._read = 0
+        self._server: ServerProcess | None = None
+
+    def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
+        """Find the Python for servers. Raises UsageError unless it contains fairbench."""
+        python = wanted.find(chosen)
+        command = [python, "-m", probe.__name__, "versions", *modules]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr.strip() or "said nothing").splitlines()[-1]
+            raise UsageError(f"{python}: {printable(said)[:200]}")
+        versions = json.loads(done.stdout.splitlines()[-1])
+        return Found(python, versions, wanted.needs_no_gpu(python))
+
+    def free_ports(self, count: int) -> list[int]:
+        """Different ports of the node."""
+        return free_ports(count)
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the server. Precondition: none runs."""
+        under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
+        self._server = ServerProcess(
+            [*under, *command], self._log, environment=environment, reaped=True
+        )
+
+    def look(self) -> tuple[int | None, bytes]:
+        """Return the server's exit code, None while it runs, and its new output."""
+        assert self._server is not None
+        # checked first, so that all of the server's output is read
+        exit_code = self._server.exit_code
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            said = log.read()
+        self._read += len(said)
+        return exit_code, said
+
+    def stop(self) -> None:
+        """End the server, if there is one."""
+        if self._server is not None:
+            self._server.stop()
+
+    def close(self) -> None:
+        """End everything that the actor started on the node."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Bundles(NamedTuple):
+    """A request for replicas, each on one node with ``gpus`` GPUs.
+
+    ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get places
+    together or not at all.
+    """
+
+    replicas: int
+    gpus: int
+    spread: bool = False
+
+
+class Placing(NamedTuple):
+    """A progress message: the number of placed replicas, and the needs of each."""
+
+    placed: int
+    needs: str
+
+
+class Placed(NamedTuple):
+    """A message that all replicas are placed: node addresses by replica number, GPUs of each."""
+
+    hosts: tuple[str, ...]
+    gpus: int
+
+
+class Call(NamedTuple):
+    """A call of a method of one replica's ``ReplicaActor``; its answer has the same ticket."""
+
+    ticket: int
+    replica: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class Answer(NamedTuple):
+    """The return value of a call."""
+
+    ticket: int
+    value: Any
+
+
+class Broken(NamedTuple):
+    """The reason why a call failed: an error in the call, or a ``lost`` replica."""
+
+    ticket: int
+    reason: str
+    lost: bool
+
+
+class Close(NamedTuple):
+    """A message that no more calls follow."""
+
+
+def serve(pipe: Connection, address: str) -> None:
+    """Place ``Bundles``, then answer each ``Call``, until ``Close``.
+
+    If the parent or the cluster disappears, everything ends.
+    """
+    with connected(pipe, address) as ray:
+        if ray is None:
+            return
+        bundles: Bundles = pipe.recv()
+        gpus = bundles.gpus if ray.cluster_resources().get(GPU) else 0
+        needs = {CPU: 1, **({GPU: gpus} if gpus else {})}
+        groups = _groups(ray, bundles, needs)
+        try:
+            if _are_placed(ray, pipe, groups, needs):
+                seats = [(group, n) for group in groups for n in range(group.bundle_count)]
+                pipe.send(Placed(tuple(_hosts(ray, seats)), gpus))
+                _Switchboard(ray, pipe, [_actor(ray, *seat, gpus) for seat in seats]).run()
+        finally:
+            for group in groups:
+                ray.util.remove_placement_group(group)
+
+
+def _groups(ray: Any, bundles: Bundles, needs: dict[str, int]) -> list[Any]:
+    """Return a placement group per replica, or a single one for all if spread."""
+    if bundles.spread:
+        return [ray.util.placement_group([needs] * bundles.replicas, strategy="SPREAD")]
+    return [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
+
+
+def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
+    """Wait until all groups are placed; return False if the request is withdrawn."""
+    text = " and ".join(f"{count} {name}" for name, count in needs.items())
+    while True:
+        states = [ray.util.placement_group_table(group)["state"] for group in groups]
+        if (placed := states.count("CREATED")) == len(groups):
+            return True
+        pipe.send(Placing(placed, text))
+        if pipe.poll(IDLE_POLL_S):
+            return False  # only Close can come now
+
+
+def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    tables = [(ray.util.placement_group_table(group), number) for group, number in seats]
+    return [addresses[table["bundles_to_node_id"][number]] for table, number in tables]
+
+
+def _actor(ray: Any, group: Any, bundle: int, gpus: int) -> Any:
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, bundle)
+    actor = ray.remote(ReplicaActor).options(
+        num_cpus=1, num_gpus=gpus, max_concurrency=AT_ONCE, scheduling_strategy=strategy
+    )
+    return actor.remote()
+
+
+class _Switchboard:
+    def __init__(self, ray: Any, pipe: Connection, actors: list[Any]) -> None:
+        self._ray, self._pipe, self._actors = ray, pipe, actors
+        self._waiting: dict[Any, int] = {}
+
+    def run(self) -> None:
+        while True:
+            while self._pipe.poll(POLL_S if self._waiting else IDLE_POLL_S):
+                message = self._pipe.recv()
+                if isinstance(message, Close):
+                    closing = [actor.close.remote() for actor in self._actors]
+                    self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
+                    return
+                method = getattr(self._actors[message.replica], message.method)
+                self._waiting[method.remote(*message.arguments)] = message.ticket
+            if self._waiting:
+                done, _ = self._ray.wait(list(self._waiting), timeout=0)
+                for ref in done:
+                    self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
+
+    def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
+        errors = self._ray.exceptions
+        try:
+            return Answer(ticket, self._ray.get(ref))
+        except errors.RayTaskError as error:
+            return Broken(ticket, f"{error.cause}".partition("\n")[0], lost=False)
+        except errors.RayError as error:
+            return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)

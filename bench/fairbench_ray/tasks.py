@@ -1,0 +1,204 @@
+"""Tasks on Ray: the process that hands them out, and the code that runs on nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import platform
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from fairbench.errors import RunFailed
+from fairbench.execute.executor import Failure, Saving, attempt
+from fairbench.execute.interruption import Interruption
+from fairbench_ray.connection import connected, give_up
+from fairbench.execute.sent_files import SentFiles
+
+POLL_S = 0.2
+STOP = "stop"
+MOST_LOST = 5  # limit on lost nodes per task, because the task may break them
+
+
+class StartedTasks:
+    """An actor that knows which tasks have started, and tells them when to stop."""
+
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+        self._stop = asyncio.Event()
+
+    async def begin(self, index: int) -> bool:
+        """Return whether a task may still start, and record that it does."""
+        if not self._stop.is_set():
+            self._begun.add(index)
+        return index in self._begun
+
+    async def lost(self, index: int) -> None:
+        """Record that a task did not start, because its node is lost."""
+        self._begun.discard(index)
+
+    async def stopped(self) -> None:
+        """Wait until all tasks should stop."""
+        await self._stop.wait()
+
+    async def stop(self) -> set[int]:
+        """Tell all tasks to stop; return the tasks that have started."""
+        self._stop.set()
+        return self._begun
+
+
+def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
+    """Do one task; return its pickled result or ``Failure``, and the files that it saved, by path.
+
+    The answer is empty if the task may not start. ``started`` is Ray's handle of the actor
+    ``StartedTasks``. Raises UsageError if no task may run on this node.
+    """
+    unpacked: SentFiles = pickle.loads(sent_files)
+    unpacked.check(platform.node())
+    task = pickle.loads(pickled)
+    # A task that waits in `ray.get` lends its processor to another task, so it is not used here.
+    if not started.begin.remote(index).future().result():
+        return b""
+    interrupted = Interruption()
+    stopped = started.stopped.remote()
+    stopped.future().add_done_callback(lambda _: _note(interrupted))
+    with TemporaryDirectory(prefix="fairbench-") as temporary:
+        inside, saved = Path(temporary, "in"), Path(temporary, "out")
+        inside.mkdir()
+        saved.mkdir()
+        if isinstance(task, Saving):
+            task = replace(task, folder=saved)
+        with unpacked.unpacked(inside):
+            result = attempt(task, interrupted)
+        paths = [path for path in saved.rglob("*") if path.is_file()]
+        files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in paths}
+    return pickle.dumps((result, files))
+
+
+def _note(interrupted: Interruption) -> None:
+    interrupted.signum = interrupted.signum or signal.SIGTERM
+
+
+class Ended(NamedTuple):
+    """A message that a task has ended, with its pickled outcome or its failure."""
+
+    number: int
+    outcome: bytes | Failure
+
+
+class Refused(NamedTuple):
+    """A node that cannot run these tasks."""
+
+    reason: str
+
+
+class Over(NamedTuple):
+    """A message that all tasks have ended."""
+
+
+def serve(pipe: Connection, address: str) -> None:
+    """Receive the pickled files and numbered tasks, and do the tasks; take ``STOP`` meanwhile.
+
+    If the parent disappears, everything ends.
+    """
+    with connected(pipe, address) as ray:
+        if ray is not None:
+            _Bridge(ray, pipe, *pipe.recv()).run()
+            pipe.send(Over())
+
+
+class _Bridge:
+    def __init__(
+        self, ray: Any, pipe: Connection, sent_files: bytes, tasks: Mapping[int, bytes]
+    ) -> None:
+        self._ray, self._pipe, self._tasks = ray, pipe, tasks
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        actor = ray.remote(StartedTasks).options(
+            num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
+        )
+        self._started = actor.remote()
+        # Ray itself would also retry a task that had crashed its process.
+        self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
+        self._sent_files = ray.put(sent_files)
+        self._lost = dict.fromkeys(tasks, 0)
+        self._stopped = False
+        self._running: dict[Any, int] = {}
+
+    def run(self) -> None:
+        for index in self._tasks:
+            self._begin(index)
+        while self._running:
+            done, _ = self._ray.wait(list(self._running), timeout=POLL_S)
+            for ref in done:
+                self._ended(ref, self._running.pop(ref))
+            if not self._stopped and self._pipe.poll():
+                self._pipe.recv()
+                self._stop()
+
+    def _begin(self, index: int) -> None:
+        ref = self._work_on.remote(self._sent_files, self._tasks[index], index, self._started)
+        self._running[ref] = index
+
+    def _stop(self) -> None:
+        """Cancel tasks that have not started, and wait for the others."""
+        self._stopped = True
+        begun = self._ray.get(self._started.stop.remote())
+        for ref, index in self._running.items():
+            if index not in begun:
+                self._ray.cancel(ref)
+
+    def _ended(self, ref: Any, index: int) -> None:
+        errors = self._ray.exceptions
+        try:
+            if outcome := self._ray.get(ref):
+                self._pipe.send(Ended(index, outcome))
+        except (errors.NodeDiedError, errors.ObjectLostError) as error:
+            self._lose(index, error)
+        except errors.TaskCancelledError:
+            pass  # the task had not started
+        # not an error of the task, because those are part of its outcome
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayActorError):
+                give_up()  # the actor is lost, and it runs on this process's node
+            self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
+        except errors.WorkerCrashedError:
+            self._fail(index, "its process died")
+        except errors.RayError as error:
+            self._fail(index, f"{type(error).__name__}: {error}".partition("\n")[0])
+
+    def _lose(self, index: int, error: Exception) -> None:
+        """Retry a task whose node was lost; fail the task after ``MOST_LOST`` lost nodes."""
+        self._lost[index] += 1
+        self._started.lost.remote(index)
+        if self._stopped:
+            return
+        if self._lost[index] >= MOST_LOST:
+            self._fail(index, f"{MOST_LOST} of its nodes were lost, the last one: {error}")
+        else:
+            self._begin(index)
+
+    def _fail(self, index: int, reason: str) -> None:
+        self._pipe.send(Ended(index, Failure(RunFailed(reason.partition("\n")[0]), "")))
+
+
+def _work_function() -> Any:
+    """Return a function that Ray sends by value, so that it can report a missing package."""
+
+    def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:
+        import importlib
+        import platform
+
+        try:
+            node = importlib.import_module("fairbench_ray.tasks")
+        except ImportError as error:
+            raise RuntimeError(f"node {platform.node()} lacks fairbench: {error}") from None
+        outcome: bytes = node.work(sent_files, task, index, started)
+        return outcome
+
+    return work

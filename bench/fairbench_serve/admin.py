@@ -1,0 +1,216 @@
+"""An admin endpoint on its own port adds and removes workers while requests continue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from fairbench.errors import UsageError
+from fairbench.files.reader import is_key
+from fairbench.live.json_errors import Problem, bad_request, errors_as_json, problems_as_answers
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
+from fairbench_serve.bodies import check_plain
+from fairbench_serve.breaker import Breakers
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.health import Health
+from fairbench_serve.identity import LOOPBACK_HOSTS, check_bearer, check_host, check_single
+from fairbench_serve.keys_file import WorkerKeys
+
+log = logging.getLogger(__name__)
+
+PATH = "/workers"
+FIELDS = ("url", "key")
+# seconds within which an added worker may become healthy before the answer is sent
+PATIENCE_S = 2.0
+MOST_BYTES = 2**16
+
+
+@dataclass(eq=False)
+class Membership:
+    """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
+
+    ``follow(worker)`` is called for an added worker, ``unfollow(worker)`` for a removed one.
+    Methods that change the membership raise Problem if that is impossible.
+    """
+
+    workers: list[WorkerAddress]
+    dispatcher: Dispatcher
+    health: Health
+    breakers: Breakers
+    follow: Callable[[int], None]
+    unfollow: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        self._adding = asyncio.Lock()  # two calls may add the same worker
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [self.row(worker) for worker in self.dispatcher.flights]
+
+    def row(self, worker: int) -> dict[str, Any]:
+        """Return a worker's number, address, state and requests, without its key."""
+        address = self.workers[worker]
+        return {
+            "worker": worker,
+            "url": address.url,
+            "kv_events": address.kv_events,
+            "state": self._state(worker),
+            "under_way": len(self.dispatcher.flights.get(worker, ())),
+        }
+
+    def _state(self, worker: int) -> str:
+        dispatcher = self.dispatcher
+        if worker not in dispatcher.flights:
+            return "removed"
+        if dispatcher.is_draining(worker):
+            return "draining"
+        if worker in dispatcher.up:
+            return "up"
+        return "ejected" if self.breakers.is_open(worker) else "down"
+
+    async def add(self, address: WorkerAddress, patience_s: float) -> int:
+        """Add a worker and return its number. The worker joins once it is healthy.
+
+        Fails with 409 if the worker is known already or is this router itself, or if the router
+        cannot have more workers.
+        """
+        self._check_changeable()
+        if await self.health.is_this_router(address, patience_s):
+            raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
+        async with self._adding:
+            worker = await self._numbered(address)
+        await asyncio.wait([self.health.suspect(worker)], timeout=patience_s)
+        return worker
+
+    async def _numbered(self, address: WorkerAddress) -> int:
+        """Make a worker known. Raises Problem if it is known under any name."""
+        known = {self.workers[worker].url: worker for worker in self.dispatcher.flights}
+        twin = await asyncio.to_thread(same_worker, address.url, tuple(known))
+        if twin is not None:
+            shown = "" if twin == address.url else f" ({twin})"
+            said = f"{address.url} is already worker {known[twin]}{shown}"
+            raise Problem(HTTPStatus.CONFLICT, said)
+        worker = self.dispatcher.add(followed=address.kv_events is not None)
+        self.workers.append(address)
+        assert self.workers[worker] is address
+        self.breakers.add(worker)
+        self.follow(worker)
+        log.info("worker %d is added: %s", worker, address.url)
+        return worker
+
+    def drain(self, worker: int) -> None:
+        """Stop sending requests to a worker, and remove it once its requests have finished.
+
+        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for the
+        only worker that is up, or if the router needs it.
+        """
+        if worker not in self.dispatcher.flights:
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
+        if self.dispatcher.is_draining(worker):
+            return
+        self._check_changeable()
+        if self.dispatcher.up == {worker}:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"worker {worker} is the only available worker, and cannot be drained",
+            )
+        log.info("worker %d is being drained", worker)
+        self.breakers.forget(worker)
+
+        def removed() -> None:
+            self.unfollow(worker)
+            log.info("worker %d is removed", worker)
+
+        self.dispatcher.drain(worker, removed)
+
+    def _check_changeable(self) -> None:
+        if not self.dispatcher.can_change:
+            name = self.dispatcher.router.name
+            raise Problem(
+                HTTPStatus.CONFLICT, f"workers cannot be added or drained with the router {name}"
+            )
+
+
+def admin_app(
+    membership: Membership, worker_keys: WorkerKeys, key: str | None = None
+) -> web.Application:
+    """Return the admin application. With ``key``, callers must send this key.
+
+    ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
+    reach the endpoint but not change anything: another site cannot send JSON, nor use a name of
+    this machine.
+    """
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check_single(request)
+        check_host(request, LOOPBACK_HOSTS, addresses=False)
+        if key is not None:
+            check_bearer(request, key, "the admin key")
+        return await handler(request)
+
+    async def show(_: web.Request) -> web.Response:
+        return web.json_response({"workers": membership.rows()})
+
+    async def add(request: web.Request) -> web.Response:
+        address = worker_in(await _body(request), worker_keys)
+        worker = await membership.add(address, PATIENCE_S)
+        return web.json_response(membership.row(worker), status=HTTPStatus.CREATED)
+
+    async def drain(request: web.Request) -> web.Response:
+        worker = int(request.match_info["worker"])
+        membership.drain(worker)
+        return web.json_response(membership.row(worker), status=HTTPStatus.ACCEPTED)
+
+    middlewares = [errors_as_json, problems_as_answers, guard]
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
+    app.add_routes(
+        [
+            web.get(PATH, show),
+            web.post(PATH, add),
+            web.delete(PATH + "/{worker:[0-9]{1,9}}", drain),
+        ]
+    )
+    return app
+
+
+def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
+    """Return the worker in a body: its ``url``, as in ``--worker-url``, and its ``key``.
+
+    Raises Problem.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("url"), str):
+        raise bad_request('send {"url": "http://HOST:PORT[,kv=...[,replay=...]]"}')
+    for field in body:
+        if field not in FIELDS:
+            raise bad_request(f"field {field!r} is unknown: choose from {' and '.join(FIELDS)}")
+    try:
+        address = keys.signed(parse_worker(body["url"], "url"))
+    except UsageError as error:
+        raise bad_request(str(error)) from None
+    key = body.get("key")
+    if key is None:
+        return address
+    if not isinstance(key, str) or not is_key(key):
+        raise bad_request("key: must be a text of printable ASCII, without spaces at its ends")
+    return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
+
+
+async def _body(request: web.Request) -> Any:
+    if request.content_type != "application/json":
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON: send it with Content-Type: application/json",
+        )
+    check_plain(request)
+    try:
+        return msgspec.json.decode(await request.read())
+    except (ValueError, RecursionError, web.RequestPayloadError):
+        raise bad_request("the body must be JSON") from None

@@ -1,0 +1,235 @@
+"""The proxy: a request is read, attributed to a client, routed, passed on, and charged."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
+
+from fairbench.live import headers
+from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.json_errors import Problem, bad_request, error_body, no_such_model
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_serve.access import Access
+from fairbench_serve.answers import is_object
+from fairbench_serve.attempts import Asking, Attempts
+from fairbench_serve.bodies import BodyLease, BodyMemory, read_body, usual_bytes
+from fairbench_serve.calls import Api, Call
+from fairbench_serve.charges import Asked
+from fairbench_serve.client_limits import ConcurrencyLimit, evicted
+from fairbench_serve.config import RouterConfig
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.health import Health
+from fairbench_serve.identity import authorization_of, client_of
+from fairbench_serve.prompts import PromptLimits, TextTokens
+from fairbench_serve.traces import NO_TRACES, Trace, Traces
+from fairbench_serve.worker_info import WorkerFacts
+
+MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
+ASK_S = 60.0  # seconds that a worker has for a question that it answers without the model
+REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+JSON_BODY = {"Content-Type": "application/json"}
+_WHOLE = re.compile("-?[0-9]{1,18}")
+# A client's own headers that a worker or the next hop may want.
+PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
+
+
+@dataclass(eq=False)
+class Proxy:
+    """Answers requests with the help of a worker. Raises Problem if no answer is possible."""
+
+    config: RouterConfig
+    workers: Sequence[WorkerAddress]
+    session: ClientSession
+    dispatcher: Dispatcher
+    health: Health
+    attempts: Attempts
+    facts: WorkerFacts
+    text: TextTokens
+    access: Access
+    traces: Traces
+
+    def __post_init__(self) -> None:
+        most, most_each = self.config.max_queue, self.config.max_queue_per_client
+        self._limit = ConcurrencyLimit(most, most_each or most, self.access.weights)
+        self._long_bodies = asyncio.Semaphore(1)
+        self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
+
+    async def models(self, http: web.Request) -> web.StreamResponse:
+        """Return ``/v1/models``, or a named model, from the first worker that lists it."""
+        client_of(http.headers, None, self.access.keys)
+        name = http.match_info.get("model")
+        page = Page("GET", "/v1/models", partial(_models_of, name=name))
+        return await self._asked(http, page, sorted(self.dispatcher.up))
+
+    async def version(self, http: web.Request) -> web.StreamResponse:
+        """Return ``/version`` of the first worker that has this page, as vLLM does."""
+        client_of(http.headers, None, self.access.keys)
+        return await self._asked(http, Page("GET", "/version"), sorted(self.dispatcher.up))
+
+    async def _asked(
+        self, http: web.Request, page: Page, workers: Iterable[int]
+    ) -> web.StreamResponse:
+        """Return the page of the first worker that has it, else the last one's error."""
+        timeout = ClientTimeout(total=self.config.health_timeout_s if page.body is None else ASK_S)
+        last = None
+        for worker in workers:
+            address = self.workers[worker]
+            sent = {**self._authorization(http), **JSON_BODY, **address.authorization}
+            try:
+                asked = self.session.request(
+                    page.method, address.url + page.path, data=page.body, headers=sent,
+                    timeout=timeout, allow_redirects=False,
+                )  # fmt: skip
+                async with asked as answer:
+                    last = await page.read(answer)
+            except (ClientError, OSError):
+                self.health.suspect(worker)
+            else:
+                is_told = page.body is not None and last.status in REFUSED_BY_ALL
+                if last.status == HTTPStatus.OK or is_told:
+                    break
+        if last is None:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
+        return last
+
+    async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
+        sent = self._headers(http)
+        traces = self.traces if api.generates else NO_TRACES
+        with traces.request(api.path, sent) as trace:
+            known = client_of(http.headers, None, self.access.keys)  # the body is not read yet
+            if self.access.keys is not None:  # bodies of unknown clients are not read
+                trace.client = known
+                self.access.quotas.ask(known)
+            try:
+                with self._memory.lease(known) as lease:
+                    return await self._answered(http, api, sent, trace, lease)
+            except Problem as problem:
+                client = trace.client or known
+                self.attempts.metrics.totals.refused(client, problem.status)
+                raise
+
+    async def _answered(
+        self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace, lease: BodyLease
+    ) -> web.StreamResponse:
+        limits, most = self.facts.limits, self.config.max_body_bytes
+        call = await self._parsed(await read_body(http, most, lease), api, limits)
+        said = call.client(self.config.client_from)
+        trace.client = client = client_of(http.headers, said, self.access.keys)
+        promise = self.config.promises.of(http.headers)
+        most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
+        reserved = min(call.reserved_output, limits.most_tokens)
+        wanted = len(call.ids) + reserved
+        if not api.generates:
+            page = Page("POST", api.path, body=call.body())
+            with self._limit.take(client):
+                return await self._asked(http, page, self._idlest())
+        with self.access.quotas.lease(client, wanted) as bill, self._limit.take(client) as slot:
+            place = _number(http, headers.PROGRAM, -1), _number(http, headers.DEPTH, 0)
+            request = self.dispatcher.make_request(client, call.ids, reserved, *place, promise)
+            asked = Asked(
+                len(call.ids),
+                len(call.ids) if call.exact else limits.most_tokens,
+                min(most_output, limits.most_tokens) * call.answers,
+                call.answers,
+            )
+            asking = Asking(http, api, call, request, slot, asked, sent, bill, trace)
+            return await self._unless_evicted(asking)
+
+    async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(None) as scope:
+                asking.slot.on_evicted = partial(scope.reschedule, 0.0)
+                return await self.attempts.serve(asking)
+        except TimeoutError:
+            raise evicted() from None
+
+    async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
+        """Parse the call in a body; long bodies are parsed one at a time to limit memory."""
+        if len(raw) < LONG_BODY_BYTES:
+            return api.read(raw, self.text, limits)
+        async with self._long_bodies:
+            return await parsed(raw, api.read, self.text, limits)
+
+    def _headers(self, http: web.Request) -> dict[str, str]:
+        passed = http.headers.get(headers.ROUTERS, "")
+        if self.config.router_id in passed.split(","):
+            said = "this router is reached through one of its own workers"
+            raise Problem(HTTPStatus.LOOP_DETECTED, said)
+        return {
+            **_kept(http, PASSED_ON),
+            **self._authorization(http),
+            headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
+            "x-request-id": uuid4().hex,  # clients may not choose vLLM's key
+            "Content-Type": "application/json",
+        }
+
+    def _authorization(self, http: web.Request) -> dict[str, str]:
+        """Return the client's key for the worker, unless the key belongs to this router."""
+        shown = authorization_of(http.headers) if self.access.keys is None else ""
+        return {"Authorization": shown} if shown else {}
+
+    def _idlest(self) -> list[int]:
+        """Return the workers that are up, with the fewest requests in flight first."""
+        return sorted(self.dispatcher.up, key=lambda worker: len(self.dispatcher.flights[worker]))
+
+
+def _kept(http: web.Request, names: Sequence[str]) -> dict[str, str]:
+    return {name: http.headers[name] for name in names if name in http.headers}
+
+
+def _number(http: web.Request, name: str, default: int) -> int:
+    text = http.headers.get(name)
+    if text is None:
+        return default
+    if not _WHOLE.fullmatch(text):
+        raise bad_request(f"{name}: {text[:40]!r} is not a number")
+    return int(text)
+
+
+class _Listed(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+async def _passed(answer: ClientResponse) -> web.Response:
+    """Return a page as the worker gave it; an error without JSON becomes one of the router."""
+    body, status = await answer.read(), answer.status
+    if not (answer.ok or is_object(body)):
+        body = error_body(status, f"the worker answered with status {status} without JSON")
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
+    return models_in(await answer.read(), name) if answer.ok else await _passed(answer)
+
+
+class Page(NamedTuple):
+    """A page of workers that is asked for without the queue, and the reader of its answer."""
+
+    method: str
+    path: str
+    read: Callable[[ClientResponse], Awaitable[web.Response]] = _passed
+    body: bytes | None = None
+
+
+def models_in(listed: bytes, name: str | None) -> web.Response:
+    """Return a worker's list, or the named model from the list, else 404; 502 without a list."""
+    try:
+        models = msgspec.json.decode(listed, type=_Listed).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        said = "the worker does not list its models"
+        return Problem(HTTPStatus.BAD_GATEWAY, said).response()
+    if name is None:
+        return web.Response(body=listed, content_type="application/json")
+    for model in models:
+        if model.get("id") == name:
+            return web.Response(body=msgspec.json.encode(model), content_type="application/json")
+    return no_such_model(name)

@@ -1,0 +1,128 @@
+"""Traces: a span for each request without its text, exported by OpenTelemetry if requested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.util import find_spec
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live.json_errors import Problem
+from fairbench_serve.charges import NOTHING, Charge
+from fairbench_serve.exchange import LEFT, OK
+
+NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+REFUSED = "refused"
+FLUSH_MS = 2_000
+
+
+@dataclass(slots=True)
+class Trace:
+    """The trace of one request: last worker, seconds queued, outcome, and charge.
+
+    ``client`` is None until the client is known.
+    """
+
+    client: str | None = None
+    worker: int | None = None
+    held_s: float = 0.0
+    outcome: str = ""
+    charge: Charge = NOTHING
+
+    def ended(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
+        """Record the end at this worker; another worker may be tried."""
+        self.worker, self.outcome = worker, outcome
+        self.charge = self.charge.plus(charge)
+
+
+class Traces:
+    """A tracer that exports nothing."""
+
+    @contextmanager
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
+        """Trace a request until the block ends; ``sent`` are the headers for its worker."""
+        yield Trace()
+
+    def close(self) -> None:
+        """Export the remaining spans, if that is possible within seconds."""
+
+
+NO_TRACES = Traces()
+
+
+def otel_traces() -> Traces:
+    """Return traces that are exported as configured by OpenTelemetry's environment variables.
+
+    Raises UsageError with the installation command if OpenTelemetry is missing.
+    """
+    for name in NAMES:
+        if find_spec("opentelemetry") is None or find_spec(name) is None:
+            raise UsageError(f"--otel needs the package {name}: pip install '.[otel]'")
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    # Resource.create lets OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
+    provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return OtelTraces(provider)
+
+
+class OtelTraces(Traces):
+    """Spans of a ``TracerProvider``."""
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("fairbench.router")
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind, self._in_context = SpanKind.SERVER, set_span_in_context
+        self._error = Status(StatusCode.ERROR)
+
+    @contextmanager
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
+        span = self._tracer.start_span(
+            f"POST {path}", self._propagator.extract(sent), kind=self._kind
+        )
+        self._propagator.inject(sent, self._in_context(span))
+        trace, status = Trace(), HTTPStatus.OK
+        try:
+            yield trace
+        except Problem as problem:
+            status = problem.status
+            trace.outcome = trace.outcome or REFUSED
+            span.set_attribute("http.response.status_code", int(status))
+            raise
+        finally:
+            outcome = trace.outcome or LEFT
+            span.set_attributes(_told(trace, outcome))
+            # OpenTelemetry's rule for servers: a client's mistake is not a server error.
+            if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
+                span.set_status(self._error)
+            span.end()
+
+    def close(self) -> None:
+        self._provider.force_flush(FLUSH_MS)
+        self._provider.shutdown()
+
+
+def _told(trace: Trace, outcome: str) -> dict[str, str | int | float]:
+    """Return the attributes of a span, without any text of the request."""
+    told: dict[str, str | int | float] = {
+        "fairbench.outcome": outcome,
+        "fairbench.held_s": trace.held_s,
+        "fairbench.cached_tokens": trace.charge.cached_tokens,
+        "gen_ai.usage.input_tokens": trace.charge.input_tokens,
+        "gen_ai.usage.output_tokens": trace.charge.output_tokens,
+    }
+    if trace.client is not None:
+        told["fairbench.client"] = trace.client
+    if trace.worker is not None:
+        told["fairbench.worker"] = trace.worker
+    return told

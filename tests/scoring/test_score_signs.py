@@ -1,0 +1,102 @@
+"""Test endings in columns with other names: a failure never counts as a success."""
+
+import json
+
+import pytest
+
+from fairbench.metrics.records import REFUSED
+from fairbench.scoring.records import read_scored
+
+ROW = {"client": "a", "ttft": 0.1, "latency": 1.0, "input_tokens": 9, "output_tokens": 5}
+
+
+def scored(tmp_path, column, good, bad, **more):
+    """Score ten requests, of which the fourth has ``bad`` in the column."""
+    rows = [{**ROW, "start": at, column: bad if at == 3 else good} for at in range(10)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return read_scored([tmp_path / "log.jsonl"], **more)
+
+
+def as_csv(tmp_path, column, good, bad):
+    lines = [f"a,{at},0.1,1,9,5,{bad if at == 3 else good}" for at in range(10)]
+    header = f"client,start,ttft,latency,input_tokens,output_tokens,{column}"
+    (tmp_path / "log.csv").write_text("\n".join([header, *lines]))
+    return read_scored([tmp_path / "log.csv"])
+
+
+def ended(scored):
+    """Return the failed requests, and those that were refused."""
+    refused = int((scored.requests.status == REFUSED).sum())
+    return scored.failed, refused - scored.failed
+
+
+FAILURES = [
+    *(("success", True, False), ("success", 1, 0), ("is_success", "yes", "no")),
+    *(("Succeeded", "True", "False"), ("ok", "true", "false"), ("status", True, False)),
+    *(("status_code", 200, 500), ("http_status", "200 OK", "503 Service Unavailable")),
+    *(("statusCode", 200.0, 502.0), ("response_code", "HTTP/1.1 200 OK", "504")),
+    *(("error_message", None, "out of memory"), ("errorMsg", "", "boom"), ("exception", "-", "E")),
+    *(("error_code", 0, 7), ("failure_reason", "none", "cut off"), ("error_type", "n/a", "IO")),
+    *(("failed", False, True), ("is_error", 0, 1), ("aborted", "false", "true")),
+    *(("finish_reason", "stop", "abort"), ("stop_reason", "end_turn", "error")),
+    *(("status", "done", "disconnected"), ("status", "Passed", "KILLED")),
+    *(("error", {}, {"code": 500}), ("error", [], ["boom"]), ("error", "-", "boom")),
+]
+
+
+@pytest.mark.parametrize(("column", "good", "bad"), FAILURES)
+def test_a_failure_counts_in_any_column(tmp_path, column, good, bad):
+    assert ended(scored(tmp_path, column, good, bad)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "good", "bad"),
+    [row for row in FAILURES if not isinstance(row[1], list | dict | type(None))],
+)
+def test_a_failure_given_as_text_counts(tmp_path, column, good, bad):
+    assert ended(as_csv(tmp_path, column, good, bad)) == (1, 0)
+
+
+@pytest.mark.parametrize(("column", "bad"), [("status_code", 429), ("http_status", "403")])
+def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
+    assert ended(scored(tmp_path, column, 200, bad)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "good", "other"),
+    [
+        ("finish_reason", "stop", "length"),
+        ("finish_reason", "tool_calls", None),
+        ("status_code", 0, 7),  # not HTTP's
+        ("response_status", "green", "red"),
+        ("timeout", 30, 60),  # a limit
+        ("failures", 0, 3),
+        ("exceptions", "", "some"),
+    ],
+)
+def test_other_values_are_not_failures(tmp_path, column, good, other):
+    assert ended(scored(tmp_path, column, good, other)) == (0, 0)
+
+
+def test_the_status_of_a_row_comes_first(tmp_path):
+    rows = [
+        {**ROW, "start": 0, "status": "ok", "status_code": 500},
+        {**ROW, "start": 1, "status": "", "status_code": 500},
+        {**ROW, "start": 2, "status": None, "success": True},
+        {**ROW, "start": 3, "status": None, "success": True, "exception": "boom"},
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert ended(read_scored([tmp_path / "log.jsonl"])) == (2, 0)
+
+
+def test_a_user_may_map_another_column(tmp_path):
+    for column in ("status", "error"):
+        found = scored(tmp_path, "success", True, False, names={column: "absent"})
+        assert ended(found) == (0, 0)
+    odd = scored(tmp_path, "response_status", "green", "red", names={"status": "response_status"})
+    assert ended(odd) == (0, 0)
+    assert odd.remarks == (
+        "9 requests, each of which has the unknown status 'green', and is judged by its other "
+        "fields",
+        "1 request that has the unknown status 'red', and is judged by its other fields",
+    )
