@@ -69,7 +69,7 @@ A feature that is refused ends SGLang's server before a model is loaded, with on
 the flag and the reason, and exit code 2. *SGLang's own classes* are its scheduler, batch, policy
 and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`); the CPU server is
 started by `tests/sglang_cpu/test_sglang_cpu_features.py`. The table comes from
-`live/plugins/features.py`.
+`fairbench_engines/features.py`.
 
 """
 

@@ -15,15 +15,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "bench" / "fairbench"
-MODULES = sorted(SOURCE.rglob("*.py"))
+BENCH = ROOT / "bench"
+SOURCE = BENCH / "fairbench"
+DOORS = sorted(path.name for path in BENCH.glob("fairbench_*"))
+MODULES = sorted(BENCH.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 
 # Every package by its layer; a package may use the layers below, and no other package of its own
 # layer except in ``BESIDE``.
 FLOORS = (
     ("errors", "compiled", "version"),
-    ("core", "named", "streams", "studies", "targets", "tenants", "files"),
+    ("core", "named", "streams", "studies", "targets", "tenants", "files", "doors"),
     ("records",),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
@@ -32,11 +34,11 @@ FLOORS = (
     ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "gate", "score", "validate", "capacity", "profiling"),
-    ("attack", "diagnose"),
+    ("figures", "gate", "scoring", "validate", "capacity", "profiling"),
+    ("diagnosis",),
     ("api",),
     ("cli",),
-    ("__main__",),
+    (*DOORS, "__main__"),
     ("__init__",),  # ``fairbench`` itself names what others import from it
 )
 ROOMS = [room for floor in FLOORS for room in floor]
@@ -85,10 +87,10 @@ def within(name: str, parents: tuple[str, ...]) -> bool:
 def target(name: str) -> Path | None:
     """Return the file of the package that defines an imported name, None if outside the package."""
     package, *parts = name.split(".")
-    if package != "fairbench":
+    if package not in ("fairbench", *DOORS):
         return None
     for length in range(len(parts), -1, -1):
-        path = SOURCE.joinpath(*parts[:length])
+        path = (BENCH / package).joinpath(*parts[:length])
         if path.with_suffix(".py").is_file() and length:
             return path.with_suffix(".py")
         if (path / "__init__.py").is_file():
@@ -97,7 +99,18 @@ def target(name: str) -> Path | None:
 
 
 def room(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    """Return the package or module of the core that holds a file, or the file's door."""
+    door, *inside = path.relative_to(BENCH).parts
+    return door if door in DOORS else inside[0].removesuffix(".py")
+
+
+def label(path: Path) -> str:
+    """Return a file's path below the core, or below the folder of all packages for a door."""
+    return str(path.relative_to(SOURCE if SOURCE in path.parents else BENCH))
+
+
+def is_command(path: Path) -> bool:
+    return room(path) == "cli" or (room(path) in DOORS and path.stem.startswith("cli"))
 
 
 @cache
@@ -115,7 +128,7 @@ def test_a_folder_imports_only_from_lower_layers(name):
     floor = next(number for number, rooms in enumerate(FLOORS) if name in rooms)
     below = {name, *(one for rooms in FLOORS[:floor] for one in rooms)}
     wrong = [
-        f"{path.relative_to(SOURCE)} -> {used.relative_to(SOURCE)}"
+        f"{label(path)} -> {label(used)}"
         for path in MODULES
         if room(path) == name
         for used in sorted(arrows()[path])
@@ -129,17 +142,18 @@ def arrows_within() -> dict[Path, dict[str, set[str]]]:
     """Return, for every folder, which of its files and folders import which others."""
     graphs = defaultdict(lambda: defaultdict(set))
     for path, used in arrows().items():
-        here = path.relative_to(SOURCE).parts
+        here = path.relative_to(BENCH).parts
         for one in used:
-            there = one.relative_to(SOURCE).parts
+            there = one.relative_to(BENCH).parts
             ends = enumerate(zip(here, there, strict=False))
             at, (child, other) = next(pair for pair in ends if pair[1][0] != pair[1][1])
-            if not at or "__init__.py" not in (child, other):  # at the top, no module may use it
-                graphs[SOURCE.joinpath(*here[:at])][child].add(other)
+            # at the top of the core, no module may use it
+            if here[:at] == ("fairbench",) or "__init__.py" not in (child, other):
+                graphs[BENCH.joinpath(*here[:at])][child].add(other)
     return graphs
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(BENCH)))
 def test_no_folder_has_a_cycle_of_imports(folder):
     try:
         TopologicalSorter(arrows_within().get(folder, {})).prepare()
@@ -152,6 +166,26 @@ def test_a_cycle_would_be_noticed():
     assert "base.py" in graph["local"]
     with pytest.raises(CycleError):
         TopologicalSorter(graph | {"base.py": {"local"}}).prepare()
+
+
+def test_the_core_names_no_door():
+    """Doors register by entry points, as users' packages do."""
+    named = re.compile("|".join(DOORS))
+    assert not [
+        label(path)
+        for path in MODULES
+        if room(path) not in DOORS and named.search(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_the_plugins_inside_engines_import_little_of_the_core():
+    allowed = {"core", "errors", "hardware", "live", "schedulers", "sim", "version"}
+    assert {
+        room(used)
+        for path in MODULES
+        if room(path) == "fairbench_engines"
+        for used in arrows()[path]
+    } <= {"fairbench_engines", *allowed}
 
 
 def test_the_package_imports_no_study():
@@ -220,7 +254,7 @@ def calls(path: Path) -> set[str]:
 
 def test_only_the_command_line_prints_or_exits():
     for path in MODULES:
-        if room(path) != "cli":
+        if not is_command(path):
             assert "print" not in calls(path), path
             assert not [name for name in imports(path) if within(name, ("typer",))], path
         if room(path) in ("execute", "api"):
@@ -250,9 +284,7 @@ def test_modules_import_at_their_top_except_for_extras(name):
             # Their tables of names are shown in the help of commands.
             "executors.py": [
                 "fairbench.execute.local_processes.LocalProcesses",
-                "fairbench_ray.cluster.RayCluster",
             ],
-            "launchers.py": ["fairbench_ray.launcher.RayLauncher"],
         }
         assert late == allowed.get(path.name, []), path
 
@@ -267,12 +299,12 @@ READS = re.compile(
 READERS = {
     "config/flags/flag.py": "tomllib.loads: a value on the command line",
     "execute/drivers/remote_process.py": "open: records that this process has just written",
-    "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
-    "execute/on_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
+    "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
+    "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
     "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
-    "execute/on_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
+    "fairbench_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
-    "live/plugins/config.py": "json.loads: a variable of the environment",
+    "live/plugin_config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.loads, open: the answer of a server",
     "live/processes/server_log.py": "open: the end of a log",
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
@@ -335,7 +367,7 @@ def test_calls_that_read_a_file_are_listed(code: str, found: list[str]) -> None:
 def test_files_of_users_are_read_in_one_folder():
     """``files/reader.py`` limits the size, depth and numbers of users' files."""
     found = {
-        str(path.relative_to(SOURCE)): sorted(calls)
+        label(path): sorted(calls)
         for path in MODULES
         if room(path) != "files" and (calls := set(reads(nodes(path))))
     }

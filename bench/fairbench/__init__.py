@@ -10,9 +10,7 @@ that ``import fairbench`` costs next to nothing.
     result.requests.to_pandas()
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairbench.version import __version__ as __version__
@@ -74,14 +72,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """The package, whose functions stay when packages with their names are imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in __all__ or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbench_attacks.behaviour import HONEST, Behaviour, behaviour_of
 from fairbench.errors import UsageError
 from fairbench.streams import stream
+from fairbench_attacks.behaviour import HONEST, Behaviour, behaviour_of
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags
-from fairbench_attacks.known import KNOWN
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     ExecutorName,
@@ -31,12 +29,14 @@ from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
 from fairbench.studies import study
+from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags
+from fairbench_attacks.known import KNOWN
 
 if TYPE_CHECKING:
-    from fairbench_attacks.search import Search
-    from fairbench_attacks.store import Plan
     from fairbench.config import ExperimentSpec
     from fairbench.execute.context import RunContext
+    from fairbench_attacks.search import Search
+    from fairbench_attacks.store import Plan
 
 QUICK_S = 60.0
 LENGTHS = {"trials", "cpu_hours"}  # options that may be given again with ``--resume``
@@ -75,17 +75,17 @@ def attack(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
-    """Search for the attack by which a client gains most, or harms the other clients most.
+    """Search for the attack that gains or harms most.
 
     With names or files of attacks, measure these attacks instead. Each attack is compared with a
     run in which the same client is honest: same programs, same number of programs, same seeds. The
     worst attacks of a search are saved as workload files.
     """
+    from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
     from fairbench_attacks.search import Search
     from fairbench_attacks.store import Plan, SearchStore
     from fairbench_attacks.workload import Stakes
-    from fairbench.execute.context import run_context
-    from fairbench.report.progress import shown_progress
 
     searched = flags.keys() - ATTACKED.keys()
     attacked = {name: value for name, value in flags.items() if name in ATTACKED}
@@ -152,12 +152,12 @@ def attack(
 
 
 def _check(spec: ExperimentSpec, plan: Plan) -> None:
+    from fairbench.config.resolve import check_size
     from fairbench_attacks.behaviour import HONEST
     from fairbench_attacks.choose import check_optimiser
     from fairbench_attacks.measure import replayed
     from fairbench_attacks.workload import HONEST as HONESTLY
     from fairbench_attacks.workload import Stakes, attack_workload
-    from fairbench.config.resolve import check_size
 
     stakes = Stakes(plan.victims, plan.multiple)
     twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)
@@ -180,9 +180,9 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
 
 
 def _search(search: Search, as_json: bool) -> None:
+    from fairbench.cli.output import print_json, show
     from fairbench_attacks.report import attack_text, draw, processors_text
     from fairbench_attacks.search import result_json
-    from fairbench.cli.output import print_json, show
 
     found = search.run()
     path, result = search.store.path, result_json(search, found, len(search.store.trials()))
@@ -210,13 +210,13 @@ def _replay(
     context: RunContext,
     as_json: bool,
 ) -> None:
+    from fairbench.cli.output import print_json, show
+    from fairbench.config.resolve import check_size
     from fairbench_attacks.known import named_workload
     from fairbench_attacks.measure import pair
     from fairbench_attacks.report import attack_text
     from fairbench_attacks.simulate import replay
     from fairbench_attacks.workload import HONEST as HONESTLY
-    from fairbench.cli.output import print_json, show
-    from fairbench.config.resolve import check_size
 
     pairs = []
     for file in files:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fairbench_attacks.behaviour import Behaviour
 from fairbench.errors import unknown_name
+from fairbench_attacks.behaviour import Behaviour
 
 if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec
@@ -53,8 +53,8 @@ def named_workload(name: str) -> WorkloadSpec:
 
 def known_workload(name: str) -> WorkloadSpec:
     """Return a known attack on workload judge: three victims, and an attacker of 4x load."""
-    from fairbench_attacks.workload import Stakes, attack_workload
     from fairbench.workloads.spec import load_workload
+    from fairbench_attacks.workload import Stakes, attack_workload
 
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)

@@ -7,7 +7,6 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fairbench_attacks.workload import ATTACK, HONEST
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.censored_latency import Ranked, mean_percentile, samples
@@ -20,6 +19,7 @@ from fairbench.results.run_facts import padding_of
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+from fairbench_attacks.workload import ATTACK, HONEST
 
 PERCENT = 95
 

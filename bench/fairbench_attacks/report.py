@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fairbench_attacks.flags import LABELS, Objective, value_of
-from fairbench_attacks.search import Found, Search
 from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.interval_lines import show
 from fairbench.report.palette import SERIES
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench_attacks.flags import LABELS, Objective, value_of
+from fairbench_attacks.search import Found, Search
 
 DIGITS = 2
 KEYS = ("kept", "finished", "gain", "hits")

@@ -8,6 +8,12 @@ from functools import partial
 from math import inf, isclose
 from typing import Any
 
+from fairbench.config import ExperimentSpec
+from fairbench.errors import UsageError
+from fairbench.execute.context import RunContext
+from fairbench.results.new_directories import run_folder
+from fairbench.results.store import write_json
+from fairbench.workloads.model import WorkloadSpec
 from fairbench_attacks.behaviour import CHOICES, HONEST, Behaviour
 from fairbench_attacks.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench_attacks.flags import Objective, value_of
@@ -24,12 +30,6 @@ from fairbench_attacks.simulate import (
 from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
 from fairbench_attacks.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench_attacks.workload import HONEST as HONESTLY
-from fairbench.config import ExperimentSpec
-from fairbench.errors import UsageError
-from fairbench.execute.context import RunContext
-from fairbench.results.new_directories import run_folder
-from fairbench.results.store import write_json
-from fairbench.workloads.model import WorkloadSpec
 
 BATCH = 8  # trials per batch; a fixed number, because the number of processors may differ
 # added to the seeds for the confirmation, so that no attack was chosen by these seeds

@@ -9,7 +9,6 @@ from statistics import fmean
 from time import process_time
 from typing import Any
 
-from fairbench_attacks.measure import Seen, combined, harm, measure
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Reading, Task
@@ -20,6 +19,7 @@ from fairbench.schedulers.request_work import RequestWork
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job
+from fairbench_attacks.measure import Seen, combined, harm, measure
 
 SAMPLE = 32  # programs from which a budget is estimated
 

@@ -19,9 +19,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fairbench_attacks.behaviour import NO_MORE, Behaviour, checked
-from fairbench_attacks.flags import Objective, Optimiser
-from fairbench_attacks.measure import Harm, Seen
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError
@@ -29,6 +26,9 @@ from fairbench.files.toml_text import dumps
 from fairbench.results.new_directories import check_writable, fresh_directory
 from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec
+from fairbench_attacks.behaviour import NO_MORE, Behaviour, checked
+from fairbench_attacks.flags import Objective, Optimiser
+from fairbench_attacks.measure import Harm, Seen
 
 EXPERIMENT, SEARCH, HONEST, TRIALS = "experiment.toml", "search.json", "honest.json", "trials.json"
 CPU, RESULT, WORST = "cpu.json", "attack.json", "worst"

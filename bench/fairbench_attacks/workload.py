@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fairbench_attacks.behaviour import Behaviour
 from fairbench.errors import UsageError, explain
 from fairbench.targets import parse_targets
 from fairbench.workloads.model import WorkloadSpec
+from fairbench_attacks.behaviour import Behaviour
 
 HONEST, ATTACK = "honest", "attack"
 OWNER = "client-0"

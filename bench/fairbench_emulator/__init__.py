@@ -1,1 +1,9 @@
-"""A server with SGLang's HTTP API whose engine is the simulator, run in real time."""
+"""The simulated engine behind SGLang's HTTP API, in real time: ``fairbench emulate``."""
+
+from fairbench.doors import Command
+
+COMMAND = Command(
+    "Real servers",
+    "Serve SGLang's HTTP API with the simulated engine.",
+    "fairbench_emulator.cli:emulate",
+)

@@ -14,6 +14,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import RunFailed
+from fairbench.live.headers import WORKER
+from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
+from fairbench.live.json_errors import errors_as_json, no_such_model
+from fairbench.live.request_tag import answer_id
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation
 from fairbench_emulator.pages import model_card, models, registry_of, server_info
 from fairbench_emulator.server_apis import (
@@ -24,10 +28,6 @@ from fairbench_emulator.server_apis import (
     OpenAIApi,
 )
 from fairbench_emulator.worker import EmulatedWorker, EmulatorConfig, build
-from fairbench.live.headers import WORKER
-from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
-from fairbench.live.json_errors import errors_as_json, no_such_model
-from fairbench.live.request_tag import answer_id
 
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60  # a rate limit is counted per minute
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from fairbench.core import PS_PER_S
-from fairbench_emulator.tokens import Ids, Text
 from fairbench.live.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
@@ -28,6 +27,7 @@ from fairbench.live.headers import (
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.request_tag import with_tag
 from fairbench.sim.sequence import REFUSED, Sequence
+from fairbench_emulator.tokens import Ids, Text
 
 MAX_ID = 2**31 - 1
 

@@ -10,8 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import Weights, option_of
 from fairbench.config.flags.flag import assigned, parse_weights
-from fairbench.config.flags.run import RUN, SETTINGS
-from fairbench_serve.flags import SERVE
+from fairbench.config.flags.run import HOST, RUN, SETTINGS
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
@@ -28,7 +27,7 @@ def emulate(
     port: Annotated[
         int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
     ] = 30_000,
-    host: Annotated[str, option_of(SERVE["host"], default="")] = SERVE["host"].default,
+    host: Annotated[str, option_of(HOST, default="")] = HOST.default,
     gpu: Annotated[str, option_of(RUN["gpu"], default="")] = RUN["gpu"].default,
     model: Annotated[str, option_of(RUN["model"], default="")] = RUN["model"].default,
     local: Annotated[
@@ -82,7 +81,7 @@ def emulate(
         Option(min=0, help="Number of this worker in the cluster; answers then contain it."),
     ] = None,
 ) -> None:
-    """Serve SGLang's HTTP API with the simulated engine, in real time. No GPU is needed.
+    """Serve SGLang's HTTP API with the simulated engine. No GPU is needed.
 
     Prints its address in the form that `serve --worker-url` takes. Answers are emulated: their
     times come from the timing profile, and their texts are random.

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from fairbench.core import Prompt
-from fairbench_emulator.tokens import TokenStreams
 from fairbench.live.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.kv_node import KVNode
+from fairbench_emulator.tokens import TokenStreams
 
 BLOCK_TOKENS = 8
 MEDIUM = "GPU"

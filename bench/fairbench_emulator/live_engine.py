@@ -12,6 +12,11 @@ from time import monotonic
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request
+from fairbench.live.request_tag import untagged
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import Clock
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.sequence import REFUSED, Sequence
 from fairbench_emulator.calls import (
     NO_STOPS,
     BadRequest,
@@ -22,11 +27,6 @@ from fairbench_emulator.calls import (
 )
 from fairbench_emulator.kv_blocks import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
-from fairbench.live.request_tag import untagged
-from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.clock import Clock
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.sequence import REFUSED, Sequence
 
 MAX_STREAM_TOKENS = 2**22  # tokens kept in memory before unneeded ones are forgotten
 

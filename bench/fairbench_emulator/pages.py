@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fairbench_emulator.kv_blocks import BLOCK_TOKENS
-from fairbench_emulator.worker import EmulatedWorker
 from fairbench.live.plugin_config import plugin_params
 from fairbench.version import __version__
+from fairbench_emulator.kv_blocks import BLOCK_TOKENS
+from fairbench_emulator.worker import EmulatedWorker
 
 SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fairbench.live.chat_texts import Media, beside_messages, pieces_of
+from fairbench.live.openai_shapes import Message
 from fairbench_emulator.calls import (
     LENGTH,
     STOP,
@@ -26,7 +27,6 @@ from fairbench_emulator.calls import (
     tokens_of,
 )
 from fairbench_emulator.tokens import Text
-from fairbench.live.openai_shapes import Message
 
 
 class _SamplingParams(StopFields, kw_only=True):

@@ -14,10 +14,6 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
-from fairbench_emulator.kv_blocks import PublishingCache
-from fairbench_emulator.live_engine import LiveEngine, WallClock
-from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
-from fairbench_emulator.kv_publisher import Publisher
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, local_class
@@ -26,6 +22,10 @@ from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog, Shares
 from fairbench.sim.records.stretches import InBatch, Stretch
+from fairbench_emulator.kv_blocks import PublishingCache
+from fairbench_emulator.kv_publisher import Publisher
+from fairbench_emulator.live_engine import LiveEngine, WallClock
+from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
 
 
 @dataclass(frozen=True, slots=True)

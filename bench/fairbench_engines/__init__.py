@@ -1,1 +1,1 @@
-"""Plugins: fairbench's schedulers inside other servers, and the parts that plugins share."""
+"""Plugins inside SGLang and vLLM, in which our schedulers decide about real requests."""

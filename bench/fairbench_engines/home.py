@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.live.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
+from fairbench.live.plugin_config import PluginConfig
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup

@@ -1,1 +1,1 @@
-"""Tasks on the nodes of a Ray cluster."""
+"""Experiments, servers and drivers on a Ray cluster: ``--executor ray`` and ``--launcher ray``."""

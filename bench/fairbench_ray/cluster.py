@@ -17,10 +17,10 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import Child, start_child
-from fairbench_ray.connection import Connected, Unreachable
-from fairbench_ray.tasks import STOP, Ended, Over, Refused, serve
 from fairbench.execute.sent_files import SentFiles, write_file
 from fairbench.results.new_directories import made, renamed_to_fresh
+from fairbench_ray.connection import Connected, Unreachable
+from fairbench_ray.tasks import STOP, Ended, Over, Refused, serve
 
 AUTO = "auto"
 POLL_S = 0.2

@@ -11,13 +11,13 @@ from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.local_processes import Child, start_child
+from fairbench.live.launchers import probe
+from fairbench.live.launchers.base import Wanted
+from fairbench.live.processes.process import Place
 from fairbench_ray.cluster import AUTO
 from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost
 from fairbench_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
-from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.process import Place
 
 POLL_S = 0.2
 DISMISS_S = 90.0

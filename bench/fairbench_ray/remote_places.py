@@ -13,9 +13,9 @@ from threading import Event, Lock, Thread
 from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench_ray.replicas import Answer, Broken, Call
 from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process
 from fairbench.live.processes.server_log import cause_in, log_end
+from fairbench_ray.replicas import Answer, Broken, Call
 
 LOOK_S = 0.2
 ASK_S = 60.0

@@ -13,12 +13,12 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, printable
-from fairbench_ray.connection import connected
 from fairbench.live.launchers import probe
 from fairbench.live.processes import reaper
 from fairbench.live.processes.ports import free_ports
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench.live.processes.server_python import ServerPython
+from fairbench_ray.connection import connected
 
 POLL_S = 0.05
 IDLE_POLL_S = 0.5

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from fairbench.errors import RunFailed
 from fairbench.execute.executor import Failure, Saving, attempt
 from fairbench.execute.interruption import Interruption
-from fairbench_ray.connection import connected, give_up
 from fairbench.execute.sent_files import SentFiles
+from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2
 STOP = "stop"

@@ -21,8 +21,8 @@ from fairbench.live.openai_answers import (
     choice_texts,
 )
 from fairbench.live.openai_shapes import usage_in
-from fairbench_serve.prompts import TOKEN_BYTES
 from fairbench.live.typed_answers import Typed, typed
+from fairbench_serve.prompts import TOKEN_BYTES
 
 MAX_EVENT_BYTES = 2**22
 # A blank line, with any of the three line ends. The group is atomic: CR LF is one line end, not

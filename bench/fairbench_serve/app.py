@@ -13,6 +13,9 @@ from aiohttp.typedefs import Handler
 from fairbench.live import headers
 from fairbench.live.http_server import metrics_page
 from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
+from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.schedulers.gateway.registry import admission_params
+from fairbench.schedulers.registry import build_router
 from fairbench_serve.calls import APIS, Api
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.identity import ANY_HOST, LOOPBACK_HOSTS, check_host, check_single
@@ -21,9 +24,6 @@ from fairbench_serve.peers import PATH as PEERS_PATH
 from fairbench_serve.prompts import load_text_tokens
 from fairbench_serve.service import Service, running
 from fairbench_serve.traces import NO_TRACES, Traces
-from fairbench.schedulers.gateway.admission.reroute import rerouting
-from fairbench.schedulers.gateway.registry import admission_params
-from fairbench.schedulers.registry import build_router
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware

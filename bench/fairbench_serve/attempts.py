@@ -18,6 +18,7 @@ from fairbench.live.json_errors import Problem
 from fairbench.live.ledger import FIRST_TOKEN
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged
+from fairbench.targets import Due
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call
 from fairbench_serve.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
@@ -38,7 +39,6 @@ from fairbench_serve.health import Health, Progress
 from fairbench_serve.ingress import ANYWHERE, Flight, Wish
 from fairbench_serve.metrics import RouterMetrics
 from fairbench_serve.traces import Trace
-from fairbench.targets import Due
 
 
 async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) -> Flight:

@@ -14,12 +14,12 @@ from typer import Option
 
 from fairbench.cli.flags import takes
 from fairbench.config.flags.flag import value_or_default
-from fairbench_serve.flags import SERVE, ServeFlags
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugin_releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
+from fairbench_serve.flags import SERVE, ServeFlags
 
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
@@ -43,11 +43,13 @@ def serve(
     ] = True,
     **flags: Unpack[ServeFlags],
 ) -> None:
-    """Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate.
+    """Route clients' requests to workers, with OpenAI's APIs.
 
     Prints its URL once it serves. The client of a request is identified by the header
     x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.schedulers.registry import split_pair
     from fairbench_serve.cli_plan import client_fields, held_by, peers_by, plan_text
     from fairbench_serve.routed_workers import (
         Routed,
@@ -55,8 +57,6 @@ def serve(
         planned_workers,
         started_workers,
     )
-    from fairbench.live.backends.base import LiveOptions
-    from fairbench.schedulers.registry import split_pair
 
     require_live_extra()
     from fairbench.live.http_server import server_tls

@@ -154,10 +154,10 @@ def peers_by(
     """
     from fairbench.config.cluster import served_routers
     from fairbench.live.processes.addresses import parse_worker
-    from fairbench_serve.peers import check_peers
     from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers.params import ROUTERS
     from fairbench.schedulers.registry import router_class
+    from fairbench_serve.peers import check_peers
 
     if not urls:
         if key_file is not None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from fairbench_serve.flags import SERVE
 from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.deadlines import Promises
+from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
 
 

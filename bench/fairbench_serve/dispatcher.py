@@ -15,15 +15,15 @@ from itertools import count
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
 from fairbench.live.json_errors import Problem, unavailable
-from fairbench_serve.assumed_cache import AssumedCaches
-from fairbench_serve.charges import NOTHING, Charge
-from fairbench_serve.deadlines import NO_PROMISE, Promise
-from fairbench_serve.ingress import ANYWHERE, Alarm, Flight, Ingress, OnSent, Wish, pages_of
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_serve.assumed_cache import AssumedCaches
+from fairbench_serve.charges import NOTHING, Charge
+from fairbench_serve.deadlines import NO_PROMISE, Promise
+from fairbench_serve.ingress import ANYWHERE, Alarm, Flight, Ingress, OnSent, Wish, pages_of
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from fairbench.config.flags.flag import STARTED, Flag, flags_of
-from fairbench.config.flags.run import READY, READY_S, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
+from fairbench.config.flags.run import HOST, READY, READY_S, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
 
 
 class ServeFlags(TypedDict, total=False):
@@ -65,7 +65,7 @@ class ServeFlags(TypedDict, total=False):
         SETTINGS.but("Parameter of the router or, with --dp, of the workers; may be repeated."),
     ]
     weights: Annotated[Mapping[str, float] | None, RUN["weights"].but(default="")]
-    host: Annotated[str, Flag("Address to listen on.", default="127.0.0.1")]
+    host: Annotated[str, HOST]
     port: Annotated[
         int, Flag("Port to listen on; 0 chooses a free port.", default=8000, least=0, most=65_535)
     ]

@@ -22,16 +22,6 @@ from fairbench.config.gateway import (
 )
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve.background import Work
-from fairbench_serve.config import RouterConfig
-from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.loads import PolledLoads, poll
-from fairbench_serve.worker_info import (
-    ASSUMED_POOL_TOKENS,
-    WorkerInfo,
-    headroom_of,
-    most_running,
-)
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.registry import admission_params
@@ -42,6 +32,16 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
+from fairbench_serve.background import Work
+from fairbench_serve.config import RouterConfig
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.loads import PolledLoads, poll
+from fairbench_serve.worker_info import (
+    ASSUMED_POOL_TOKENS,
+    WorkerInfo,
+    headroom_of,
+    most_running,
+)
 
 Follow: TypeAlias = Callable[[int, WorkerAddress], Work]
 

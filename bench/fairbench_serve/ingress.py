@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt, Request
 from fairbench.live.json_errors import Problem, too_many, unavailable
-from fairbench_serve.charges import Charge
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import Read
+from fairbench_serve.charges import Charge
 
 
 @dataclass(slots=True, eq=False)

@@ -11,10 +11,10 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import is_key, read_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota
-from fairbench_serve.identity import is_name
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
+from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota
+from fairbench_serve.identity import is_name
 
 OTHERS = "*"
 CLIENTS = "clients"

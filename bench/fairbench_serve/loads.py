@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve.dispatcher import Dispatcher
 from fairbench.schedulers.views import WorkerLoad
+from fairbench_serve.dispatcher import Dispatcher
 
 # SGLang's own page of loads, and the names of these facts in the metrics of SGLang, the emulator
 # and vLLM.

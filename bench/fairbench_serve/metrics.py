@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from fairbench.core import Request
 from fairbench.live.headers import OTHERS
-from fairbench_serve.kv_events.subscriber import Subscriber
 from fairbench.live.ledger import (
     BALANCE,
     BOUNDS_S,
@@ -28,11 +27,12 @@ from fairbench.live.ledger import (
     Shares,
     service_of,
 )
+from fairbench.schedulers.gateway.bands import Gateway
 from fairbench_serve.charges import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import OUTCOMES
 from fairbench_serve.ingress import Ingress
-from fairbench.schedulers.gateway.bands import Gateway
+from fairbench_serve.kv_events.subscriber import Subscriber
 
 REQUESTS = (
     "Requests sent to a worker, by outcome: ok, error (the worker failed), left (the "

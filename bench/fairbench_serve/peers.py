@@ -22,16 +22,16 @@ from aiohttp import ClientError, ClientSession, web
 from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
 from fairbench.live.json_errors import Problem, bad_request
-from fairbench_serve.background import Work
-from fairbench_serve.bodies import check_plain
-from fairbench_serve.config import RouterConfig
-from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.identity import check_bearer, is_name
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers.counters import shares_counters
 from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
+from fairbench_serve.background import Work
+from fairbench_serve.bodies import check_plain
+from fairbench_serve.config import RouterConfig
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.identity import check_bearer, is_name
 
 log = logging.getLogger(__name__)
 

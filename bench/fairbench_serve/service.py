@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
-from fairbench_serve.kv_events.blocks import BlockIndex
-from fairbench_serve.kv_events.subscriber import Subscriber
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.base import Router, Setup
 from fairbench_serve.access import Access
 from fairbench_serve.admin import Membership
 from fairbench_serve.attempts import Attempts, Sessions
@@ -27,6 +26,8 @@ from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.gateway import hold_requests
 from fairbench_serve.health import Health, Progress
+from fairbench_serve.kv_events.blocks import BlockIndex
+from fairbench_serve.kv_events.subscriber import Subscriber
 from fairbench_serve.metrics import RouterMetrics
 from fairbench_serve.peers import Peering, peering_of, telling
 from fairbench_serve.prompts import TextTokens
@@ -39,7 +40,6 @@ from fairbench_serve.worker_info import (
     ask_workers,
     warn_of_others,
 )
-from fairbench.schedulers.base import Router, Setup
 
 # Uvicorn, which serves SGLang and vLLM, closes a connection that is idle for 5 s. On a busy machine
 # the router may still notice this too late (attempts.py).

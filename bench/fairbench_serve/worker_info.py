@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.loads import LOADS, METRICS, page_of
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
-from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 
 # Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000

@@ -61,7 +61,7 @@ def reproduce(
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,
 ) -> None:
-    """Run the missing simulations of a figure of the DLPM paper, then draw it.
+    """Run what a paper's figure lacks, then draw the figure.
 
     With "claims", judge all claims or map where they hold. Finished runs are never repeated, even
     after a crash or Ctrl-C.

@@ -9,15 +9,6 @@ from math import inf, isclose
 import pytest
 from typer.testing import CliRunner
 
-from fairbench_attacks.behaviour import Behaviour
-from fairbench_attacks.flags import value_of
-from fairbench_attacks.known import KNOWN, known_workload
-from fairbench_attacks.measure import Harm, Seen, combined, harm, pair, replayed
-from fairbench_attacks.report import attack_text, draw, processors_text
-from fairbench_attacks.search import Search, worst_of
-from fairbench_attacks.simulate import gpu_s_per_hour, programs_multiple, replay, tokens_per_hour
-from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
-from fairbench_attacks.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
@@ -32,6 +23,15 @@ from fairbench.results.new_directories import run_folder
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
+from fairbench_attacks.behaviour import Behaviour
+from fairbench_attacks.flags import value_of
+from fairbench_attacks.known import KNOWN, known_workload
+from fairbench_attacks.measure import Harm, Seen, combined, harm, pair, replayed
+from fairbench_attacks.report import attack_text, draw, processors_text
+from fairbench_attacks.search import Search, worst_of
+from fairbench_attacks.simulate import gpu_s_per_hour, programs_multiple, replay, tokens_per_hour
+from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
+from fairbench_attacks.workload import ATTACK, Stakes, attack_workload
 from fairbench_studies.attacks.rediscovery import (
     SOUGHT,
     Sought,

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from fairbench_serve.peers import Message
 from fairbench.schedulers.setup import Setup
+from fairbench_serve.peers import Message
 from tests.benchmarks.live_router import await_health, cpu_s, free_port, running
 from tests.benchmarks.router_scale import CLIENTS, Traffic
 from tests.live.live_null_server import Connection, NullServer

@@ -10,10 +10,13 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app, load
-from fairbench.cli.commands import COMMANDS, FIRST, PANELLED, panel_of
+from fairbench.cli.commands import FIRST, GROUPS, PANELLED, commands, panel_of
 from fairbench.config.flags.flag import COMMON, OTHER, PANELS
 
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
+
+
+COMMANDS = commands()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -151,8 +154,15 @@ def test_the_flags_that_help_shows_first_are_the_common_ones():
 
 def test_the_help_lists_every_command():
     shown = CliRunner().invoke(app, ["--help"]).stdout
-    listed = shown.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    listed = [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+    assert re.findall(r"^(\w.*):$", shown, re.M)[1:] == list(GROUPS)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_each_command_has_one_line_of_help():
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    assert [name for name, one in COMMANDS.items() if one.about not in shown] == []
     assert "--install-completion" in shown
 
 

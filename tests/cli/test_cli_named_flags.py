@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 
 from fairbench.cli.app import app, load
-from fairbench.cli.commands import COMMANDS
+from fairbench.cli.commands import command_names
 
-SOURCE = Path(__file__).resolve().parents[2] / "bench" / "fairbench"
+SOURCE = Path(__file__).resolve().parents[2] / "bench"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 COMMAND = re.compile(r"`(?:fairbench )?([a-z]+)(?: ([a-z]+))?")
 # flags of SGLang, vLLM, Ray, git and nvidia-smi, and variables of style sheets
@@ -22,6 +22,7 @@ FOREIGN = {
     *("--kv-cache-memory-bytes", "--kv-events-config", "--kv-transfer-config", "--max-num-seqs"),
     *("--model-path", "--no-enable-prefix-caching", "--num-gpu-blocks-override", "--tp-size"),
     *("--pipeline-parallel-size", "--runner", "--scheduler-cls", "--scheduling-policy"),
+    *("--is-embedding", "--speculative-algorithm", "--enable-priority-scheduling"),
     *("--speculative-config", "--tensor-parallel-size"),
     *("--node-ip-address", "--porcelain", "--query-gpu", "--c0", "--c1", "--ink", "--rest"),
 }
@@ -32,7 +33,7 @@ def commands():
     """Return the flags of each command by its name, such as ``trace cut``, and its help texts."""
     found = [
         ("", get_command(app)),
-        *(each for name in COMMANDS for each in walk(name, load(name))),
+        *(each for name in command_names() for each in walk(name, load(name))),
     ]
     return {name: (flags_of(one), texts_of(one)) for name, one in found}
 

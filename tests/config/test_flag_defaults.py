@@ -9,23 +9,23 @@ from typing import get_args
 
 import pytest
 
-from fairbench_attacks.flags import ATTACK
-from fairbench_attacks.workload import Stakes
 from fairbench.capacity.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
 from fairbench.config.flags.experiment import COMPARE, PLAN
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.flags.run import RUN
-from fairbench_serve.flags import SERVE
 from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
 from fairbench.live.driver.target import Target
-from fairbench_emulator.worker import EmulatorConfig
 from fairbench.live.headers import BODY_CLIENT
-from fairbench_serve.config import RouterConfig
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
+from fairbench_attacks.flags import ATTACK
+from fairbench_attacks.workload import Stakes
+from fairbench_emulator.worker import EmulatorConfig
+from fairbench_serve.config import RouterConfig
+from fairbench_serve.flags import SERVE
 
 
 @pytest.mark.parametrize(

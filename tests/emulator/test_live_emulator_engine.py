@@ -6,9 +6,9 @@ import json
 import pytest
 
 from fairbench.core import PS_PER_S
+from fairbench.sim.clock import ARRIVE
 from fairbench_emulator import live_engine
 from fairbench_emulator.live_engine import WallClock
-from fairbench.sim.clock import ARRIVE
 from tests.emulator.live_emulator import generate, running
 
 

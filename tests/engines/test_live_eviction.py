@@ -17,12 +17,12 @@ from fairbench.live.plugin_config import (
     plugin_config,
     require_active,
 )
+from fairbench.schedulers.eviction.quota import Quota
+from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_eviction
-from fairbench.schedulers.eviction.quota import Quota
-from fairbench.schedulers.setup import Setup
 
 QUOTAS = {"quota.percent": {"client-0": 60.0}}
 EVICTING = Evicting("quota", ("client-0", "client-1"))

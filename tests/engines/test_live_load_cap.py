@@ -8,6 +8,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
+from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import (
     LOAD_CAP,
     PluginReport,
@@ -15,7 +16,6 @@ from fairbench.live.plugin_config import (
     plugin_config,
     require_active,
 )
-from fairbench.live.ledger import Ledger
 from fairbench_engines.sglang.home import Home
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.views import ArmedQueue

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench_engines import sglang as plugin
 from fairbench.live.plugin_config import (
     PluginReport,
     config_from,
@@ -17,10 +16,11 @@ from fairbench.live.plugin_config import (
     plugin_config,
     require_active,
 )
+from fairbench.schedulers.registry import build_local
+from fairbench_engines import sglang as plugin
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
-from fairbench.schedulers.registry import build_local
 
 POLL_S = 0.01
 SETTINGS = {"dlpm.quantum": 500, "vtc.lift": "none", "engine.max_total_tokens": 9}

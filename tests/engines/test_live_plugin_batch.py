@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from fairbench.live.plugin_config import plugin_config
 from fairbench.live.ledger import Ledger
+from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.home import Home
 
 

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairbench.schedulers.eviction.registry import build_eviction
+from fairbench.schedulers.local.programs import IDLE_PROGRAMS
+from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench_engines import features
 from fairbench_engines.home import program_of, request_of
 from fairbench_engines.sglang import release as sglang
 from fairbench_engines.sglang.requests import outputs_of, session_of
 from fairbench_engines.vllm import release as vllm
-from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS
-from fairbench.schedulers.token_pages import narrow, segments_of
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_st
     with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
         SERVER_PYTHON.find(sys.executable)
     # The server's own policies need no plugin.
-    replace(SERVER_PYTHON, release="").find(sys.executable)
+    replace(SERVER_PYTHON, plugin="").find(sys.executable)
 
 
 def test_a_missing_model_path_is_one_line():

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import fairbench
+import fairbench_engines
 
-SOURCE = Path(fairbench.__file__).parent
-PLUGINS = SOURCE / "live" / "plugins"
+PLUGINS = Path(fairbench_engines.__file__).parent
 LACKING = ("numpy", "pyarrow", "rich", "typer", "pandas", "aiohttp", "msgspec")
 
 BLOCKED = f"""
@@ -43,7 +42,7 @@ def needs_engine(file: Path) -> bool:
 def test_each_plugin_module_is_imported_without_packages_that_an_image_may_lack():
     files = [one for one in sorted(PLUGINS.rglob("*.py")) if not needs_engine(one)]
     names = [
-        ".".join(one.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        ".".join(one.relative_to(PLUGINS.parent).with_suffix("").parts).removesuffix(".__init__")
         for one in files
     ]
     assert len(names) > 15

@@ -10,9 +10,9 @@ from fairbench.errors import UsageError
 from fairbench.execute.executor import Reading, Saving
 from fairbench.execute.executors import executor_named
 from fairbench.execute.local_processes import LocalProcesses
-from fairbench_ray import cluster
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
+from fairbench_ray import cluster
 from tests.execute import pool_tasks
 
 COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output_tokens\n"

@@ -16,8 +16,8 @@ from aiohttp import ClientError, ClientTimeout
 
 from fairbench.live.http_server import is_our_fault
 from fairbench.live.processes.addresses import WorkerAddress
-from tests.fuzz.fuzz_files import mutated
 from tests.emulator.live_emulator import running
+from tests.fuzz.fuzz_files import mutated
 from tests.serve.live_router import router_before, until
 
 LEAVES = ClientTimeout(total=2)  # some requests ask for 2^31 tokens

@@ -12,17 +12,20 @@ from aiohttp.test_utils import TestServer
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.backends.registry import live_backend
-from fairbench.live.backends.vllm import PYTHON, SCHEDULER
+from fairbench.live.backends.vllm import PYTHON
 from fairbench.live.plugin_config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench_serve.worker_info import ask_workers
 from fairbench.live.server_facts import info_in
+from fairbench_serve.worker_info import ask_workers
 from tests.live.live_recipes import recipes_here
 from tests.live.test_live_backends import answering
 
 PARAMS = dict(plugin_config("dlpm", {"dlpm.quantum": 50}).params)
 REPORT = {"local": "dlpm", "params": json.dumps(PARAMS), "weights": "{}"}
 POOL = {"block_size": "16", "cache_dtype": "auto", "engine": "0", "num_gpu_blocks": "500"}
+
+
+SCHEDULER = "fairbench_engines.vllm.scheduler.FairScheduler"
 
 
 def gauge(name, labels):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.live.chat_texts import MEDIA_TOKENS
+from fairbench.live.json_errors import Problem
 from fairbench_emulator.server_apis import EmulatedChat
 from fairbench_emulator.tokens import ApproximateText
-from fairbench.live.json_errors import Problem
 from fairbench_serve.calls import ChatApi, CompletionsApi, GenerateApi
 from fairbench_serve.prompts import ApproximateTokens, PromptLimits
 from tests.serve.live_router import CHAT, cluster, streamed, until

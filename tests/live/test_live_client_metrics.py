@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.headers import OTHERS
 from fairbench.live import ledger
-from fairbench.live.plugin_config import plugin_config
+from fairbench.live.headers import OTHERS
 from fairbench.live.ledger import (
     FIRST_TOKEN,
     QUEUE_TIME,
@@ -22,12 +21,13 @@ from fairbench.live.ledger import (
     Shares,
     fair_shares,
 )
+from fairbench.live.plugin_config import plugin_config
+from fairbench.metrics.max_min import max_min
 from fairbench_engines.sglang.home import Home
 from fairbench_engines.vllm.home import Home as VLLMHome
 from fairbench_serve.metrics import TotalsByClient
-from fairbench.metrics.max_min import max_min
-from tests.live.live_scrapes import STREAM, asked, exported, home, routed
 from tests.engines.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
+from tests.live.live_scrapes import STREAM, asked, exported, home, routed
 
 CLIENT = "client"
 

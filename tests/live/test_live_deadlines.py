@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.live import headers
 from fairbench.live.json_errors import Problem
-from fairbench_engines.home import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
-from fairbench_serve.deadlines import promises
 from fairbench.targets import NOT_DUE, Due
+from fairbench_engines.home import request_of
+from fairbench_serve.deadlines import promises
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.plugin_config import plugin_config
 from fairbench.live.ledger import Ledger
+from fairbench.live.plugin_config import plugin_config
+from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench_engines.sglang.home import Home
 from fairbench_engines.vllm.home import Home as VLLMHome
 from fairbench_engines.vllm.home import Part
-from fairbench.live.step_times import Decode, Prompt, StepTimes
-from fairbench.schedulers.local.fcfs import FCFS
 from tests.engines.test_live_plugin_batch import FakeReq
 
 COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))

@@ -8,24 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench_emulator.cli import emulate
 from fairbench.config.flags.flag import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
-from fairbench_serve import routed_workers
-from fairbench_serve.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import same_workers
-from fairbench.live.plugin_config import PluginReport, config_from, plugin_config, require_active
 from fairbench.live.ledger import Ledger
-from fairbench_engines.sglang.home import Home
-from fairbench_engines.sglang.hooks import Hooks
+from fairbench.live.plugin_config import PluginReport, config_from, plugin_config, require_active
 from fairbench.live.processes.router import router_recipe
 from fairbench.live.sent_names import sent_names
 from fairbench.workloads.plan import tenant_paths_of
-from tests.live.live_driving import driven
+from fairbench_emulator.cli import emulate
+from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_serve import routed_workers
+from fairbench_serve.routed_workers import started_workers
 from tests.emulator.live_emulator import CONFIG, running
+from tests.live.live_driving import driven
 from tests.live.live_recipes import recipes_here
 from tests.serve.live_router import GENERATE, PATHS, cluster
 

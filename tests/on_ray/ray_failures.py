@@ -16,8 +16,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.on_ray.ray_cluster import SMALL, cluster_of
 from tests.execute.same_sweep import results
+from tests.on_ray.ray_cluster import SMALL, cluster_of
 
 SWEEP = ["--schedulers", "fcfs,vtc,dlpm", "--workloads", "chat", "--num-runs", "2"]
 PROGRAMS = "20"

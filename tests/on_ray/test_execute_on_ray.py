@@ -20,13 +20,13 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Saving
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import LocalProcesses
-from fairbench_ray.cluster import RayCluster
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.sweep_store import SweepStore
+from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks
-from tests.on_ray.ray_cluster import cluster_of
 from tests.execute.same_sweep import results
+from tests.on_ray.ray_cluster import cluster_of
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

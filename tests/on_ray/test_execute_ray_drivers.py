@@ -11,11 +11,11 @@ from fairbench.errors import RunFailed
 from fairbench.execute.launchers import LauncherFlags, driver_launcher_named
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.records import read_records
-from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from tests.live.live_cli import descendants, lines, only, running, wait_until
 from tests.live.live_recipes import places_of
 from tests.live.test_live_far_drivers import children_called
 from tests.live.test_live_launchers import rows
+from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.records import read_records
-from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from tests.live.live_cli import descendants, lines, running, wait_until
 from tests.live.live_recipes import places_of
 from tests.live.test_live_launchers import only, rows
+from tests.on_ray.ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
+from fairbench.live.launchers.base import Wanted
 from fairbench_ray import launcher
 from fairbench_ray.replicas import Placed
-from fairbench.live.launchers.base import Wanted
-from tests.on_ray import fake_bridge
 from tests.live.live_recipes import places_of
+from tests.on_ray import fake_bridge
 
 
 def test_a_cluster_lost_before_placement_is_an_error(tmp_path, monkeypatch):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from fairbench.errors import DataError
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench_serve import access as access_module
 from fairbench_serve.access import Access
 from fairbench_serve.charges import Charge
 from fairbench_serve.client_limits import Quota, Quotas
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.keys_file import KeysFile, read_keys
-from fairbench.schedulers.routing.fair_finish import FairFinish
 from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster, until
 
 FILE = """\

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live.json_errors import Problem
-from fairbench_serve.dispatcher import Dispatcher
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
+from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import GENERATE, cluster, until
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"

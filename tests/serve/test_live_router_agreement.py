@@ -6,11 +6,11 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.live.driver.fragments import token_ids
-from fairbench_serve.kv_events.blocks import BlockIndex
 from fairbench.live.kv_event_wire import BlockRemoved, BlockStored
-from fairbench_serve.dispatcher import Dispatcher
 from fairbench.schedulers.base import Router
 from fairbench.sim import run as sim_run
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.kv_events.blocks import BlockIndex
 
 VOCAB = range(16, 32_000)
 

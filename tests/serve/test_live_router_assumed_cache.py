@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench_serve.assumed_cache import FOLLOWED_SLACK, AssumedCache
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench_serve.assumed_cache import FOLLOWED_SLACK, AssumedCache
 
 POOL = 2_000
 

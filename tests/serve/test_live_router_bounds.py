@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairbench.core import Request, Segment
+from fairbench.live import ledger
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
 from fairbench.live.json_errors import Problem
-from fairbench.live import ledger
-from fairbench_engines.sglang.requests import client_of
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.accounts import worker_credits
+from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
+from fairbench.schedulers.registry import build_router
+from fairbench.schedulers.routing import client_round_robin
+from fairbench.schedulers.token_pages import segments_of
+from fairbench_engines.sglang.requests import client_of
 from fairbench_serve.app import router_app
 from fairbench_serve.calls import GenerateApi
 from fairbench_serve.charges import Charge
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.metrics import TotalsByClient
 from fairbench_serve.prompts import ApproximateTokens, PromptLimits
-from fairbench.schedulers.accounts import worker_credits
-from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
-from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import client_round_robin
-from fairbench.schedulers.token_pages import segments_of
 from tests.serve.live_router import CHAT, GENERATE, Worker, cluster
 
 

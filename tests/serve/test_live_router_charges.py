@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.live import headers
+from fairbench.schedulers.registry import build_router
 from fairbench_serve.answers import Usage
 from fairbench_serve.charges import Asked, Charge, Pace, broken_off, reported
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench.schedulers.registry import build_router
 from tests.serve.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
 ASKED = Asked(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)

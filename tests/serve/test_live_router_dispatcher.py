@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
 from fairbench.live.json_errors import Problem
-from fairbench_serve.dispatcher import Dispatcher
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import ROUTERS, build_router
 from fairbench.schedulers.token_pages import segments_of
+from fairbench_serve.dispatcher import Dispatcher
 
 POOL = 1000
 

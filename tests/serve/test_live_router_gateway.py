@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.registry import build_router
 from fairbench_serve.charges import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import Flight
 from fairbench_serve.loads import PolledLoads, Told, told_by
-from fairbench.schedulers.base import Setup
-from fairbench.schedulers.gateway.build import build_gateway
-from fairbench.schedulers.registry import build_router
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, GENERATE, Flood, cluster, router_before, streamed, until
 

@@ -10,9 +10,9 @@ from array import array
 
 import pytest
 
-from fairbench_serve.dispatcher import Dispatcher
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.registry import build_router
+from fairbench_serve.dispatcher import Dispatcher
 
 WORKERS, CLIENTS, POOL = 4, 20, 2_000
 PAGE_TOKENS = 16

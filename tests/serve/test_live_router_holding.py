@@ -5,9 +5,9 @@ from array import array
 
 import pytest
 
+from fairbench.schedulers.base import Router
 from fairbench_serve import app
 from fairbench_serve.attempts import sent
-from fairbench.schedulers.base import Router
 from tests.serve.live_router import GENERATE, cluster, until
 
 CLIENT = "x-fairbench-client"

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from fairbench_serve.cli_plan import client_fields
 from fairbench.errors import DataError, UsageError
 from fairbench.live.headers import (
     BODY_CLIENTS,
@@ -15,6 +14,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
 )
 from fairbench.live.json_errors import Problem
+from fairbench_serve.cli_plan import client_fields
 from fairbench_serve.identity import Keyring, client_of, is_name
 from fairbench_serve.keys_file import read_keys
 from tests.serve.live_router import CHAT, COMPLETIONS, PATHS, cluster

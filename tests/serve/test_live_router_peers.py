@@ -19,9 +19,9 @@ from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.processes.ports import reserved
+from fairbench.schedulers.peers.totals import Totals
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.peers import PATH, Answer, Message, settings_hash
-from fairbench.schedulers.peers.totals import Totals
 from tests.fuzz.fuzz_files import mutated
 from tests.serve.live_router import GENERATE, cluster, until
 

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from fairbench.live import headers
-from fairbench.live import ledger
+from fairbench.live import headers, ledger
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from tests.serve.live_router import GENERATE, PATHS, cluster, until
 

@@ -14,12 +14,12 @@ from aiohttp import ClientError, ClientSession
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench_serve import routed_workers
-from fairbench_serve.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.connections import bound
 from fairbench.live.processes.ports import reserved
+from fairbench_serve import routed_workers
+from fairbench_serve.routed_workers import started_workers
 from tests.live import live_null_server
 from tests.serve.live_router import (
     CHAT,

@@ -11,16 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairbench_attacks.behaviour import Behaviour
-from fairbench_attacks.measure import combined, harm, seen_in
-from fairbench_attacks.report import attack_text
-from fairbench_attacks.store import attack_file
-from fairbench_attacks.workload import ATTACK, HONEST, Stakes, attack_workload
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.results.run_facts import run_window, stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
 from fairbench.workloads.spec import load_workload
+from fairbench_attacks.behaviour import Behaviour
+from fairbench_attacks.measure import combined, harm, seen_in
+from fairbench_attacks.report import attack_text
+from fairbench_attacks.store import attack_file
+from fairbench_attacks.workload import ATTACK, HONEST, Stakes, attack_workload
 
 DURATION_S = 40.0
 RATE = 2.0  # programs per second of a victim; all four together exceed what a core serves

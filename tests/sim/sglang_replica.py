@@ -17,10 +17,10 @@ from unittest import mock
 from fairbench.core import PS_PER_S
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugin_config import plugin_config
-from fairbench_engines.sglang import hooks as plugin
 from fairbench.sim.engine.prefill import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.sequence import NEVER
+from fairbench_engines.sglang import hooks as plugin
 from tests.sim.real_replica import RealReplica
 from tests.sim.sglang_seam import VERSION, RealEngine, configured, path, sglang
 from tests.sim.token_ids import TokenIds

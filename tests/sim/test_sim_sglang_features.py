@@ -13,11 +13,11 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import plugin_config
-from fairbench_engines.sglang.hooks import Hooks
-from fairbench_engines.sglang.release import check_server
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, build_local
+from fairbench_engines.sglang.hooks import Hooks
+from fairbench_engines.sglang.release import check_server
 from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, PipelinedEngine, sglang, why_absent
 from tests.sim.sglang_streams import (
     Tokens,

@@ -8,7 +8,6 @@ from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import NEWEST, RULES, EngineParams, engine_limits
-from fairbench_engines.sglang.release import SUPPORTED
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.contract import worker_class
@@ -16,6 +15,7 @@ from fairbench.sim.engine.sglang.older_worker import OlderWorker
 from fairbench.sim.engine.sglang.retraction import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence
+from fairbench_engines.sglang.release import SUPPORTED
 from tests.sim.sim_helpers import US, Home, Spy, prompt
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench_emulator import app as emulated
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
+from fairbench_emulator import app as emulated
 
 CREDITS_EVERY = 500  # requests
 JUNK_BYTES = 300

@@ -13,7 +13,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fairbench.cli.commands import COMMANDS, PANELLED, Entry, PanelCommand
+from fairbench.cli.commands import (
+    PANELLED,
+    PanelCommand,
+    command_named,
+    command_names,
+    commands,
+)
 from fairbench.cli.exits import (
     FAILED,
     NOT_JUDGED,
@@ -23,6 +29,7 @@ from fairbench.cli.exits import (
     interrupted,
     written_file,
 )
+from fairbench.doors import Command
 from fairbench.errors import FairbenchError, NotJudged, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
 from fairbench.version import __version__
@@ -41,17 +48,22 @@ def _code_of(error: FairbenchError) -> int:
     return NOT_JUDGED if isinstance(error, NotJudged) else FAILED
 
 
+class _Listed(TyperCommand):
+    """A command of the list, whose line of help is looked up when it is shown."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the whole line, whatever the limit."""
+        return command_named(self.name or "").about
+
+
 class _Commands(TyperGroup):
     """The commands; an error ends as a line on stderr and an exit code, never a traceback.
 
-    Listed commands have only a name and a line of help; the used command is loaded.
+    Listed commands have only a name; the used command is loaded.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        listed = {
-            name: TyperCommand(name, help=entry.about, rich_markup_mode=None)
-            for name, entry in COMMANDS.items()
-        }
+        listed = {name: _Listed(name, rich_markup_mode=None) for name in command_names()}
         super().__init__(**{**kwargs, "commands": listed})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -74,6 +86,16 @@ class _Commands(TyperGroup):
             discard_output()
             code = FAILED
         sys.exit(code)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one line a command, under the heading of its group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, command_names()))
+        for name, entry in commands().items():
+            groups.setdefault(entry.group, []).append((name.ljust(width), entry.about))
+        for group, lines in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(lines)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _before_typer():
@@ -109,9 +131,9 @@ def _is_foreign_number(word: str) -> bool:
     return not word.isascii() and _NUMBER.fullmatch(word) is not None
 
 
-def _home(module: str, entry: Entry, name: str) -> Any:
+def _home(module: str, entry: Command, name: str) -> Any:
     if not entry.studies:
-        return import_module(f"fairbench.cli.{module}")
+        return import_module(module)
     from fairbench.studies import study
 
     return study(module, name)
@@ -122,8 +144,8 @@ def load(name: str) -> Any:
 
     Raises UsageError for a command of the studies if the studies are not installed.
     """
-    entry = COMMANDS[name]
-    module, _, attribute = (entry.target or f"{name}:{name}").partition(":")
+    entry = command_named(name)
+    module, _, attribute = entry.target.partition(":")
     found = getattr(_home(module, entry, name), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(

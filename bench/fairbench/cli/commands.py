@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from typer.core import TyperCommand
 
 from fairbench.config.flags.flag import OTHER, PANELS
+from fairbench.doors import COMMAND_GROUP, Command, registered, through
+from fairbench.errors import UsageError
 
 # The common flags in the order in which --help shows them; others come as they are declared.
 FIRST = (
@@ -45,61 +47,94 @@ class PanelCommand(TyperCommand):
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-class Entry(NamedTuple):
-    """A command: its one-line description, and ``MODULE:NAME`` unless both are the command's name.
-
-    The module is in this package, or for a command of the ``studies`` in theirs.
-    """
-
-    about: str
-    target: str = ""
-    studies: bool = False
+# The groups of ``fairbench --help``, in this order; a door may name another one.
+SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
+SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("Run one experiment and print the service and latency of each client."),
-    "list": Entry(
-        "List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.",
-        "list:list_names",
+def _own(group: str, about: str, target: str) -> Command:
+    return Command(group, about, f"fairbench.cli.{target}")
+
+
+_OWN: Mapping[str, Command] = {
+    "run": _own(
+        SIMULATE, "Run one experiment; print each client's service and latency.", "run:run"
     ),
-    "show": Entry("Print the summary of a stored run, or the comparison of a sweep, again."),
-    "recover": Entry("Save the finished requests of a run that was killed.", "show:recover"),
-    "validate": Entry("Replay measured runs in the simulator, and compare the results."),
-    "profile": Entry("Make a timing profile of any model on any GPU, or of a live server."),
-    "sweep": Entry("Run a grid of experiments and compare them."),
-    "compare": Entry("Compare experiments on the same seeds: better, worse or inconclusive."),
-    "plan": Entry(
-        "Find the smallest cluster that meets latency and fairness targets at a fixed load."
+    "compare": _own(
+        SIMULATE, "Compare experiments on the same seeds, with intervals.", "compare:compare"
     ),
-    "attack": Entry(
-        "Search for the attack by which a client gains most, or harms the other clients most."
+    "sweep": _own(SIMULATE, "Run a grid of experiments and compare them.", "sweep:sweep"),
+    "plan": _own(
+        SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
     ),
-    "leaderboard": Entry(
-        "Rank the schedulers of stored sweeps, and mark differences that are not significant."
+    "leaderboard": _own(
+        SIMULATE,
+        "Rank the schedulers of stored sweeps by what is significant.",
+        "leaderboard:leaderboard",
     ),
-    "emulate": Entry("Serve SGLang's HTTP API with the simulated engine, in real time."),
-    "serve": Entry(
-        "Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate."
+    "workload": _own(
+        SIMULATE,
+        "Check a workload file: clients, rates, and a cluster's load.",
+        "workload:workload",
     ),
-    "doctor": Entry(
-        "Say if fairbench's scheduler is active in a server, and if a flood leaves others unharmed."
+    "profile": _own(
+        SIMULATE, "Make a timing profile of a model on a GPU or a live server.", "profile:profile"
     ),
-    "trace": Entry("Inspect recorded traffic, or write a changed copy of it."),
-    "workload": Entry(
-        "Check a workload file: its clients, their rates, and the load of a cluster."
+    "list": _own(
+        SIMULATE, "List schedulers, workloads, profiles, engines and presets.", "list:list_names"
     ),
-    "check": Entry("Compare runs with a baseline; exit 1 if one got worse."),
-    "score": Entry("Compute every fairness metric from request records of any serving system."),
-    "diagnose": Entry(
-        "Find the heavy clients of an access log, the clients they harm, and a remedy.",
-        "diagnose:diagnose_log",
+    "show": _own(STORED, "Print a stored run or the comparison of a sweep again.", "show:show"),
+    "report": _own(
+        STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
     ),
-    "report": Entry(
-        "Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log."
+    "plot": _own(STORED, "Draw a figure of the DLPM paper, or of your own runs.", "plot:plot"),
+    "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
+    "diagnose": _own(
+        LOGS, "Find a log's heavy clients, whom they harm, and a remedy.", "diagnose:diagnose_log"
     ),
-    "plot": Entry("Draw a figure of the DLPM paper, or of your own runs, from stored runs."),
-    "reproduce": Entry(
-        "Run the missing simulations of a figure of the DLPM paper, then draw it.", studies=True
+    "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
+    "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
+    "validate": _own(
+        LOGS, "Replay measured runs in the simulator; compare the results.", "validate:validate"
     ),
-    "baseline": Entry("Rerun stored experiments, and report or accept differences."),
+    "doctor": _own(
+        SERVERS, "Test whether a server protects its light clients from a flood.", "doctor:doctor"
+    ),
+    "check": _own(CI, "Compare runs with a baseline; exit 1 if one got worse.", "check:check"),
+    "baseline": _own(
+        CI, "Rerun stored experiments; report or accept differences.", "baseline:baseline"
+    ),
+    "reproduce": Command(
+        PAPERS,
+        "Run what a paper's figure lacks, then draw the figure.",
+        "reproduce:reproduce",
+        studies=True,
+    ),
 }
+GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
+
+
+def command_names() -> list[str]:
+    """Return the name of every command. Raises UsageError if a door has one of the same name."""
+    added = sorted(registered(COMMAND_GROUP))
+    if twice := _OWN.keys() & set(added):
+        raise UsageError(f"{COMMAND_GROUP}: an installed package adds {min(twice)!r}, which exists")
+    return [*_OWN, *added]
+
+
+def command_named(name: str) -> Command:
+    """Return one of ``command_names``; the command of a door is loaded."""
+    command: Command = _OWN.get(name) or through(COMMAND_GROUP, name)
+    return command
+
+
+def commands() -> Mapping[str, Command]:
+    """Return every command by name, in the order of ``GROUPS``."""
+    every = {name: command_named(name) for name in command_names()}
+    groups = dict.fromkeys([*GROUPS, *(command.group for command in every.values())])
+    return {
+        name: command
+        for group in groups
+        for name, command in every.items()
+        if command.group == group
+    }

@@ -73,7 +73,7 @@ def compare(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments on the same seeds: better, worse or inconclusive.
+    """Compare experiments on the same seeds, with intervals.
 
     Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
     confidence interval.

@@ -47,7 +47,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, json_option("the findings", panel=None)] = False,
 ) -> None:
-    """Say if fairbench's scheduler is active in a server, and if a flood leaves others unharmed.
+    """Test whether a server protects its light clients from a flood.
 
     Two test clients send short requests for a minute, one of them a flood, after a question or with
     `--yes`. The exit code is 0 if the scheduler is active and nobody was harmed, and 1 otherwise.

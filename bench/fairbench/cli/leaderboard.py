@@ -72,7 +72,7 @@ def leaderboard(
         ),
     ] = None,
 ) -> None:
-    """Rank the schedulers of stored sweeps, and mark differences that are not significant.
+    """Rank the schedulers of stored sweeps by what is significant.
 
     Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
     """

@@ -33,7 +33,7 @@ def list_names(
         Kind | None, typer.Argument(metavar="KIND", help="Names to list. [default: everything]")
     ] = None,
 ) -> None:
-    """List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.
+    """List schedulers, workloads, profiles, engines and presets.
 
     Parts are listed with the parameters that `run --set` takes, presets with the values they set.
     """

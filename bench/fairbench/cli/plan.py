@@ -112,7 +112,7 @@ def plan(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[PlanFlags],
 ) -> None:
-    """Find the smallest cluster that meets latency and fairness targets at a fixed load.
+    """Find the smallest cluster that meets targets at a fixed load.
 
     The search is binary, and all cluster sizes use the same seeds. Exits with code 1 if no size in
     the range meets the targets with the first scheduler on the first GPU.

@@ -64,7 +64,7 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Draw a figure of the DLPM paper, or of your own runs, from stored runs. Runs nothing.
+    """Draw a figure of the DLPM paper, or of your own runs. Runs nothing.
 
     For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
     distribution of latencies, and lines over the swept values of a parameter, a load or replicas.

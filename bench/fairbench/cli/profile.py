@@ -158,7 +158,7 @@ class _DeriveByDefault(TyperGroup):
 
 profile = typer.Typer(
     cls=_DeriveByDefault,
-    help="Make a timing profile of any model on any GPU, or of a live server.",
+    help="Make a timing profile of a model on a GPU or a live server.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -37,7 +37,7 @@ def report(
     ] = None,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log.
+    """Write a page for a run, sweep, plan, leaderboard or log.
 
     The page is a single file that needs no network and no scripts.
     """

@@ -124,7 +124,7 @@ def run(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[RunFlags],
 ) -> None:
-    """Run one experiment and print the service and latency of each client.
+    """Run one experiment; print each client's service and latency.
 
     Runs on the simulated cluster, or on real servers. Every option has a default: `fairbench run`
     works without any.

@@ -113,7 +113,7 @@ def score(
     output_details: OutputDetails = False,
     as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
 ) -> None:
-    """Compute every fairness metric from request records of any serving system.
+    """Compute every fairness metric from any system's records.
 
     Times may start at any zero. A request without an end counts as failed. Several files are read
     as one run; if their layout has no client names (vllm, sglang), each file is a client.

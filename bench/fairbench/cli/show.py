@@ -23,7 +23,7 @@ def show(
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
 ) -> None:
-    """Print the summary of a stored run, or the comparison of a sweep, again."""
+    """Print a stored run or the comparison of a sweep again."""
     from fairbench.cli.output import add_run_line, check_explain, print_json, print_summary
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_summary

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec
 
 workload = typer.Typer(
-    help="Check a workload file: its clients, their rates, and the load of a cluster.",
+    help="Check a workload file: clients, rates, and a cluster's load.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairbench import doors
 from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from fairbench.execute.executor import Executor
 
-LOCAL, RAY = "local", "ray"
-EXECUTORS = (LOCAL, RAY)
+LOCAL = "local"
+EXECUTORS = (LOCAL, *doors.registered(doors.EXECUTOR_GROUP))
 
 
 def check_executor(name: str, ray_address: str | None = None) -> None:
@@ -18,7 +19,7 @@ def check_executor(name: str, ray_address: str | None = None) -> None:
     if name not in EXECUTORS:
         raise unknown_name("executor", name, EXECUTORS)
     if name == LOCAL and ray_address is not None:
-        raise UsageError(f"--ray-address {ray_address}: needs --executor {RAY}")
+        raise UsageError(f"--ray-address {ray_address}: needs --executor ray")
 
 
 def executor_named(name: str, ray_address: str | None = None) -> Executor:
@@ -31,6 +32,5 @@ def executor_named(name: str, ray_address: str | None = None) -> Executor:
         from fairbench.execute.local_processes import LocalProcesses
 
         return LocalProcesses()
-    from fairbench_ray.cluster import RayCluster
-
-    return RayCluster(ray_address)
+    executor: Executor = doors.through(doors.EXECUTOR_GROUP, name)(ray_address)
+    return executor

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairbench import doors
 from fairbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -35,12 +36,6 @@ def _here(_: LauncherFlags) -> Launcher:
     return LocalLauncher()
 
 
-def _on_ray(flags: LauncherFlags) -> Launcher:
-    from fairbench_ray.launcher import RayLauncher
-
-    return RayLauncher(flags.ray_address)
-
-
 def _by_command(flags: LauncherFlags) -> Launcher:
     from fairbench.live.launchers.command import CommandLauncher
 
@@ -52,15 +47,24 @@ def _by_command(flags: LauncherFlags) -> Launcher:
     return CommandLauncher(hosts, words)
 
 
+def _by_door(name: str) -> Callable[[LauncherFlags], Launcher]:
+    def made(flags: LauncherFlags) -> Launcher:
+        launcher: Launcher = doors.through(doors.LAUNCHER_GROUP, name)(flags.ray_address)
+        return launcher
+
+    return made
+
+
+_FROM_DOORS = tuple(doors.registered(doors.LAUNCHER_GROUP))
 LOCAL = "local"
 LAUNCHERS: Mapping[str, Way] = {
     LOCAL: Way(_here),
-    "ray": Way(_on_ray, frozenset({"ray_address"})),
+    **{name: Way(_by_door(name), frozenset({"ray_address"})) for name in _FROM_DOORS},
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
 # Command lines are visible in a host's process list, and drivers have a secret.
-DRIVER_LAUNCHERS = (LOCAL, "ray")
+DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from fairbench.core import Segment
+from fairbench.doors import plugin_of
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.live.driver.caller import Caller, ProgramCall
 from fairbench.live.driver.clock import RunClock
@@ -25,7 +26,7 @@ from fairbench.live.driver.connection import Pool
 from fairbench.live.driver.server_apis import AskCompletions
 from fairbench.live.driver.target import Target
 from fairbench.live.headers import SESSION
-from fairbench_engines.vllm.exporter import PROOF
+from fairbench.live.plugin_config import PROOF
 from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.records import RequestRecord
 from fairbench.live.server_facts import MOST_RUNNING, info_in
@@ -102,7 +103,7 @@ def _from_metrics(page: str) -> Facts:
         return Facts("vLLM", report["local"], report["params"], report["weights"], {}, most)
     if "vllm:" not in page:
         return Facts("unknown server", hint="neither /server_info nor /metrics names a scheduler")
-    hint = f"vllm serve does not export {PROOF}: start python -m fairbench_engines.vllm"
+    hint = f"vllm serve does not export {PROOF}: start python -m {plugin_of('vllm')}"
     return Facts("vLLM", hint=f"{hint} with --scheduler-cls")
 
 

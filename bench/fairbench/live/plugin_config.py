@@ -25,6 +25,9 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
+# In a server's metrics: the gauge whose labels name the scheduler, and the limit of the batch.
+PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
+
 LOAD_CAP = "engine.load_cap"  # the only setting of engines that a plugin obeys
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.files.json_text import json_file
-from fairbench_engines.vllm.exporter import LIMIT, PROOF
+from fairbench.live.plugin_config import LIMIT, PROOF
 
 POOL = "vllm:cache_config_info"
 MOST_RUNNING = "max_running_requests"

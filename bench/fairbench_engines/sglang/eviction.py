@@ -15,6 +15,8 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.engine.client_cache import ClaimedNode
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
 from fairbench_engines.sglang.kept_tree import (
     RADIX_MODULE,
@@ -26,8 +28,6 @@ from fairbench_engines.sglang.kept_tree import (
 )
 from fairbench_engines.sglang.release import Hook
 from fairbench_engines.sglang.requests import Req, namespace_of
-from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.client_cache import ClaimedNode
 
 BASE_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
 Original = Callable[..., Any]

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 from fairbench.core import Request
-from fairbench.live.plugin_config import PluginConfig
-from fairbench_engines.home import EngineHome, Tracked, request_of
 from fairbench.live.ledger import Ledger
+from fairbench.live.plugin_config import PluginConfig
+from fairbench.live.step_times import Decode, Prompt
+from fairbench.schedulers.drive import Preempt, Selection, resume, start
+from fairbench.schedulers.load_cap import step_units
+from fairbench_engines.home import EngineHome, Tracked, request_of
 from fairbench_engines.sglang.kept_tree import KeptTree
 from fairbench_engines.sglang.match_order import MatchOrder
 from fairbench_engines.sglang.preemption import Preemption
@@ -23,9 +26,6 @@ from fairbench_engines.sglang.requests import (
     session_of,
 )
 from fairbench_engines.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
-from fairbench.live.step_times import Decode, Prompt
-from fairbench.schedulers.drive import Preempt, Selection, resume, start
-from fairbench.schedulers.load_cap import step_units
 
 
 class Next(Enum):

@@ -12,8 +12,10 @@ from http import HTTPStatus
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
 from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
+from fairbench.live.step_times import FittedCosts
+from fairbench.version import __version__
 from fairbench_engines.sglang.admission import Admission, Original
 from fairbench_engines.sglang.eviction import Eviction
 from fairbench_engines.sglang.home import Home
@@ -32,8 +34,6 @@ from fairbench_engines.sglang.release import (
     resolved,
 )
 from fairbench_engines.sglang.requests import Req, context_of
-from fairbench.live.step_times import FittedCosts
-from fairbench.version import __version__
 
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import KeptMatches, Match, Spot, Waiter
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of, prefix_len
-from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 
 POLICY_MODULE = "sglang.srt.managers.schedule_policy"
 BATCH_MODULE = "sglang.srt.managers.schedule_batch"

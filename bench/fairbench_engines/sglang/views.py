@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.schedulers.list_view import ListScan, QueueView
+from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
 from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import EngineQueue
 from fairbench_engines.sglang.kept_tree import KeptTree
 from fairbench_engines.sglang.match_order import MatchOrder
 from fairbench_engines.sglang.preemption import CLIP_MAX_NEW_TOKENS
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
-from fairbench.schedulers.list_view import ListScan, QueueView
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
 
 
 class ArmedQueue(list[Req]):

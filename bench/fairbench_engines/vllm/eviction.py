@@ -15,11 +15,11 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
-from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench.live.plugin_releases import check_function
+from fairbench.schedulers.setup import Setup
+from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
-from fairbench.schedulers.setup import Setup
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
 # Every wrapped or called function of vLLM, with its first parameters after ``self``.

@@ -7,11 +7,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from fairbench.live.plugin_config import PluginConfig
 from fairbench.live.ledger import BALANCE_EVERY_S, COUNTED, Exporter
+from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
-PROOF = "fairbench_scheduler"  # the gauge whose labels name the scheduler
-LIMIT = "fairbench_max_running_requests"
 RESIDENCY = "fairbench_client_residency"
 # the directory in which vLLM's HTTP process finds engine counters
 SHARED = "PROMETHEUS_MULTIPROC_DIR"

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.plugin_config import PluginConfig
-from fairbench_engines.home import EngineHome, Theirs, Tracked, request_of
 from fairbench.live.ledger import FIRST_TOKEN, Ledger
-from fairbench_engines.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
+from fairbench.live.plugin_config import PluginConfig
 from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.token_pages import segments_of
+from fairbench_engines.home import EngineHome, Theirs, Tracked, request_of
+from fairbench_engines.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
 
 
 class Part(NamedTuple):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fairbench.core import PS_PER_S, Request
-from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.sim.engine.cache_claims import Claims
+from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 
 Theirs = Any  # vLLM's block
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 from fairbench.core import Request
-from fairbench_engines.home import Tracked
-from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
 from fairbench.schedulers.list_view import ListScan, ListView, QueueView
 from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench_engines.home import Tracked
+from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
 
 # length of the end of a key in vLLM's map of blocks; the block's hash comes before it
 GROUP_BYTES = 4

@@ -12,9 +12,9 @@ from math import inf
 import zmq
 import zmq.asyncio
 
-from fairbench_serve.kv_events.blocks import BlockIndex
 from fairbench.live.kv_event_wire import NumberedBatch, decode, replay_request
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench_serve.kv_events.blocks import BlockIndex
 
 SILENCE_S = 5.0  # seconds of silence after which the worker is assumed to send no more
 AT_A_TIME = 16  # messages read in one turn, which takes a few milliseconds

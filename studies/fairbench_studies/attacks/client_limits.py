@@ -15,10 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fairbench_attacks.behaviour import HONEST
-from fairbench_attacks.measure import replayed, seen_in
-from fairbench_attacks.workload import HONEST as HONESTLY
-from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment
@@ -26,6 +22,10 @@ from fairbench.metrics.records import PLAIN
 from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
+from fairbench_attacks.behaviour import HONEST
+from fairbench_attacks.measure import replayed, seen_in
+from fairbench_attacks.workload import HONEST as HONESTLY
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench_studies.attacks.defences import (
     D2LPM_TENANTS,
     DEFENDED,

@@ -12,15 +12,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from fairbench_attacks.behaviour import HONEST, Behaviour
-from fairbench_attacks.measure import pair, seen_in
-from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment
 from fairbench.results.intervals import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.tables_only import simulate_tables
+from fairbench_attacks.behaviour import HONEST, Behaviour
+from fairbench_attacks.measure import pair, seen_in
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 

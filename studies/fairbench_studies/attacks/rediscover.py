@@ -8,16 +8,16 @@ from typing import Any
 
 import typer
 
-from fairbench_attacks.flags import Objective, Optimiser
-from fairbench_attacks.report import processors_text
-from fairbench_attacks.search import Search
-from fairbench_attacks.store import Plan, SearchStore
-from fairbench_attacks.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
 from fairbench.cli.output import print_json
 from fairbench.config.resolve import experiment
 from fairbench.execute.context import RunContext
+from fairbench_attacks.flags import Objective, Optimiser
+from fairbench_attacks.report import processors_text
+from fairbench_attacks.search import Search
+from fairbench_attacks.store import Plan, SearchStore
+from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
 TRIALS, DURATION_S = 192, 120.0  # the duration contains whole periods of the known bursts

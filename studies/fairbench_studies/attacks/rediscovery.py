@@ -11,12 +11,12 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
+from fairbench.results.new_directories import run_folder
 from fairbench_attacks.behaviour import Behaviour
 from fairbench_attacks.known import KNOWN
 from fairbench_attacks.measure import Harm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
-from fairbench.results.new_directories import run_folder
 
 PART = 0.9  # fraction of the known attack's harm
 

@@ -14,10 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbench_attacks.behaviour import HONEST, Behaviour
-from fairbench_attacks.known import KNOWN
-from fairbench_attacks.measure import Seen, combined, harm, pair, seen_in
-from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import assigned
 from fairbench.config.resolve import experiment
@@ -26,6 +22,10 @@ from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
+from fairbench_attacks.behaviour import HONEST, Behaviour
+from fairbench_attacks.known import KNOWN
+from fairbench_attacks.measure import Seen, combined, harm, pair, seen_in
+from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench_studies.attacks.defences import (
     DEFENDED,
     LIMITING,

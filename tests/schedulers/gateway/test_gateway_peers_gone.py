@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from fairbench.live.json_errors import Problem
-from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
 from fairbench.schedulers.peers.params import Terms
+from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
 from tests.schedulers.gateway.gateway_helpers import Desk
 
 TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)

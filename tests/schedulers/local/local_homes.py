@@ -12,10 +12,7 @@ from types import SimpleNamespace
 from typing import Protocol
 
 from fairbench.core import Request, Segment
-from fairbench_engines.home import Tracked
 from fairbench.live.ledger import Ledger
-from fairbench_engines.sglang import home as plugin_home
-from fairbench_engines.sglang.views import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
@@ -23,6 +20,9 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.sequence import Sequence
+from fairbench_engines.home import Tracked
+from fairbench_engines.sglang import home as plugin_home
+from fairbench_engines.sglang.views import ArmedQueue
 from tests.schedulers.local.local_requests import Trie
 
 

@@ -255,6 +255,7 @@ UNTESTED = Flag(
     SERVERS,
     option="--allow-untested-release",
 )
+HOST = Flag("Address to listen on.", default="127.0.0.1")
 READY = Flag("Seconds within which servers must be ready.", SERVERS, least=1)
 READY_S = 600.0  # default of ``READY``
 RAY_ADDRESS = Flag(

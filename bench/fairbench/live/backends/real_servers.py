@@ -67,7 +67,7 @@ class RealServerBackend(WorkerBackend[R]):
         if given and (reason := too_small(self.spec, given)):
             raise UsageError(f"{POOL} = {given}: {reason}")
         if config.schedule_policy is not None:
-            python = replace(python, release="")  # no plugin is installed
+            python = replace(python, plugin="")  # no plugin is installed
         return Wanted(
             self.spec.dp,
             python,

@@ -28,7 +28,7 @@ SERVER_PYTHON = ServerPython(
     ("sglang", "fairbench"),
     "sglang==0.5.23",
     PYTHON,
-    release="fairbench_engines.sglang.release",
+    plugin="sglang",
 )
 # Options with the same name on SGLang's command line.
 ENGINE_FLAGS = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairbench.config.backend import VLLM, VLLM_FLAGS
 from fairbench.config.server_args import check_given
+from fairbench.doors import plugin_of
 from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
@@ -24,8 +25,6 @@ PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
 # used before its memory fraction
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
-SERVER = "fairbench_engines.vllm"
-SCHEDULER = "fairbench_engines.vllm.scheduler.FairScheduler"
 # vLLM binds a path that contains "*", or a socket of this machine; a name after "@" is not a file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
@@ -48,16 +47,17 @@ class VLLMBackend(RealServerBackend[VLLM]):
             RELEASE,
             PYTHON,
             BUILT_FOR_CPU,
-            "fairbench_engines.vllm.release",
+            "vllm",
         )
         return self._wanted(python, options, on_cpu=False)
 
     def recipe(self, number: int, place: Place) -> Recipe:
+        server = [place.python, "-m", plugin_of("vllm")]
         # for the page that flushes the cache
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",
-            command=lambda ports: [place.python, "-m", SERVER, *self._arguments(place, ports)],
+            command=lambda ports: [*server, *self._arguments(place, ports)],
             ports=3,
             environment={**environment, **place.environment},
             kv_events=KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_FAR,
@@ -109,7 +109,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
         if config.load_format is not None:
             arguments += ["--load-format", config.load_format]
         if config.schedule_policy is None:
-            arguments += ["--scheduler-cls", SCHEDULER]
+            arguments += ["--scheduler-cls", f"{plugin_of('vllm')}.scheduler.FairScheduler"]
         return [*arguments, *self._engine_flags(VLLM_FLAGS), *config.server_args]
 
 

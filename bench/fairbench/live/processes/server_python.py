@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
 MISSING = """
@@ -34,15 +35,16 @@ class ServerPython:
     """The requirements on a Python that starts servers of a kind; by default this Python.
 
     The environment's ``variable`` names the Python by default; ``install`` provides the first of
-    ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed. ``release`` is a
-    module of ours whose function ``check`` refuses releases that the plugin does not fit.
+    ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed. ``plugin`` is
+    an engine whose plugin of ours has a function ``check``, which refuses releases that the plugin
+    does not fit.
     """
 
     modules: tuple[str, ...] = ()
     install: str = ""
     variable: str = ""
     for_cpu: str | None = None
-    release: str = ""
+    plugin: str = ""
     check: str = "check_version"
 
     def named(self, chosen: str | None) -> str:
@@ -63,8 +65,9 @@ class ServerPython:
                 f"{self.install} and fairbench-llm in one environment, and give its "
                 f"Python with --server-python or {self.variable}"
             )
-        if self.release:
-            refused = ask_python(python, REFUSED, self.release, self.check).strip()
+        if self.plugin:
+            release = f"{plugin_of(self.plugin)}.release"
+            refused = ask_python(python, REFUSED, release, self.check).strip()
             if refused:
                 raise UsageError(f"server_python {python}: {refused}")
         return python
