@@ -13,8 +13,8 @@ from fairbench.cli.app import app, load
 from fairbench.config.resolve import resolve
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.schedulers.gateway.orders import ORDERS
-from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
-from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
+from fairbench.schedulers.gateway.registry import DETECTORS, policies_by_name
+from fairbench.schedulers.registry import PAIRS, locals_by_name, routers_by_name
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import workload_names
 from fairbench_studies.pages.flag_table import flag_table
@@ -52,12 +52,12 @@ def test_help_mentions_no_python_types(name):
     assert "list[str]" not in CliRunner().invoke(app, [name, "--help"]).stdout
 
 
-@pytest.mark.parametrize("name", sorted({*PAIRS, *LOCALS, *ROUTERS}))
+@pytest.mark.parametrize("name", sorted({*PAIRS, *locals_by_name(), *routers_by_name()}))
 def test_every_scheduler_is_documented(name):
     assert f"`{name}`" in DOCS
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *DETECTORS, *ORDERS])
+@pytest.mark.parametrize("name", [*policies_by_name(), *DETECTORS, *ORDERS])
 def test_every_part_of_a_gateway_is_documented(name):
     assert f"`{name}`" in FILES["docs/guide/gateways.md"]
 

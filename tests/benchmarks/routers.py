@@ -12,7 +12,7 @@ import time
 from array import array
 
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.schedulers.registry import ROUTERS, build_router
+from fairbench.schedulers.registry import build_router, routers_by_name
 from fairbench.schedulers.token_pages import segments_of
 
 REPEATS = 3
@@ -69,7 +69,7 @@ def main():
         cases[f"{tokens:,} token ids"] = ids(rng, count, tokens), as_pages
     print("| router |", " | ".join(cases), "|")
     print("|---|" + "--:|" * len(cases))
-    for name in ROUTERS:
+    for name in routers_by_name():
         best = (
             max(decisions_per_s(name, workers, *case) for _ in range(REPEATS))
             for case in cases.values()

@@ -24,7 +24,7 @@ from fairbench.config.flags.run import RUN
 from fairbench.config.resolve import experiment, resolve
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.results.store import save_run
-from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
+from fairbench.schedulers.registry import PAIRS, build_local, locals_by_name
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.run import simulate
@@ -88,12 +88,13 @@ def queue():
         }
         return per_second(flags, {"chat.turns_min": 1, "chat.turns_max": 1} | UNLIMITED_RPM)
 
-    rows = ((f"`{local}`", (rate(local, waiting) for waiting in WAITING)) for local in LOCALS)
+    names = locals_by_name()
+    rows = ((f"`{local}`", (rate(local, waiting) for waiting in WAITING)) for local in names)
     table("requests per CPU second", [f"{waiting:,} waiting" for waiting in WAITING], rows)
 
 
 def ordering_pass():
-    rows = ((f"`{local}`", (f"{ms:.3f}" for ms in pass_ms(local))) for local in LOCALS)
+    rows = ((f"`{local}`", (f"{ms:.3f}" for ms in pass_ms(local))) for local in locals_by_name())
     table("ms per pass", ["all 1,000 are new", "one is new, the tree has changed"], rows)
 
 

@@ -11,9 +11,9 @@ from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
-from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
+from fairbench.schedulers.gateway.registry import DETECTORS, policies_by_name
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
+from fairbench.schedulers.registry import PAIRS, locals_by_name, routers_by_name
 from fairbench.workloads.spec import workload_names
 
 
@@ -32,9 +32,9 @@ def entries(text):
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        ("schedulers", [*PAIRS, *LOCALS, "engine", "cluster", "timing"]),
-        ("routers", list(ROUTERS)),
-        ("gateways", [*POLICIES, *DETECTORS, "gateway"]),
+        ("schedulers", [*PAIRS, *locals_by_name(), "engine", "cluster", "timing"]),
+        ("routers", list(routers_by_name())),
+        ("gateways", [*policies_by_name(), *DETECTORS, "gateway"]),
         ("workloads", workload_names()),
         ("profiles", profile_ids()),
         ("engines", [*ENGINES, DISAGGREGATION]),

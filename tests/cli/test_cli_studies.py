@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fairbench import studies
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.schedulers.registry import LOCALS
+from fairbench.schedulers.registry import locals_by_name
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_typo_in_a_name_is_corrected_with_and_without_the_studies(no_studies):
     assert result.exit_code == 0
     lines = [line for line in result.stdout.splitlines() if "fairbench-llm[studies]" in line]
     assert [line.split()[0] for line in lines] == [
-        name for name, path in LOCALS.items() if path.startswith(studies.PACKAGE)
+        name for name, path in locals_by_name().items() if path.startswith(studies.PACKAGE)
     ]
 
 

@@ -53,8 +53,8 @@ def test_each_local_scheduler_and_eviction_policy_is_built_without_them():
     program = """
 from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.eviction.registry import EVICTIONS
-from fairbench.schedulers.registry import LOCALS
-for local in LOCALS:
+from fairbench.schedulers.registry import locals_by_name
+for local in locals_by_name():
     for eviction in EVICTIONS:
         config = plugin_config(local, {}, {"a": 2.0}, Evicting(eviction, ("a", "b")))
         config.build()

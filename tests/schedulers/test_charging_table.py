@@ -4,8 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from fairbench.schedulers.gateway.registry import POLICIES, policy_class
-from fairbench.schedulers.registry import LOCALS, ROUTERS, local_class, router_class
+from fairbench.schedulers.gateway.registry import policies_by_name, policy_class
+from fairbench.schedulers.registry import local_class, locals_by_name, router_class, routers_by_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "schedulers.md"
 HEADER = [
@@ -33,9 +33,9 @@ def row(name, kind, params):
 
 
 def table():
-    rows = [row(name, "local", local_class(name).Params) for name in LOCALS]
-    rows += [row(name, "router", router_class(name).Params) for name in ROUTERS]
-    rows += [row(name, "gateway", policy_class(name).Params) for name in POLICIES]
+    rows = [row(name, "local", local_class(name).Params) for name in locals_by_name()]
+    rows += [row(name, "router", router_class(name).Params) for name in routers_by_name()]
+    rows += [row(name, "gateway", policy_class(name).Params) for name in policies_by_name()]
     return "\n".join([*HEADER, *(one for one in rows if one is not None)])
 
 

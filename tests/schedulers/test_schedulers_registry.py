@@ -4,15 +4,16 @@ from math import inf
 
 import pytest
 
+from fairbench import doors
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers import registry
 from fairbench.schedulers.gateway.registry import (
     DETECTORS,
-    POLICIES,
     AdmissionParams,
     GatewayParams,
     detector_class,
+    policies_by_name,
     policy_class,
 )
 from fairbench.schedulers.local.fcfs import FCFS
@@ -20,12 +21,12 @@ from fairbench.schedulers.params import make_params, param_names
 from fairbench.schedulers.setup import Setup
 
 
-@pytest.mark.parametrize("name", registry.LOCALS)
+@pytest.mark.parametrize("name", registry.locals_by_name())
 def test_every_local_scheduler_is_known_by_its_own_name(name):
     assert registry.build_local(name, {}).name == name
 
 
-@pytest.mark.parametrize("name", registry.ROUTERS)
+@pytest.mark.parametrize("name", registry.routers_by_name())
 def test_every_router_is_known_by_its_own_name(name):
     assert registry.build_router(name, {}, 4).name == name
 
@@ -38,9 +39,9 @@ MAY_BE_INFINITE = {  # each scheduler says what infinity means
     *("edf-dlpm.aging_s", "dlpm-edf.aging_s"),
 }
 PARTS = [
-    *((name, registry.local_class(name).Params) for name in registry.LOCALS),
-    *((name, registry.router_class(name).Params) for name in registry.ROUTERS),
-    *((name, policy_class(name).Params) for name in POLICIES),
+    *((name, registry.local_class(name).Params) for name in registry.locals_by_name()),
+    *((name, registry.router_class(name).Params) for name in registry.routers_by_name()),
+    *((name, policy_class(name).Params) for name in policies_by_name()),
     *((name, detector_class(name).Params) for name in DETECTORS),
     *(("admission", AdmissionParams), ("gateway", GatewayParams)),
 ]
@@ -59,7 +60,7 @@ def test_infinity_is_refused_in_one_line_where_it_means_nothing(part, params, ke
 
 
 def test_no_name_is_both_a_router_and_a_local_scheduler():
-    assert not set(registry.LOCALS) & set(registry.ROUTERS)
+    assert not set(registry.locals_by_name()) & set(registry.routers_by_name())
 
 
 @pytest.mark.parametrize(("pair", "parts"), registry.PAIRS.items())
@@ -68,8 +69,8 @@ def test_pairs_consist_of_parts_that_exist(pair, parts):
     assert registry.split_pair(pair) == parts
     assert registry.split_pair(f"{router}+{local}") == parts
     assert registry.pair_name(router, local) == pair
-    assert router in registry.ROUTERS
-    assert local in registry.LOCALS
+    assert router in registry.routers_by_name()
+    assert local in registry.locals_by_name()
 
 
 def test_a_pair_without_a_name_is_named_by_its_parts():
@@ -106,7 +107,7 @@ class Mine(FCFS):
 def install(monkeypatch):
     def install(name, value):
         points = {registry.LOCAL_GROUP: [FakeEntryPoint(name, value)]}
-        monkeypatch.setattr(registry, "entry_points", lambda group: points.get(group, []))
+        monkeypatch.setattr(doors, "entry_points", lambda group: points.get(group, []))
         registry._with_plugins.cache_clear()
 
     yield install
@@ -152,7 +153,7 @@ def test_weights_name_existing_clients(name):
         scheduler.prepare(Setup(clients=("client-0", "client-2")))
 
 
-@pytest.mark.parametrize("name", registry.LOCALS)
+@pytest.mark.parametrize("name", registry.locals_by_name())
 def test_no_scheduler_takes_names_of_clients_by_itself(name):
     scheduler = registry.build_local(name, {})
     scheduler.prepare(Setup(clients=("a",)))  # raises on any other client's name

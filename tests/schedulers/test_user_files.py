@@ -10,6 +10,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.core import Request, Segment
+from fairbench.doors import registered
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.comparison import plan_comparison
 from fairbench.report.pages.run_page import own_files, versions
@@ -61,7 +62,8 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
     assert registry.build_local("fewest-running", settings).params.weights == {"a": 2.0}
     assert registry.build_router("first", {}, 4).route(None, 0.0) == 0
     # A class that the file only imports is not added.
-    assert len(registry.routers_by_name()) == len(registry.ROUTERS) + 1
+    installed = registered(registry.ROUTER_GROUP)
+    assert len(registry.routers_by_name()) == len(registry.ROUTERS) + len(installed) + 1
     assert {"first", "fewest-running"} <= set(registry.params_classes())
 
 
@@ -209,8 +211,8 @@ def test_a_name_of_another_kind_gets_the_right_spelling(name_files, tmp_path, wh
 
 def test_no_bundled_scheduler_has_a_mistake_that_is_refused_in_a_users_file():
     for names, kind, load in (
-        (registry.LOCALS, LocalScheduler, registry.local_class),
-        (registry.ROUTERS, Router, registry.router_class),
+        (registry.locals_by_name(), LocalScheduler, registry.local_class),
+        (registry.routers_by_name(), Router, registry.router_class),
     ):
         for name in names:
             assert not unknown_hook(load(name), kind)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench.live.json_errors import Problem
 from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.registry import ROUTERS, build_router
+from fairbench.schedulers.registry import build_router, routers_by_name
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_serve.dispatcher import Dispatcher
 
@@ -231,7 +231,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", routers_by_name())
 @given(steps=STEPS)
 def test_no_bundled_router_ever_sends_to_a_worker_that_is_down_or_leaves(name, steps):
     dispatcher = home(build_router(name, {}, 3), workers=3)
@@ -266,7 +266,7 @@ def test_no_bundled_router_ever_sends_to_a_worker_that_is_down_or_leaves(name, s
     assert not drained.intersection(dispatcher.flights)
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", routers_by_name())
 def test_every_bundled_router_gives_work_to_a_worker_that_is_added(name):
     dispatcher = home(build_router(name, {}, 2))
     dispatcher.join(dispatcher.add(followed=False))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.cluster_params import DisaggregationParams
 from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.schedulers.registry import LOCALS, ROUTERS, build_local
+from fairbench.schedulers.registry import build_local, locals_by_name, routers_by_name
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.disaggregated.replica import Transfers
@@ -175,7 +175,7 @@ def test_invariants_hold_after_every_event(workload, scheduler, form):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_local_scheduler_and_router_orders_prefill_workers(form):
-    for kind, names in (("local", LOCALS), ("router", ROUTERS)):
+    for kind, names in (("local", locals_by_name()), ("router", routers_by_name())):
         for name in names:
             run_checked(small("chat", "fcfs", num_programs=1, **{kind: name}, **form))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.schedulers.registry import ROUTERS
+from fairbench.schedulers.registry import routers_by_name
 from fairbench.sim.run import simulate
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec
@@ -61,7 +61,7 @@ def test_local_schedulers_serve_all_requests_on_vllm_too(name):
     assert result.requests["retractions"].sum() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTERS if name not in OLDER])
+@pytest.mark.parametrize("name", [name for name in routers_by_name() if name not in OLDER])
 def test_routers_break_no_rule_of_a_cluster(name):
     result = run_checked(spec(f"{name}+lpm", dp=3))
     assert result.summary["unfinished"] == 0

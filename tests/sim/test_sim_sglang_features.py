@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.registry import LOCALS, build_local
+from fairbench.schedulers.registry import build_local, locals_by_name
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
 from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, PipelinedEngine, sglang, why_absent
@@ -219,7 +219,7 @@ def on_a_rank(name, seed, stream):
 
 def test_ranks_decide_alike_or_are_refused():
     refused = set()
-    for name in LOCALS:
+    for name in locals_by_name():
         for seed in range(3):
             stream = random_stream(seed)
             first = on_a_rank(name, 1, stream)

@@ -78,7 +78,7 @@ def _gateways() -> Iterator[str]:
     yield (
         "Gateways (--gateway), parameters for --set; every local scheduler can be a gateway, too"
     )
-    yield from _parts(registry.POLICIES, registry.policy_class)
+    yield from _parts(registry.policies_by_name(), registry.policy_class)
     usual = registry.DEFAULT_DETECTOR
     yield from ("", f"Saturation (--saturation, {usual} unless given), parameters for --set")
     yield from _parts(registry.DETECTORS, registry.detector_class)

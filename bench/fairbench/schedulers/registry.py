@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from fairbench.doors import registered
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import files_named
 from fairbench.named import imported
@@ -23,9 +23,9 @@ from fairbench.schedulers.params import PartParams, make_params, params_of
 from fairbench.studies import PACKAGE as STUDIES
 from fairbench.studies import need_studies
 
-# Paths instead of classes, so that a command imports only the schedulers that it runs. Schedulers
-# that only one study of a paper uses are part of the study, which is in a clone of the repository,
-# but not in a wheel.
+# Paths instead of classes, so that a command imports only the schedulers that it runs. Others'
+# schedulers are entry points, as a user's are. Schedulers that only one study of a paper uses are
+# part of the study, which is in a clone of the repository, but not in a wheel.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -34,7 +34,6 @@ LOCALS = {
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
     "lcf": "fairbench.schedulers.local.lcf:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
-    "mdrr": "fairbench.schedulers.local.mdrr:MDRR",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "preble-groups-code": f"{STUDIES}.preble.code.groups:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
@@ -42,15 +41,10 @@ LOCALS = {
     "dlpm-upstream": f"{STUDIES}.dlpm.upstream:UpstreamDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
     "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
-    "justitia": "fairbench.schedulers.local.justitia:Justitia",
-    "equinox": "fairbench.schedulers.local.equinox:Equinox",
-    "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
     "edf": "fairbench.schedulers.local.edf:EDF",
     "edf-textbook": f"{STUDIES}.textbook.edf:TextbookEDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
     "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
-    "niyama": "fairbench.schedulers.local.niyama:Niyama",
-    "autellix": "fairbench.schedulers.local.autellix:Autellix",
 }
 
 ROUTERS = {
@@ -64,13 +58,6 @@ ROUTERS = {
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
     "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
     "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
-    "cache-aware": "fairbench.schedulers.routing.cache_aware:CacheAware",
-    "dynamo": "fairbench.schedulers.routing.dynamo:Dynamo",
-    "llm-d": "fairbench.schedulers.routing.llm_d:LlmD",
-    "aibrix-prefix-cache": "fairbench.schedulers.routing.aibrix_prefix_cache:AibrixPrefixCache",
-    "vtc-basic": "fairbench.schedulers.routing.vtc_basic:VtcBasic",
-    "vllm-router": "fairbench.schedulers.routing.vllm_router:VllmRouter",
-    "ray-prefix": "fairbench.schedulers.routing.ray_prefix:RayPrefix",
 }
 
 # Values of `--scheduler`: (router, local).
@@ -105,7 +92,7 @@ def routers_by_name() -> Mapping[str, str]:
 def _with_plugins(group: str) -> Mapping[str, str]:
     known, base = (LOCALS, LocalScheduler) if group == LOCAL_GROUP else (ROUTERS, Router)
     found = dict(known)
-    own = [(point.name, point.value) for point in entry_points(group=group)]
+    own = [(name, point.value) for name, point in registered(group).items()]
     for path in user_files():
         from fairbench.schedulers.user_classes import schedulers_in
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.gateway.policies.program_aware import scaled
+from fairbench_rivals.gateway.program_aware import scaled
 from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 from tests.strategies import examples
 

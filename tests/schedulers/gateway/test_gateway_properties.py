@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.orders import ORDERS
-from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, policy_names
+from fairbench.schedulers.gateway.registry import DETECTORS, policies_by_name, policy_names
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
 
@@ -84,7 +84,7 @@ def test_every_request_is_dispatched_once_or_refused_once(policy, saturation, ev
 
 
 @examples(40)
-@given(policy=st.sampled_from(list(POLICIES)), events=EVENTS)
+@given(policy=st.sampled_from(list(policies_by_name())), events=EVENTS)
 def test_a_flow_goes_in_order_of_arrival_and_a_higher_band_before_a_lower_one(policy, events):
     desk = Desk(policy, concurrency__requests=1)
     overtaken = []

@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.schedulers.local.chunk_budget import LEAST_TOKENS, MOST_TOKENS
-from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.setup import Setup
+from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.test_local_edf_rescue import Costs, edf, home_with, request
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.setup import Setup
+from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples

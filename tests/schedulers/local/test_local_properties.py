@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.registry import LOCALS, build_local
+from fairbench.schedulers.registry import build_local, locals_by_name
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server, call
 from tests.strategies import examples
@@ -42,7 +42,7 @@ def server(name: str, **options) -> Server:
     return Server(scheduler, **options)
 
 
-@pytest.mark.parametrize("name", LOCALS)
+@pytest.mark.parametrize("name", locals_by_name())
 @given(steps=st.lists(st.lists(arrivals, max_size=4), max_size=15), slots=st.integers(1, 3))
 @examples(15)
 def test_all_requests_are_served_once_and_no_slot_is_left_empty(name, steps, slots):
@@ -82,7 +82,7 @@ def waits(name: str, steps: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", [name for name in LOCALS if name not in STARVE])
+@pytest.mark.parametrize("name", [name for name in locals_by_name() if name not in STARVE])
 def test_a_flood_delays_no_client_without_end(name):
     assert not waits(name, 100)
 

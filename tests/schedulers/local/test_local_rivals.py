@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.local.autellix import Autellix
-from fairbench.schedulers.local.equinox import Equinox
-from fairbench.schedulers.local.fairserve import FairServe
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.programs import IDLE_PROGRAMS, Programs
 from fairbench.schedulers.setup import Setup
+from fairbench_rivals.local.autellix import Autellix
+from fairbench_rivals.local.equinox import Equinox
+from fairbench_rivals.local.fairserve import FairServe
 from tests.schedulers.local.local_server import Server, call
 
 

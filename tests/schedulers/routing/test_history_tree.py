@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing.dynamo import ActiveTree
-from fairbench.schedulers.routing.history_tree import HistoryTree
+from fairbench_rivals.routing.dynamo import ActiveTree
+from fairbench_rivals.routing.history_tree import HistoryTree
 from tests.schedulers.routing.router_helpers import prefixes, prompt, prompts
 
 workers = st.integers(0, 2)

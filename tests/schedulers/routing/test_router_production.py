@@ -2,15 +2,15 @@
 
 import pytest
 
-from fairbench.schedulers.routing.aibrix_prefix_cache import AibrixPrefixCache
 from fairbench.schedulers.routing.bases import draw
-from fairbench.schedulers.routing.cache_aware import CacheAware
-from fairbench.schedulers.routing.dynamo import Dynamo
-from fairbench.schedulers.routing.llm_d import LlmD
 from fairbench.schedulers.routing.power_of_two import PowerOfTwo, two_of
-from fairbench.schedulers.routing.ray_prefix import RayPrefix
-from fairbench.schedulers.routing.vllm_router import VllmRouter
-from fairbench.schedulers.routing.vtc_basic import VtcBasic
+from fairbench_rivals.routing.aibrix_prefix_cache import AibrixPrefixCache
+from fairbench_rivals.routing.cache_aware import CacheAware
+from fairbench_rivals.routing.dynamo import Dynamo
+from fairbench_rivals.routing.llm_d import LlmD
+from fairbench_rivals.routing.ray_prefix import RayPrefix
+from fairbench_rivals.routing.vllm_router import VllmRouter
+from fairbench_rivals.routing.vtc_basic import VtcBasic
 from tests.schedulers.routing.router_helpers import answer, prompt, request, tell
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.registry import ROUTERS, build_router
+from fairbench.schedulers.registry import build_router, routers_by_name
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompts
 from tests.strategies import examples
@@ -82,14 +82,16 @@ class Story:
             self.router.on_evict(request.prompt, gone, worker, self.now_s)
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", routers_by_name())
 @given(events=EVENTS)
 @examples(12)
 def test_every_request_goes_to_a_live_worker_and_twice_to_the_same_one(name, events):
     assert Story(name).play(events) == Story(name).play(events)
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTERS if hasattr(build(name), "_fleet")])
+@pytest.mark.parametrize(
+    "name", [name for name in routers_by_name() if hasattr(build(name), "_fleet")]
+)
 @given(events=EVENTS)
 @examples(8)
 def test_after_all_requests_end_nothing_is_in_flight(name, events):
@@ -108,7 +110,7 @@ def spread(name: str, clients: str, count: int = 60) -> list[int]:
     return [sum(worker == w for _, worker in story.sent) for w in range(WORKERS)]
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTERS if name not in NARROW])
+@pytest.mark.parametrize("name", [name for name in routers_by_name() if name not in NARROW])
 def test_unrelated_prompts_are_spread_over_all_workers(name):
     assert min(spread(name, "ab")) >= 8
 
@@ -117,7 +119,7 @@ def test_vtc_basic_leaves_workers_idle_for_a_lone_user():
     assert spread("vtc-basic", "a")[2] == 0
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", routers_by_name())
 def test_a_worker_that_returns_is_used_again(name):
     story = Story(name)
     story.leave(1)

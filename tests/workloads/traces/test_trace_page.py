@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.schedulers.gateway.registry import POLICIES
-from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS, split_pair
+from fairbench.schedulers.gateway.registry import policies_by_name
+from fairbench.schedulers.registry import PAIRS, locals_by_name, routers_by_name, split_pair
 from fairbench.workloads.spec import load_workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,8 +40,8 @@ def test_the_sweep_of_every_scheduler_leaves_out_no_named_one():
     pairs = [*SCHEDULERS["scheduler"], *DEADLINES["scheduler"]]
     routers, locals_ = zip(*map(split_pair, pairs), strict=True)
     assert set(PAIRS) <= set(pairs)
-    assert (set(routers), set(locals_)) == (set(ROUTERS), set(LOCALS))
-    assert set(POLICIES) <= set(GATEWAYS["gateway"])
+    assert (set(routers), set(locals_)) == (set(routers_by_name()), set(locals_by_name()))
+    assert set(policies_by_name()) <= set(GATEWAYS["gateway"])
     assert SCHEDULERS["workload"] == GATEWAYS["workload"] == FILES
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from annotated_types import Ge
 from pydantic import PlainValidator
 
+from fairbench.doors import registered
 from fairbench.errors import unknown_name
 from fairbench.named import imported, named
 from fairbench.schedulers.base import LocalScheduler
@@ -133,18 +135,15 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 
 NO_GATEWAY = "none"
+GATEWAY_GROUP = "fairbench.gateways"
 DEFAULT_DETECTOR = "utilization"  # the default of llm-d
 
 _POLICIES = "fairbench.schedulers.gateway.policies"
 POLICIES = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "round-robin": f"{_POLICIES}.round_robin:RoundRobinFlows",
-    "llm-d-vtc": f"{_POLICIES}.llm_d_vtc:LlmdVTC",
-    "program-aware": f"{_POLICIES}.program_aware:ProgramAware",
-    "kthena": f"{_POLICIES}.kthena:Kthena",
     "drr": f"{_POLICIES}.drr:DRR",
     "wfq": f"{_POLICIES}.wfq:WFQ",
-    "infergrid-drr": f"{_POLICIES}.infergrid_drr:InfergridDRR",
     "token-bucket": f"{_POLICIES}.token_bucket:TokenBucket",
 }
 
@@ -156,18 +155,27 @@ DETECTORS = {
 }
 
 
+@cache
+def policies_by_name() -> Mapping[str, str]:
+    """Return the gateway policies, name -> ``module:class``, including installed ones."""
+    added = {name: point.value for name, point in registered(GATEWAY_GROUP).items()}
+    return {**POLICIES, **added}
+
+
 def policy_names() -> list[str]:
     """Return the gateway policies first, then every other local scheduler."""
-    return [*POLICIES, *(name for name in locals_by_name() if name not in POLICIES)]
+    policies = policies_by_name()
+    return [*policies, *(name for name in locals_by_name() if name not in policies)]
 
 
 def policy_class(name: str) -> type[LocalScheduler]:
     """Return the class of a policy. Raises UsageError for an unknown name."""
-    if name not in POLICIES and name not in locals_by_name():
+    policies = policies_by_name()
+    if name not in policies and name not in locals_by_name():
         raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])
-    if name not in POLICIES:
+    if name not in policies:
         return local_class(name)
-    found: type[LocalScheduler] = imported(POLICIES[name])
+    found: type[LocalScheduler] = imported(policies[name])
     return found
 
 
@@ -182,7 +190,7 @@ def detector_class(name: str) -> type[Detector]:
 _OWN: Mapping[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
 GATEWAY_PARAMS: PartParams = (
     named(_OWN, _OWN.__getitem__)
-    | params_of(POLICIES, policy_class)
+    | params_of(policies_by_name(), policy_class)
     | params_of(DETECTORS, detector_class)
 )
 """The gateway-only ``Params`` by name: policies, detectors, the gateway and admission control."""

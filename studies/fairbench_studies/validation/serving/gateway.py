@@ -6,13 +6,13 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.gateway.policies.infergrid_drr import InfergridDRR
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom, Detector
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
+from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
 # Time that the gateway process adds to each request: 3 to 5 ms, as measured by the data's source.
 GATEWAY_MS = 4.0

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from fairbench.core import Request
 from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
-from fairbench.schedulers.routing.history_tree import HistoryRouter
+from fairbench_rivals.routing.history_tree import HistoryRouter
 
 KEEP = 0.95  # fraction of the index that is kept once it is full
 

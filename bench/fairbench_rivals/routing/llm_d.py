@@ -8,7 +8,7 @@ from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, PositiveInt
 from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
-from fairbench.schedulers.routing.history_tree import HistoryRouter
+from fairbench_rivals.routing.history_tree import HistoryRouter
 
 SWEEP_AT = 1.05  # an index that exceeds this multiple is cut down to its size
 

@@ -10,7 +10,7 @@ from fairbench.core import Prompt, Request
 from fairbench.schedulers.location_tree import Found
 from fairbench.schedulers.params import Fraction, NotNegative, NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import CountingRouter
-from fairbench.schedulers.routing.history_tree import HistoryNode, HistoryTree
+from fairbench_rivals.routing.history_tree import HistoryNode, HistoryTree
 
 CHARS_PER_TOKEN = 4
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
-from fairbench.schedulers.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
+from fairbench_rivals.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 
 
 class Autellix(LocalScheduler):

@@ -10,8 +10,8 @@ from annotated_types import Ge
 from fairbench.core import Request
 from fairbench.schedulers.params import Fraction, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import lowest
-from fairbench.schedulers.routing.history_tree import HistoryRouter
 from fairbench.schedulers.routing.power_of_two import two_of
+from fairbench_rivals.routing.history_tree import HistoryRouter
 
 CHARS_PER_TOKEN = 4
 

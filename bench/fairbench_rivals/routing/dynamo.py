@@ -9,8 +9,8 @@ from typing import Literal
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.params import Fraction, NotNegative, PositiveInt
-from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
 from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
+from fairbench_rivals.routing.active_tree import ActiveNode, ActiveTree
 
 
 class Dynamo(CountingRouter):

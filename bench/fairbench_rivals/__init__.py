@@ -1,0 +1,1 @@
+"""Schedulers, routers and gateway policies of others, for comparison."""

@@ -1,0 +1,1 @@
+"""Queue policies of production gateways."""

@@ -1,0 +1,1 @@
+"""Local schedulers of other papers."""

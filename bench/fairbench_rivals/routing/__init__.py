@@ -1,0 +1,1 @@
+"""Routers that others run in production."""
