@@ -39,7 +39,9 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["left_out"]:
         yield "left out", f"{facts['left_out']:,} {facts['who_left_out']}"
     unit = f", in {facts['unit']}" if facts.get("unit") else ""
-    yield "time", f"{_time(facts['span_s'])} from the first to the last{unit}"
+    end_s = facts.get("last_end_s")
+    answers = "" if end_s is None else f", {_time(end_s)} to the last answer's end"
+    yield "time", f"{_time(facts['span_s'])} from the first to the last{answers}{unit}"
     mean, cv = _number(facts["per_s"]), _number(facts["cv"])
     yield "rate", f"{mean}/s on average, {_number(facts['peak_per_s'])}/s in the busiest minute"
     yield "burstiness", f"{cv} (coefficient of variation of the gaps; 1 for Poisson)"

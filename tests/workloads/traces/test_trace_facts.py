@@ -34,7 +34,7 @@ def test_the_numbers_of_five_requests_equal_hand_computed_values():
                 row(0, "a", 10, 1, session="s", blocks=(1, 2), block_size=4),
                 row(1, "b", 20, 2),
                 row(2, "a", 30, 3, session="s", blocks=(1, 3), block_size=4),
-                row(2, "a", 40, 4),
+                row(2, "a", 40, 4, end_ns=125 * 10**9),
                 row(122, "a", 50, 5),
             ]
         )
@@ -61,6 +61,7 @@ def test_the_numbers_of_five_requests_equal_hand_computed_values():
         "who_left_out": "failed requests",
         "programs": 4,
         "span_s": 122.0,
+        "last_end_s": 125.0,  # 3 s after the last arrival, though not of the last request
         "peak_per_s": 4 / 60,
         "batched_ratio": pytest.approx(1 / 5),
         "shared_ratio": 8 / 150,

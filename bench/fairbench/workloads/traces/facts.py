@@ -17,7 +17,8 @@ def facts_of_table(table: Table) -> dict[str, Any]:
     """Return the statistics of all requests, and under ``clients`` of each client, as JSON types.
 
     Rates are per second. ``cv`` is the coefficient of variation of the gaps between requests (1 is
-    Poisson; null for fewer than three requests). Lengths are in tokens.
+    Poisson; null for fewer than three requests). Lengths are in tokens. ``last_end_s`` is the time
+    from the first arrival to the last end of an answer; null if no answer has an end.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")
@@ -30,6 +31,7 @@ def facts_of_table(table: Table) -> dict[str, Any]:
         "who_left_out": table.who_left_out,
         "programs": alone + len(np.unique(sessions)),
         "span_s": table.span_s,
+        "last_end_s": _last_end_s(table),
         "peak_per_s": _peak(table.arrival_s),
         "batched_ratio": 1 - len(np.unique(table.arrival_s)) / len(table),
         **shared(table),
@@ -39,6 +41,11 @@ def facts_of_table(table: Table) -> dict[str, Any]:
             if len(rows)
         ],
     }
+
+
+def _last_end_s(table: Table) -> float | None:
+    ends = table.end_s[np.isfinite(table.end_s)]
+    return float(ends.max() - table.arrival_s.min()) if len(ends) else None
 
 
 def _numbers(table: Table, rows: Ints) -> dict[str, Any]:
