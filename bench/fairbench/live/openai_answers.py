@@ -46,7 +46,7 @@ MOST_SHOWN = 200  # characters of a server's words in a message
 
 
 class Fault(NamedTuple):
-    """The reason why an answer holds no answer; ``status`` is the HTTP status that it names."""
+    """The reason why an answer is empty, cut or failed, with the HTTP status that it names."""
 
     text: str
     status: int | None = None

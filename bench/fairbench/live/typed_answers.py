@@ -1,4 +1,4 @@
-"""Answers and events of the Responses API and the Messages API, which name their type.
+"""Answers and events of the Responses API and the Messages API, whose events carry ``type``.
 
 The judgement of answers reads them as the same facts as chat completions: texts, usage, the reason
 of the end, and whether the stream is over.

@@ -1,4 +1,4 @@
-"""Times and counts of requests as numbers: units are stated, or consistent with the whole file."""
+"""Times and counts of requests as numbers; an unstated unit is inferred from the whole file."""
 
 from __future__ import annotations
 
