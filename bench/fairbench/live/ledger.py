@@ -59,7 +59,7 @@ class Look(NamedTuple):
 class Shares:
     """The service of each client in the last minute, relative to its max-min fair share.
 
-    A client that waits at most looks of the minute asks for more than it gets. Any other client
+    A client that waits in most samples of the minute asks for more than it gets. Any other client
     asked for what it got.
     """
 
