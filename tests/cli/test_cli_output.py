@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairbench.cli.output import print_summary
 from fairbench.config.resolve import resolve
 from fairbench.execute.context import Silent
-from fairbench.report.progress import TerminalProgress, progress_line, shown_progress
+from fairbench.report.progress import Bar, TerminalProgress, progress_line, shown_progress
 from fairbench.report.run_table import summary_text
 from fairbench.sim.progress import Progress
 from fairbench.sim.run import simulate
@@ -120,6 +120,21 @@ def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients, elap
     shares = {str(client): 1 / clients for client in range(clients)}
     progress = Progress(now_s, end_s, programs, programs, shares)
     assert len(progress_line(progress, elapsed_s)) <= 80
+
+
+def test_the_bar_advances_by_the_costs_of_the_finished_tasks(monkeypatch):
+    seen = []
+
+    class Seen(Bar):
+        def update(self, task, **changes):
+            super().update(task, **changes)
+            seen.append(self.tasks[0].percentage)
+
+    monkeypatch.setattr("fairbench.report.progress.Bar", Seen)
+    with TerminalProgress().tasks([3.0, 1.0, 4.0]) as done:
+        for index in (1, 2, 0):
+            done(index)
+    assert seen == [12.5, 62.5, 100.0]
 
 
 def test_the_progress_counts_tasks(monkeypatch, capsys):

@@ -14,6 +14,7 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.recovery import recover_run
 from fairbench.execute.repeats import repeat
+from fairbench.execute.simulations import jobs_left
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import is_run, runs_in
@@ -187,3 +188,14 @@ def test_flags_without_a_value_are_left_out():
     assert spec.settings["engine.max_running_requests"] == 7
     swept = sweep_of(None, {"dp": [1, 2], "seed": 3, "gpu": None}, {"vtc.charge": ["input"]})
     assert swept.grid == [{"dp": [1, 2], "vtc.charge": ["input"], "seed": 3}]
+
+
+def test_the_longest_simulations_of_a_sweep_start_first(tmp_path):
+    sweep = make_sweep(
+        {"name": "mine", "base": TINY, "grid": [{"num_programs": count} for count in (2, 9, 1, 5)]}
+    )
+    specs = points(sweep)
+    store = SweepStore.create(tmp_path, sweep, specs)
+    sizes = [job.requests for job in jobs_left(store, specs, with_alone=False)]
+    assert len(set(sizes)) == 4
+    assert sizes == sorted(sizes, reverse=True)

@@ -327,3 +327,11 @@ def test_a_continued_chunk_is_cut_to_the_remaining_memory_if_there_is_any(reserv
     attempt.continue_chunk(sequence)
     assert attempt.admitted == [Prefill(sequence, 40, tokens, first=False, last=last)]
     assert attempt.chunked is (None if last else sequence)
+
+
+@pytest.mark.parametrize(("reserved", "spent"), [(99, True), (100, False), (101, False)])
+def test_a_used_up_budget_ends_a_pass_unless_all_memory_is_reserved(reserved, spent):
+    """The cache has 100 tokens; with no chunk budget, only memory decides whether to try again."""
+    attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 0, 8192, 9))
+    assert attempt.used_up
+    assert attempt.spent is spent
