@@ -42,11 +42,13 @@ def fresh(built, tmp_path_factory):
     return programs
 
 
-def test_the_wheel_holds_one_package_and_the_workloads(built):
+def test_the_wheel_holds_the_core_its_doors_and_the_workloads(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = wheel.namelist()
+    packages = {path.name for path in (ROOT / "bench").glob("fairbench*")}
+    assert len(packages) == 7
     assert {name.split("/")[0] for name in names} == {
-        "fairbench",
+        *packages,
         f"fairbench_llm-{__version__}.dist-info",
     }
     for workload in workload_names():

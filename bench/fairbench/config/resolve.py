@@ -276,12 +276,18 @@ MOST_SOUGHT = 20  # floods of a trace, of which the earliest ends the warm-up
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return when the earliest flood of a trace begins in its replay; infinite without a flood."""
+    """Return when the earliest flood of a trace begins in its replay; infinite without a flood.
+
+    A trace that is drawn from rates has no recorded flood, and may have millions of requests.
+    """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import Traffic
     from fairbench.workloads.traces.read import read_trace
 
-    table = read_trace(params).trace.table(0, inf)
+    trace = read_trace(params).trace
+    if trace.drawn:
+        return inf
+    table = trace.table(0, inf)
     tokens = (table.input_tokens + 2 * table.output_tokens).astype(float)
     traffic = Traffic(table.clients, table.client, table.arrival_s, tokens, table.end_s)
     starts_s = [one.start_s for one in floods(traffic, MOST_SOUGHT)]
