@@ -81,7 +81,7 @@ HOSTILE = {  # defect -> (path, body)
     "priority": (CHAT, _chat(priority=-5)),
     "bootstrap": (GENERATE, _generate(bootstrap_host="127.0.0.1")),
     "session": (GENERATE, _generate(session_params={"id": "0"})),
-    "several answers": (CHAT, _chat(n=3)),
+    "too many answers": (CHAT, _chat(n=17)),
     "best of": (COMPLETIONS, json.dumps({"model": MODEL, "prompt": "a", "best_of": 4})),
     "text as a number": (COMPLETIONS, json.dumps({"model": MODEL, "prompt": 7})),
     "messages as a text": (CHAT, json.dumps({"model": MODEL, "messages": "hello"})),
