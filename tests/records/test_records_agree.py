@@ -273,7 +273,7 @@ RIGHT = {  # requests, clients, input tokens, span (s), programs
 def test_field_inputs_are_read_alike(name):
     path = SHARED / "data" / "field2" / name
     if not path.exists():
-        pytest.skip("the shared data are missing")
+        pytest.skip(f"{path}, an example that is not shipped, is missing")
     count, clients, tokens, span_s, programs = RIGHT[name]
     trace = read_trace(TraceParams(str(path))).trace
     table = trace.table(0)

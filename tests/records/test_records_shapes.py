@@ -110,11 +110,17 @@ def write(path, rows):
     return path
 
 
-@pytest.mark.parametrize("make", WRITERS)
-@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+# Langfuse's lists of observations are not written as CSV.
+WRITTEN = [
+    (make, ending)
+    for make in WRITERS
+    for ending in (".jsonl", ".csv")
+    if (make, ending) != (langfuse, ".csv")
+]
+
+
+@pytest.mark.parametrize(("make", "ending"), WRITTEN)
 def test_an_export_is_read_as_its_tool_writes_it(make, ending, tmp_path):
-    if make is langfuse and ending == ".csv":
-        pytest.skip("lists of observations are not written as CSV")
     check(write(tmp_path / f"log{ending}", rows_of(make)))
 
 

@@ -31,6 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
+        # mypy forbids to replace a method, but vLLM offers no hook where it starts a process
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
